@@ -1,0 +1,1 @@
+"""Transformers you can see through."""

@@ -1,0 +1,33 @@
+"""What every public door of glassformer raises when an argument cannot be used."""
+
+
+class InputError(ValueError):
+    """An argument that cannot be used: what was got, what was expected, how to mend it.
+
+    Every constructor and function that users call raises this (a ``ValueError``) and nothing else for bad input.
+
+    Args:
+        got: What was passed, with its name: ``"num_kv_heads = 3 with num_heads = 8"``.
+        expected: What would have been accepted: ``"a divisor of num_heads"``.
+        fix: What to do: ``"Use 1, 2, 4 or 8."``.
+    """
+
+    def __init__(self, got: str, expected: str, fix: str) -> None:
+        self.got, self.expected, self.fix = got, expected, fix
+        super().__init__(f"got {got}; expected {expected}. {fix}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.got, self.expected, self.fix)
+
+
+def require(condition: bool, got: str, expected: str, fix: str) -> None:
+    """Raise :class:`InputError` with these three parts unless ``condition`` holds."""
+    if not condition:
+        raise InputError(got, expected, fix)
+
+
+def require_positive(**sizes: int) -> None:
+    """Raise :class:`InputError` naming the first of ``sizes`` that is not a whole number of at least 1."""
+    for name, size in sizes.items():
+        whole = isinstance(size, int) and not isinstance(size, bool)
+        require(whole and size >= 1, f"{name} = {size!r}", "a whole number of at least 1", f"Pass {name} >= 1.")
