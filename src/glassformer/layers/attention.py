@@ -1,0 +1,268 @@
+"""The one door that every attention of every model passes: :func:`attend`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from glassformer.errors import require
+from glassformer.layers.pattern import FULL, Pattern
+
+_SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
+
+
+def attend(
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch kv_head key head_dim"],
+    v: Float[Tensor, "batch kv_head key head_dim"],
+    pattern: Pattern = FULL,
+    *,
+    scale: float | None = None,
+    key_weights: Float[Tensor, " head"] | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "batch head query head_dim"]:
+    r"""Attention: each query's mean of the values, weighted by how well query and key agree.
+
+    For head h, which reads key-value head g(h) = h // (num_heads / num_kv_heads)::
+
+        scores[i, j]  = scale * key_weights[h] * q[h, i] . k[g, j]      -inf where the pattern forbids
+        weights[i, j] = exp(scores[i, j]) / (exp(sinks[h]) + sum_j' exp(scores[i, j']))
+        output[h, i]  = sum_j weights[i, j] * v[g, j]
+
+    Without ``sinks`` that is the softmax. A query that may see no key at all gives zeros.
+
+    Exact always; fast where it can be. Full and causal attention run in PyTorch's fused kernel, which never holds the
+    weights. A window is computed in blocks of queries, so time and memory grow linearly with the length, forward and
+    backward. Sinks keep the fused kernel: its log-sum-exp is corrected for the sink after the fact.
+
+    Args:
+        q: Queries. With a causal pattern they are the last positions of the keys.
+        k: Keys; ``kv_head`` divides ``head``, and consecutive query heads share a key-value head.
+        v: Values.
+        pattern: Who may see whom.
+        scale: Factor on the scores; ``head_dim ** -0.5`` when None.
+        key_weights: One factor per query head on its keys (weighted grouped-query attention).
+        sinks: One logit per query head that takes part in the softmax and carries no value (gpt-oss).
+        dropout: Probability of dropping a weight; the rest grow by ``1 / (1 - dropout)``. Leaves the fused path.
+
+    Raises:
+        InputError: Sizes that do not fit one another, a pattern that does not fit them, or dropout outside [0, 1).
+
+    Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
+    Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
+    (windows).
+    """
+    _check_sizes(q, k, v, pattern, key_weights, sinks, dropout)
+    heads, queries, head_dim = q.shape[1:]
+    scale = head_dim**-0.5 if scale is None else scale
+    if key_weights is not None:
+        q = q * key_weights.to(q.dtype)[:, None, None]  # w (q . k) = (w q) . k, and q is the smaller of the two
+    pattern = pattern.narrowed(queries, k.shape[2])
+    sink = None if sinks is None else sinks.view(1, heads, 1)
+    if pattern.window is not None:
+        return _windowed(q, k, v, pattern, scale, sink, dropout)
+    return _dense(q, k, v, pattern, scale, sink, dropout)
+
+
+def _check_sizes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern,
+    key_weights: Tensor | None,
+    sinks: Tensor | None,
+    dropout: float,
+) -> None:
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    fits = q.dim() == k.dim() == 4 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    require(fits, shapes, "[batch, head, position, head_dim], k and v alike", "Split heads before attending.")
+    require(
+        k.shape[1] >= 1 and q.shape[1] % k.shape[1] == 0,
+        f"{q.shape[1]} query heads and {k.shape[1]} key-value heads",
+        "key-value heads that divide the query heads",
+        "Choose num_kv_heads among the divisors of num_heads.",
+    )
+    require(q.shape[2] >= 1 and k.shape[2] >= 1, shapes, "at least one query and one key", "Pass a token or more.")
+    for name, per_head in (("key_weights", key_weights), ("sinks", sinks)):
+        require(
+            per_head is None or per_head.shape == (q.shape[1],),
+            f"{name} of shape {None if per_head is None else list(per_head.shape)}",
+            f"one number per query head, [{q.shape[1]}]",
+            f"Make {name} as long as num_heads.",
+        )
+    require(0.0 <= dropout < 1.0, f"dropout = {dropout}", "a probability in [0, 1)", "Use 0 to switch it off.")
+    pattern.check(q.shape[0], q.shape[2], k.shape[2])
+
+
+def _dense(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float, sink: Tensor | None, dropout: float
+) -> Tensor:
+    """Attention without a window: no mask at all where the kernel knows the pattern by itself."""
+    batch, heads, queries, head_dim = q.shape
+    keys, groups = k.shape[2], heads // k.shape[1]
+    if queries == 1 and groups > 1:
+        # One query a head: the heads that share keys become the queries of one head, and no key is read twice.
+        folded = q.view(batch, k.shape[1], groups, head_dim)
+        sink = None if sink is None else sink.view(1, k.shape[1], groups)
+        mask = None if pattern.key_padding is None else pattern.mask(1, keys, q.device)
+        return _kernel(folded, k, v, False, mask, scale, sink, dropout).view(batch, heads, 1, head_dim)
+    square = pattern.causal and queries == keys and pattern.key_padding is None
+    needs_mask = pattern.key_padding is not None or (pattern.causal and not square)
+    mask = pattern.mask(queries, keys, q.device) if needs_mask else None
+    return _kernel(q, k, v, square, mask, scale, sink, dropout)
+
+
+def _windowed(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float, sink: Tensor | None, dropout: float
+) -> Tensor:
+    """Attention in a causal window: blocks of queries, each with just the keys that its queries can see.
+
+    The first queries, whose windows are cut off by the start of the sequence, are a small causal attention. The rest
+    is cut into blocks of ``block`` queries and ``window - 1 + block`` keys that all share one band-shaped mask.
+    """
+    window = pattern.window
+    assert window is not None  # narrowed() keeps causal with it
+    queries = q.shape[2]
+    reach = min(k.shape[2], queries + window - 1)
+    k, v = k[:, :, -reach:], v[:, :, -reach:]
+    padding = None if pattern.key_padding is None else pattern.key_padding[:, -reach:]
+    block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
+    head = min(queries, window + queries - reach)  # queries that see a window of keys or fewer
+    tail = (queries - head) % block
+    body = queries - head - tail
+    if body < 2 * block:
+        head, tail, body = (queries, 0, 0) if queries <= 2 * block else (head, queries - head, 0)
+
+    def part(start: int, stop: int) -> Tensor:
+        """Queries start..stop with the keys they can see, under a dense mask."""
+        last = reach - queries + stop
+        first = max(0, last - (stop - start) - window + 1)
+        piece = None if padding is None else padding[:, first:last]
+        small = Pattern(True, window, piece).narrowed(stop - start, last - first)
+        seen_k, seen_v = k[:, :, first:last], v[:, :, first:last]
+        if small.window is None:
+            return _dense(q[:, :, start:stop], seen_k, seen_v, small, scale, sink, dropout)
+        mask = small.mask(stop - start, last - first, q.device)
+        return _kernel(q[:, :, start:stop], seen_k, seen_v, False, mask, scale, sink, dropout)
+
+    parts = [part(0, head)] if head else []
+    if body:
+        first = reach - queries + head - window + 1
+        seen = slice(first, first + body + window - 1)
+        piece = None if padding is None else padding[:, seen]
+        span = q[:, :, head : head + body]
+        parts.append(_banded(span, k[:, :, seen], v[:, :, seen], window, block, piece, scale, sink, dropout))
+    if tail:
+        parts.append(part(queries - tail, queries))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+def _banded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: int,
+    block: int,
+    padding: Bool[Tensor, "batch key"] | None,
+    scale: float,
+    sink: Tensor | None,
+    dropout: float,
+) -> Tensor:
+    """Blocks of ``block`` queries; query i sees keys i .. i + window - 1 of ``queries + window - 1``."""
+    batch, heads, queries, head_dim = q.shape
+    blocks, width = queries // block, window - 1 + block
+
+    def blocks_of(keys: Tensor) -> Tensor:
+        return keys.unfold(2, width, block).permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    row = torch.arange(block, device=q.device)[:, None]
+    key = torch.arange(width, device=q.device)[None, :]
+    mask = ((key >= row) & (key < row + window))[None, None]
+    if padding is not None:
+        mask = mask & padding.unfold(1, width, block).expand(batch, -1, -1).flatten(0, 1)[:, None, None, :]
+    folded = q.unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
+    out = _kernel(folded, blocks_of(k), blocks_of(v), False, mask, scale, sink, dropout)
+    return out.unflatten(0, (batch, blocks)).transpose(1, 2).reshape(batch, heads, queries, head_dim)
+
+
+def _kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    mask: Bool[Tensor, "#batch #head query key"] | None,
+    scale: float,
+    sink: Float[Tensor, "1 head #query"] | None,
+    dropout: float,
+) -> Tensor:
+    """The fused product, with a sink or without; ``causal`` and ``mask`` exclude one another."""
+    grouped = q.shape[1] != k.shape[1]
+    if sink is None:
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
+    if q.device.type == "cpu" and dropout == 0.0:
+        bias = None if mask is None else _as_bias(mask, q.dtype)
+        return _SinkAttention.apply(q, k, v, sink.to(q.dtype), causal, bias, scale)
+    return _attend_to_zero_key(q, k, v, causal, mask, scale, sink, dropout)
+
+
+def _as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
+
+
+class _SinkAttention(torch.autograd.Function):
+    r"""Fused attention with a sink, from the fused kernel without one.
+
+    With ``lse`` the kernel's log-sum-exp, a softmax with the extra logit ``s`` is the one without it times
+    ``exp(lse - lse')``, where ``lse' = logaddexp(lse, s)``. The kernel's own backward pass, given the corrected output
+    and ``lse'``, rebuilds exactly the weights ``exp(scores - lse')`` and needs no other change. What the sink receives
+    is ``d loss / d s = -sum_i exp(s - lse'_i) (grad_i . output_i)``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor, causal: bool, bias: Tensor | None, scale: float
+    ) -> Tensor:
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, causal, attn_mask=bias, scale=scale
+        )
+        with_sink = torch.logaddexp(lse, sink.to(lse.dtype))
+        # A query that sees no key has lse = -inf or nan; its output is zero already.
+        with_sink = torch.where(lse.isfinite(), with_sink, sink.to(lse.dtype))
+        factor = torch.where(lse.isfinite(), torch.exp(lse - with_sink), 0.0)
+        out = out * factor.unsqueeze(-1).to(out.dtype)
+        ctx.save_for_backward(q, k, v, sink, bias, out, with_sink)
+        ctx.causal, ctx.scale = causal, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        q, k, v, sink, bias, out, with_sink = ctx.saved_tensors
+        grad_q, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, out, with_sink, 0.0, ctx.causal, attn_mask=bias, scale=ctx.scale
+        )
+        grad_sink = None
+        if ctx.needs_input_grad[3]:
+            share = torch.exp(sink.to(with_sink.dtype) - with_sink)
+            flow = -share * (grad * out).sum(-1).to(with_sink.dtype)
+            grad_sink = flow.sum_to_size(sink.shape).to(sink.dtype)
+        return grad_q, grad_k, grad_v, grad_sink, None, None, None
+
+
+def _attend_to_zero_key(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None, scale: float, sink: Tensor, dropout: float
+) -> Tensor:
+    """A sink on any device: one more key, of zeros, whose score comes from an additive mask, and a value of zeros."""
+    batch, heads, queries, _ = q.shape
+    if causal:
+        mask = Pattern(causal=True).mask(queries, k.shape[2], q.device)
+    shape = (batch, heads, queries, k.shape[2])
+    bias = q.new_zeros(shape) if mask is None else _as_bias(mask, q.dtype).expand(shape)
+    bias = torch.cat([bias, sink.to(q.dtype)[..., None].expand(batch, heads, queries, 1)], dim=-1)
+    k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+    return F.scaled_dot_product_attention(q, k, v, bias, dropout, scale=scale, enable_gqa=heads != k.shape[1])

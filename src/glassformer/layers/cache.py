@@ -1,0 +1,154 @@
+"""Keys and values kept between decoding steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from glassformer.errors import InputError, require, require_positive
+
+
+class LayerCache:
+    """Keys and values of one attention layer.
+
+    A layer without a window keeps ``max_seq_len`` positions. A windowed layer keeps just ``window``: position p lies in
+    slot ``p % window``, over the one that has dropped out of every later query's sight.
+
+    Memory: ``2 * batch * num_kv_heads * min(window, max_seq_len) * head_dim`` numbers, taken at once.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        num_kv_heads: int,
+        head_dim: int,
+        max_seq_len: int,
+        window: int | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> None:
+        require_positive(batch=batch, num_kv_heads=num_kv_heads, head_dim=head_dim, max_seq_len=max_seq_len)
+        require(window is None or window >= 1, f"window = {window}", "at least 1", "Pass window >= 1 or None.")
+        self.max_seq_len = max_seq_len
+        self.window = window if window is not None and window < max_seq_len else None
+        shape = (batch, num_kv_heads, self.window or max_seq_len, head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.length = 0
+        self._in_order = True
+
+    def reset(self) -> None:
+        """Forget all positions; the memory stays."""
+        self.length, self._in_order = 0, True
+
+    def append(
+        self, k: Float[Tensor, "batch kv_head position head_dim"], v: Float[Tensor, "batch kv_head position head_dim"]
+    ) -> tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]:
+        """Add new positions and return all keys and values that the new queries can see.
+
+        For several new positions they come in order of position, the new ones last. For a single new position in a
+        windowed layer they come in slot order, which a lone query does not mind; :meth:`positions` tells the order.
+
+        Raises:
+            InputError: Shapes that differ from the cache's, or more positions than ``max_seq_len``.
+        """
+        self._check(k, v)
+        start, new = self.length, k.shape[2]
+        self.length = start + new
+        if self.window is None:
+            self.keys[:, :, start : self.length] = k
+            self.values[:, :, start : self.length] = v
+            return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        if new == 1:
+            slot = start % self.window
+            self.keys[:, :, slot : slot + 1] = k
+            self.values[:, :, slot : slot + 1] = v
+            self._in_order = False
+            kept = min(self.length, self.window)
+            return self.keys[:, :, :kept], self.values[:, :, :kept]
+        self._in_order = True
+        kept = min(start, self.window - 1)
+        seen_k, seen_v = k, v
+        if kept:
+            before = torch.arange(start - kept, start, device=k.device) % self.window
+            seen_k = torch.cat([self.keys[:, :, before], k], dim=2)
+            seen_v = torch.cat([self.values[:, :, before], v], dim=2)
+        last = min(new, self.window)
+        slots = torch.arange(self.length - last, self.length, device=k.device) % self.window
+        self.keys[:, :, slots] = k[:, :, -last:]
+        self.values[:, :, slots] = v[:, :, -last:]
+        return seen_k, seen_v
+
+    def positions(self, new: int) -> Int[Tensor, " key"]:
+        """The positions of the keys that :meth:`append` of ``new`` positions has just returned, in their order."""
+        device = self.keys.device
+        if self.window is None:
+            return torch.arange(self.length, device=device)
+        if self._in_order:
+            start = self.length - new
+            return torch.arange(start - min(start, self.window - 1), self.length, device=device)
+        slots = torch.arange(min(self.length, self.window), device=device)
+        return self.length - 1 - (self.length - 1 - slots) % self.window
+
+    def _check(self, k: Tensor, v: Tensor) -> None:
+        batch, heads, _, head_dim = self.keys.shape
+        fits = k.shape == v.shape and k.dim() == 4 and (k.shape[0], k.shape[1], k.shape[3]) == (batch, heads, head_dim)
+        require(
+            fits,
+            f"keys {list(k.shape)} and values {list(v.shape)}",
+            f"[{batch}, {heads}, positions, {head_dim}] as the cache was made for",
+            "Make a new cache for another batch or model.",
+        )
+        if self.length + k.shape[2] > self.max_seq_len:
+            raise InputError(
+                f"{k.shape[2]} new positions on top of {self.length}",
+                f"at most {self.max_seq_len} in all",
+                "Make the cache longer (max_seq_len), or reset() it for a new text.",
+            )
+
+
+class Cache:
+    """The caches of all layers of a decoder, and which positions are padding.
+
+    Made by ``Decoder.new_cache``; give it to every call of the decoder that continues the same texts.
+    """
+
+    def __init__(self, layers: Sequence[LayerCache]) -> None:
+        require(len(layers) > 0, "a cache of no layers", "one LayerCache per layer", "Use Decoder.new_cache().")
+        self.layers = list(layers)
+        self.padding: Bool[Tensor, "batch position"] | None = None
+
+    @property
+    def length(self) -> int:
+        """Positions read so far."""
+        return self.layers[0].length
+
+    @property
+    def max_seq_len(self) -> int:
+        """Positions it can hold."""
+        return self.layers[0].max_seq_len
+
+    def reset(self) -> None:
+        """Forget all texts; the memory stays."""
+        self.padding = None
+        for layer in self.layers:
+            layer.reset()
+
+    def extend_padding(
+        self, padding: Bool[Tensor, "batch position"] | None, batch: int, new: int
+    ) -> Bool[Tensor, "batch key"] | None:
+        """Note which of ``new`` positions are real (None: all) and return that for every position so far."""
+        if padding is None and self.padding is None:
+            return None
+        device = self.layers[0].keys.device
+        before = self.padding
+        if before is None:
+            before = torch.ones(batch, self.length, dtype=torch.bool, device=device)
+        if padding is None:
+            padding = torch.ones(batch, new, dtype=torch.bool, device=device)
+        self.padding = torch.cat([before, padding], dim=1)
+        return self.padding

@@ -1,0 +1,199 @@
+"""Mixture of experts: a router that chooses, and experts that run once each on the tokens that chose them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from glassformer.errors import require, require_positive
+from glassformer.layers.feedforward import Clamp, swiglu
+
+
+class Router(nn.Module):
+    """Chooses ``top_k`` of ``num_experts`` for each token and weighs them by a softmax over the chosen scores.
+
+    Args:
+        hidden_dim: Width of a token.
+        num_experts: Experts to choose from.
+        top_k: Experts a token gets.
+        bias: Give the scores a bias (gpt-oss).
+
+    Raises:
+        InputError: A size below 1, or ``top_k > num_experts``.
+
+    Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088, section 2.1.
+    """
+
+    def __init__(self, hidden_dim: int, num_experts: int, top_k: int = 2, *, bias: bool = False) -> None:
+        super().__init__()
+        require_positive(hidden_dim=hidden_dim, num_experts=num_experts, top_k=top_k)
+        require(
+            top_k <= num_experts,
+            f"top_k = {top_k} with num_experts = {num_experts}",
+            "top_k <= num_experts",
+            "A token cannot get more experts than there are.",
+        )
+        self.num_experts, self.top_k = num_experts, top_k
+        self.score = nn.Linear(hidden_dim, num_experts, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "*batch hidden_dim"]
+    ) -> tuple[Float[Tensor, "*batch top_k"], Int[Tensor, "*batch top_k"]]:
+        """The weights of the chosen experts, which sum to 1, and their indices, the best first."""
+        weights, indices, _ = self.choose(x)
+        return weights, indices
+
+    def choose(
+        self, x: Float[Tensor, "*batch hidden_dim"]
+    ) -> tuple[Float[Tensor, "*batch top_k"], Int[Tensor, "*batch top_k"], Float[Tensor, "*batch expert"]]:
+        """As calling the router, and with the scores of all experts before any choice."""
+        scores = self.score(x)
+        best, indices = scores.topk(self.top_k, dim=-1)
+        return best.softmax(dim=-1, dtype=torch.float32).to(x.dtype), indices, scores
+
+
+class MixtureOfExperts(nn.Module):
+    """A feed-forward layer of several SwiGLU networks of which each token passes through ``top_k``::
+
+        output = sum over chosen experts e of weight_e * down_e(silu(gate_e(x)) * up_e(x))
+
+    The token-expert pairs are sorted by expert, and one grouped product runs every expert on just its own tokens.
+
+    After a call, ``load`` holds how many tokens each expert got, and ``balance_loss`` the load-balancing loss if
+    ``balance`` was asked for.
+
+    Args:
+        hidden_dim: Width of input and output.
+        ff_dim: Width inside each expert.
+        num_experts: Number of experts.
+        top_k: Experts a token passes through.
+        bias: Give router and experts biases (gpt-oss).
+        clamp: gpt-oss's clamped activation instead of the plain one.
+        balance: Compute ``balance_loss`` in training: ``num_experts * sum_e f_e P_e`` with f_e the share of
+            token-expert pairs that chose e and P_e its mean probability. It is 1 when the load is even.
+
+    Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``. Weights are ``[expert, out, in]``.
+
+    Raises:
+        InputError: A size below 1, ``top_k > num_experts``, or an input of another width.
+
+    Source: Jiang et al. 2024, arXiv 2401.04088; Fedus et al. 2021, "Switch Transformers", section 2.2 (balance).
+    """
+
+    load: Int[Tensor, " expert"]
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        ff_dim: int,
+        num_experts: int = 8,
+        top_k: int = 2,
+        *,
+        bias: bool = False,
+        clamp: Clamp | None = None,
+        balance: bool = False,
+    ) -> None:
+        super().__init__()
+        require_positive(ff_dim=ff_dim)
+        self.router = Router(hidden_dim, num_experts, top_k, bias=bias)
+        self.hidden_dim, self.ff_dim, self.num_experts, self.top_k = hidden_dim, ff_dim, num_experts, top_k
+        self.gate = nn.Parameter(torch.empty(num_experts, ff_dim, hidden_dim))
+        self.up = nn.Parameter(torch.empty(num_experts, ff_dim, hidden_dim))
+        self.down = nn.Parameter(torch.empty(num_experts, hidden_dim, ff_dim))
+        for name, width in (("gate", ff_dim), ("up", ff_dim), ("down", hidden_dim)):
+            self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(num_experts, width)) if bias else None)
+        self.clamp, self.balance = clamp, balance
+        self.balance_loss: Tensor | None = None
+        self.register_buffer("load", torch.zeros(num_experts, dtype=torch.int64), persistent=False)
+        for weight in (self.gate, self.up, self.down):
+            nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+
+    def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
+        """Route every position and mix the outputs of its experts."""
+        require(
+            x.shape[-1] == self.hidden_dim,
+            f"input of width {x.shape[-1]}",
+            f"hidden_dim = {self.hidden_dim}",
+            "Build the layer with the width of its input.",
+        )
+        tokens = x.reshape(-1, self.hidden_dim)
+        weights, indices, scores = self.router.choose(tokens)
+        flat = indices.flatten()
+        expert, order = flat.sort(stable=True)
+        self.load = torch.bincount(flat, minlength=self.num_experts)
+        self.balance_loss = _balance_loss(scores, self.load) if self.balance and self.training else None
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        chosen = _Dispatch.apply(tokens, order, place, self.top_k)
+        mixed = _Combine.apply(self._experts(chosen, expert), weights, order, place)
+        return mixed.view(x.shape)
+
+    def _experts(
+        self, x: Float[Tensor, "pair hidden_dim"], expert: Int[Tensor, " pair"]
+    ) -> Float[Tensor, "pair hidden_dim"]:
+        """Every expert on its own rows of ``x``, which are sorted by expert."""
+        ends = self.load.cumsum(0).to(torch.int32)
+
+        def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            out = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+            return out if bias is None else out + bias.index_select(0, expert)
+
+        hidden = swiglu(through(x, self.gate, self.gate_bias), through(x, self.up, self.up_bias), self.clamp)
+        return _Contiguous.apply(through(hidden, self.down, self.down_bias))
+
+
+def _balance_loss(scores: Float[Tensor, "token expert"], load: Int[Tensor, " expert"]) -> Float[Tensor, ""]:
+    share = load / load.sum()
+    return scores.shape[-1] * (share * scores.softmax(-1, dtype=torch.float32).mean(0)).sum()
+
+
+class _Dispatch(torch.autograd.Function):
+    """Rows of ``x`` copied into expert order; on the way back each token sums its copies, without scattering.
+
+    ``order[r]`` is the token-expert pair in sorted row r, pair = token * top_k + choice; ``place`` is its inverse.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, place: Tensor, top_k: int) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.top_k = top_k
+        return x.index_select(0, order // top_k)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (place,) = ctx.saved_tensors
+        copies = grads[0].index_select(0, place).unflatten(0, (-1, ctx.top_k))
+        return copies.sum(1), None, None, None
+
+
+class _Combine(torch.autograd.Function):
+    """The weighted sum of each token's expert outputs, which lie in expert order."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weights: Tensor, order: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(y, weights, order, place)
+        outputs = y.index_select(0, place).unflatten(0, weights.shape)
+        return outputs.mul_(weights.unsqueeze(-1)).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        y, weights, order, place = ctx.saved_tensors
+        copies = grads[0].index_select(0, order // weights.shape[1])
+        grad_weights = (copies * y).sum(-1).index_select(0, place).view_as(weights)
+        return copies.mul_(weights.flatten().index_select(0, order).unsqueeze(-1)), grad_weights, None, None
+
+
+class _Contiguous(torch.autograd.Function):
+    """The identity, whose gradient is contiguous: the grouped product's backward pass needs it so."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].contiguous()

@@ -1,0 +1,91 @@
+"""The feed-forward network with a gate: SwiGLU, plain and as gpt-oss clamps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.errors import require, require_positive
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """How gpt-oss tames SwiGLU: ``gate * sigmoid(alpha * gate) * (up + 1)`` with gate <= limit and |up| <= limit.
+
+    Source: OpenAI 2025, gpt-oss reference implementation, ``swiglu``.
+    """
+
+    alpha: float = 1.702
+    limit: float = 7.0
+
+    def __post_init__(self) -> None:
+        require(self.limit > 0, f"limit = {self.limit}", "a number above 0", "gpt-oss uses 7.")
+
+
+def swiglu(
+    gate: Float[Tensor, "*shape"], up: Float[Tensor, "*shape"], clamp: Clamp | None = None
+) -> Float[Tensor, "*shape"]:
+    """``silu(gate) * up``, or gpt-oss's clamped form of it; ``silu(x) = x * sigmoid(x)``."""
+    if clamp is None:
+        return _SwiGLU.apply(gate, up)
+    gate, up = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)
+    return gate * torch.sigmoid(clamp.alpha * gate) * (up + 1)
+
+
+class _SwiGLU(torch.autograd.Function):
+    """``silu(gate) * up`` that keeps its two inputs only: ``silu(gate)`` is recomputed on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (grad,) = grads
+        gate, up = ctx.saved_tensors
+        grad_gate = torch.ops.aten.silu_backward(grad * up, gate)
+        return grad_gate, F.silu(gate).mul_(grad)
+
+
+class SwiGLU(nn.Module):
+    """A feed-forward network whose first layer is gated by a second one::
+
+        output = down(silu(gate(x)) * up(x))
+
+    Args:
+        hidden_dim: Width of input and output.
+        ff_dim: Width inside.
+        bias: Give the three maps a bias.
+        clamp: gpt-oss's clamped activation instead of the plain one.
+
+    Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
+
+    Raises:
+        InputError: A size below 1, or an input of another width.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
+    """
+
+    def __init__(self, hidden_dim: int, ff_dim: int, *, bias: bool = False, clamp: Clamp | None = None) -> None:
+        super().__init__()
+        require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
+        self.gate = nn.Linear(hidden_dim, ff_dim, bias=bias)
+        self.up = nn.Linear(hidden_dim, ff_dim, bias=bias)
+        self.down = nn.Linear(ff_dim, hidden_dim, bias=bias)
+        self.clamp = clamp
+
+    def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
+        """Apply the network to every position on its own."""
+        require(
+            x.shape[-1] == self.gate.in_features,
+            f"input of width {x.shape[-1]}",
+            f"hidden_dim = {self.gate.in_features}",
+            "Build the layer with the width of its input.",
+        )
+        return self.down(swiglu(self.gate(x), self.up(x), self.clamp))

@@ -1,0 +1,126 @@
+"""Grouped-query attention: the projections around :func:`~glassformer.layers.attention.attend`."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from glassformer.errors import require, require_positive
+from glassformer.layers.attention import attend
+from glassformer.layers.cache import LayerCache
+from glassformer.layers.pattern import Pattern
+from glassformer.layers.positions import Layout, Rotation, rotate
+
+
+class GroupedQueryAttention(nn.Module):
+    """Multi-head attention in which groups of query heads share keys and values::
+
+        q, k, v = heads of query(x), key(source), value(source);   q and k are rotated if positions are given
+        output  = output(concatenated attend(q, k, v))
+
+    ``num_kv_heads = num_heads`` is ordinary multi-head attention, 1 is multi-query attention.
+
+    Args:
+        hidden_dim: Width of input and output.
+        num_heads: Query heads.
+        head_dim: Width of a head; ``num_heads * head_dim`` need not be ``hidden_dim``.
+        num_kv_heads: Key-value heads, a divisor of ``num_heads``; ``num_heads`` when None.
+        causal: Each position sees itself and earlier ones only.
+        window: Keys a query sees at most, itself included; needs ``causal``.
+        bias: Give the four projections biases.
+        key_weights: A learned factor per query head on its keys, 1 at first.
+        sinks: A learned logit per query head that takes part in the softmax and carries no value, 0 at first.
+        dropout: Probability of dropping an attention weight in training.
+        layout: Layout of the rotation that is given to :meth:`forward`.
+
+    Raises:
+        InputError: Sizes that do not divide, or a window without ``causal`` or below 1.
+
+    Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855.
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        head_dim: int,
+        num_kv_heads: int | None = None,
+        *,
+        causal: bool = True,
+        window: int | None = None,
+        bias: bool = False,
+        key_weights: bool = False,
+        sinks: bool = False,
+        dropout: float = 0.0,
+        layout: Layout = "half-split",
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        require_positive(hidden_dim=hidden_dim, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads)
+        require(
+            num_heads % num_kv_heads == 0,
+            f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}",
+            "a divisor of num_heads",
+            "Each key-value head serves an equal number of query heads.",
+        )
+        self.pattern = Pattern(causal, window)
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        self.dropout, self.layout = dropout, layout
+        self.query = nn.Linear(hidden_dim, num_heads * head_dim, bias=bias)
+        self.key = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.value = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.output = nn.Linear(num_heads * head_dim, hidden_dim, bias=bias)
+        self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
+        self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch query hidden_dim"],
+        source: Float[Tensor, "batch key hidden_dim"] | None = None,
+        *,
+        rotation: Rotation | None = None,
+        key_padding: Bool[Tensor, "batch position"] | None = None,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch query hidden_dim"]:
+        """Attend from ``x`` to ``source``, or to ``x`` itself.
+
+        Args:
+            x: What asks.
+            source: What is read, in cross-attention; ``x`` when None.
+            rotation: Cosines and sines of the positions of ``x``, for self-attention.
+            key_padding: True where a key is real; with a cache, for all positions so far.
+            cache: Keys and values of earlier positions; those of ``x`` are added to it.
+        """
+        require(
+            source is None or (rotation is None and cache is None),
+            "a source with a rotation or a cache",
+            "cross-attention without either",
+            "Rotation and cache belong to self-attention.",
+        )
+        read = x if source is None else source
+        q = self._heads(self.query(x), self.num_heads)
+        k = self._heads(self.key(read), self.num_kv_heads)
+        v = self._heads(self.value(read), self.num_kv_heads)
+        if rotation is not None:
+            q, k = rotate(q, rotation, self.layout), rotate(k, rotation, self.layout)
+        pattern = self.pattern
+        if cache is not None:
+            k, v = cache.append(k, v)
+            if key_padding is not None:
+                key_padding = key_padding[:, cache.positions(x.shape[1])]
+        if key_padding is not None:
+            pattern = Pattern(pattern.causal, pattern.window, key_padding)
+        out = attend(
+            q,
+            k,
+            v,
+            pattern,
+            key_weights=self.key_weights,
+            sinks=self.sinks,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.output(out.transpose(1, 2).flatten(2))
+
+    def _heads(self, projected: Tensor, heads: int) -> Tensor:
+        return projected.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
