@@ -1,0 +1,1 @@
+"""Weights on disk: safetensors and JSON, complete or absent."""

@@ -1,0 +1,1 @@
+"""The four course documents, end to end, under their own names."""

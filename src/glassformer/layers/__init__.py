@@ -1,0 +1,1 @@
+"""Parts: each file one idea, and nothing here knows a model."""

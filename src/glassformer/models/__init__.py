@@ -1,0 +1,1 @@
+"""Parts and a configuration make a network."""

@@ -1,0 +1,76 @@
+# make labs    train the labs' models, write their reports         make check      format, lint, types, import contracts
+# make test    the tests that take seconds                         make bench      us and the peers, side by side
+# make test-all    every test, with coverage                       make notebooks  run the labs' notebooks
+# make clean   remove what the tools left behind (not runs/)
+#
+# Every target makes the environment it needs in $(VENV); none needs another to run first.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_FLAGS ?=
+
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Each test process keeps to one thread: there are JOBS of them.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_FLAGS)
+COVERAGE_FLOOR := 90
+
+.PHONY: help labs test test-slow test-all check bench notebooks clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  found=$$($(PYTHON) --version 2>/dev/null || echo "not there"); \
+	  echo "glassformer needs Python 3.11 or later; '$(PYTHON)' is $$found." >&2; \
+	  echo "Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "Python's venv module could not make an environment (Debian and Ubuntu: install python3-venv)." >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing glassformer into $(VENV) (the first time takes some minutes) ..."
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing glassformer and its development tools into $(VENV) (the first time takes some minutes) ..."
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+# A second call continues or shows what the first one made.
+labs: $(VENV)/.installed
+	$(BIN)/glassformer lab gpt-oss --quick --resume
+
+test: $(VENV)/.installed-dev
+	$(PYTEST) -m 'not slow'
+
+test-slow: $(VENV)/.installed-dev
+	$(PYTEST) -m slow
+
+# The second run adds to the first one's coverage and judges the sum.
+test-all: $(VENV)/.installed-dev
+	$(PYTEST) -m 'not slow' --cov --cov-report=
+	$(PYTEST) -m slow --cov --cov-append --cov-fail-under=$(COVERAGE_FLOOR)
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/run.py
+
+notebooks: $(VENV)/.installed-dev
+	$(BIN)/jupytext --sync notebooks/*.py
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+
+clean:
+	rm -rf build dist htmlcov .coverage .coverage.* coverage.xml
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find src tests benchmarks notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,108 @@
+"""The ``glassformer`` command: finds the sub-command, runs it, turns what went wrong into one line.
+
+This file imports neither torch nor tyro, so that ``glassformer --help`` answers at once; a command's module is imported
+when that command is called.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glassformer import __version__
+from glassformer.errors import InputError
+
+EXIT_INPUT = 2
+EXIT_INTERRUPTED = 130
+DEBUG_VARIABLE = "GLASSFORMER_DEBUG"
+OPTIONS = ("--help", "--version", "--debug")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A sub-command: the module whose ``main(arguments, prog)`` runs it, and the line that ``--help`` gives it."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "lab": Command("glassformer.cli.lab", "run a lab from start to end and write its report"),
+}
+
+
+def help_text() -> str:
+    """What ``glassformer --help`` prints."""
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    return f"""usage: glassformer [--help] [--version] [--debug] COMMAND ...
+
+Transformers you can see through: design, train, look inside and run attention models.
+
+commands:
+{commands}
+
+options:
+  --help, -h   show this help and exit; 'glassformer COMMAND --help' tells about one command
+  --version    show the version and exit
+  --debug      show the whole traceback of an error (so does {DEBUG_VARIABLE}=1)
+"""
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """A sentence that says which of ``known`` the misspelt ``word`` may have meant, or lists them all."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"Did you mean '{close[0]}'?" if close else f"'glassformer --help' lists them: {', '.join(known)}."
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the sub-command named first in ``arguments`` with the rest of them; return its exit status.
+
+    Raises:
+        InputError: No such command or option.
+    """
+    if not arguments:
+        print(help_text(), file=sys.stderr, end="")
+        return EXIT_INPUT
+    first, *rest = arguments
+    if first in ("--help", "-h"):
+        print(help_text(), end="")
+        return 0
+    if first == "--version":
+        print(f"glassformer {__version__}")
+        return 0
+    if first not in COMMANDS:
+        kind, known = ("option", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
+        raise InputError(f"'{first}'", f"a known {kind}", suggestion(first, known))
+    module = importlib.import_module(COMMANDS[first].module)
+    status: int = module.main(rest, prog=f"glassformer {first}")
+    return status
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script: run ``arguments`` (by default the process's own) and return the exit status.
+
+    Status 0 is success, 2 an argument that cannot be used (one line on standard error says why), 130 an interruption
+    from the keyboard. ``--debug`` as the first argument, or ``GLASSFORMER_DEBUG=1``, lets errors through with their
+    traceback.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+    if arguments[:1] == ["--debug"]:
+        debug, arguments = True, arguments[1:]
+    try:
+        return run(arguments)
+    except InputError as error:
+        if debug:
+            raise
+        print(f"glassformer: error: {error}", file=sys.stderr)
+        return EXIT_INPUT
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("glassformer: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED

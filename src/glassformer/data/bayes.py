@@ -1,0 +1,178 @@
+"""The best any model can do on the recurrence: exact Bayesian prediction over every hidden generator.
+
+A sequence leaves its reader uncertain about the generator (initial, coefficients) and about which coming steps are
+increments. Bayes' rule over all ``vocab_size ** (2 * order)`` generators is the optimal answer to both:
+
+    P(token t+1 | tokens 0..t)  ∝  Σ over generators g of  prior(g) · P(tokens 0..t | g) · P(token t+1 | tokens 0..t, g)
+
+No model, of any size or training, has a higher expected accuracy than the most likely token of this distribution.
+
+Once ``order`` tokens are known they are the state, and only the ``vocab_size ** order`` coefficients remain uncertain.
+The initial state matters to the first ``order`` tokens alone; it is summed out beforehand, for each possible beginning.
+
+Source: Bayes' rule; the filter that sums the initial state out is the forward recursion of hidden Markov models
+(Rabiner, "A tutorial on hidden Markov models and selected applications in speech recognition", 1989, section III.A).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from glassformer.data.recurrence import Generators, RecurrenceConfig, require_tokens
+from glassformer.errors import InputError, require
+
+_LARGEST_TABLE = 2**24
+_CHUNK_ELEMENTS = 2**20
+
+
+class OptimalAccuracy(NamedTuple):
+    """Accuracy of the most likely token at each position, in [0, 1].
+
+    ``measured`` counts hits on the actual targets: the number to hold a model's accuracy on the same sequences against.
+    ``expected`` averages the probability that the most likely token is right: the same quantity without the noise of
+    the last draw, so it needs fewer sequences for the same precision.
+    """
+
+    measured: Float64[Tensor, "position"]
+    expected: Float64[Tensor, "position"]
+
+
+def optimal_predictions(
+    inputs: Int64[Tensor, "batch length"], config: RecurrenceConfig, excluded: Generators | None = None
+) -> Float64[Tensor, "batch length vocab"]:
+    """The exact distribution of the token after each input, given the inputs up to and including it.
+
+    Args:
+        inputs: Sequences from their first emitted token on, as a model reads them; the result is shaped as its logits.
+        config: The recurrence that emitted them.
+        excluded: Generators that cannot have emitted them. By default the prior is uniform over all generators:
+            held-out sequences are themselves uniform draws, so this is what a reader who has not seen the list of
+            held-out generators can know about them. With the held-out generators here, the prior is uniform over the
+            training pool, which makes the result the optimum for training sequences.
+
+    Returns:
+        Probabilities [batch, length, vocab_size] in float64.
+
+    Raises:
+        InputError: Tokens outside the vocabulary or not int64, tokens that no admitted generator can emit, every
+            generator excluded, or a recurrence whose generators are too many to enumerate.
+    """
+    require_tokens(inputs, config.vocab_size)
+    emission = _emission_table(config)
+    weights = _weights_by_beginning(emission, _prior(config, excluded), config.order)
+    rows = max(1, _CHUNK_ELEMENTS // emission[0].numel())
+    predictions = torch.cat([_predict(chunk, emission, weights) for chunk in inputs.cpu().split(rows)])
+    if predictions.isnan().any():
+        row, position = predictions.isnan().any(dim=-1).nonzero()[0].tolist()
+        raise InputError(
+            f"tokens {inputs[row, : position + 1].tolist()} in row {row}",
+            "a sequence that some generator of this recurrence emits",
+            "Pass sequences of sample_sequences with the same config; a model's own continuations may be impossible.",
+        )
+    return predictions
+
+
+def optimal_accuracy(
+    tokens: Int64[Tensor, "batch emitted"], config: RecurrenceConfig, excluded: Generators | None = None
+) -> OptimalAccuracy:
+    """How often the optimal prediction is right at each position: the ceiling of every model on these sequences.
+
+    Args:
+        tokens: Whole sequences with their last target; position t predicts ``tokens[:, t + 1]`` from those before.
+        config: The recurrence that emitted them.
+        excluded: As for :func:`optimal_predictions`.
+
+    Raises:
+        InputError: Fewer than two tokens per sequence, and as for :func:`optimal_predictions`.
+    """
+    require_tokens(tokens, config.vocab_size)
+    require(
+        tokens.shape[1] >= 2,
+        f"sequences of {tokens.shape[1]} token",
+        "at least 2 tokens: one to read and one to predict",
+        "Pass the sequences with their last target.",
+    )
+    certainty, best = optimal_predictions(tokens[:, :-1], config, excluded).max(dim=-1)
+    hits = (best == tokens[:, 1:].cpu()).double()
+    return OptimalAccuracy(measured=hits.mean(dim=0), expected=certainty.mean(dim=0))
+
+
+def _emission_table(config: RecurrenceConfig) -> Float64[Tensor, "state vocab coefficients"]:
+    """P(token | state, coefficients) for all of them; state and coefficients are numbers in base vocab_size."""
+    vocab_size, order = config.vocab_size, config.order
+    require(
+        vocab_size ** (2 * order + 1) <= _LARGEST_TABLE,
+        f"vocab_size = {vocab_size} with order = {order}",
+        f"vocab_size ** (2 * order + 1) <= {_LARGEST_TABLE}, as every generator is enumerated",
+        "Use a smaller vocab_size or order.",
+    )
+    vectors = torch.cartesian_prod(*[torch.arange(vocab_size)] * order).view(-1, order)
+    by_rule = (vectors @ vectors.T)[:, None] % vocab_size
+    by_increment = (vectors[:, None, -1:] + 1) % vocab_size
+    token = torch.arange(vocab_size)[None, :, None]
+    return config.next_prob * (token == by_increment).double() + (1 - config.next_prob) * (token == by_rule).double()
+
+
+def _prior(config: RecurrenceConfig, excluded: Generators | None) -> Float64[Tensor, "state coefficients"]:
+    prior = torch.ones(config.num_generators, dtype=torch.float64)
+    if excluded is not None:
+        prior[excluded.numbers(config)] = 0
+    require(
+        bool(prior.any()),
+        f"all {config.num_generators} generators excluded",
+        "at least one generator that can have emitted the sequences",
+        "Exclude fewer generators.",
+    )
+    num_states = config.vocab_size**config.order
+    return (prior / prior.sum()).view(num_states, num_states)
+
+
+def _weights_by_beginning(
+    emission: Float64[Tensor, "state vocab coefficients"], prior: Float64[Tensor, "state coefficients"], order: int
+) -> list[Tensor]:
+    """P(first k tokens, coefficients) for k = 0 ... order, as [beginning, coefficients]."""
+    vocab_size, num_coefficients = emission.shape[1:]
+    by_oldest = emission.view(vocab_size, -1, vocab_size, num_coefficients)
+    joint = prior
+    weights = [prior.sum(dim=0, keepdim=True)]
+    for _ in range(order):
+        # A step appends a token and forgets the oldest value; what is left of the initial values stays in front.
+        joint = torch.einsum("orc,ortc->rtc", joint.reshape(vocab_size, -1, num_coefficients), by_oldest)
+        weights.append(joint.reshape(-1, len(weights[-1]) * vocab_size, num_coefficients).sum(dim=0))
+    return weights
+
+
+def _predict(
+    inputs: Int64[Tensor, "batch length"], emission: Float64[Tensor, "state vocab coefficients"], weights: list[Tensor]
+) -> Float64[Tensor, "batch length vocab"]:
+    """Predictions for one chunk; NaN from the first impossible token of a row on."""
+    vocab_size = emission.shape[1]
+    length, order = inputs.shape[1], len(weights) - 1
+    states = _state_numbers(inputs, vocab_size, order)
+    predictions = torch.empty(*inputs.shape, vocab_size, dtype=torch.float64)
+
+    for position in range(min(order - 1, length)):
+        continued = weights[position + 2].sum(dim=-1).view(-1, vocab_size)
+        predictions[:, position] = (continued / continued.sum(dim=-1, keepdim=True))[states[:, position]]
+    if length < order:
+        return predictions
+
+    belief = weights[order][states[:, order - 1]]
+    for position in range(order - 1, length):
+        if position >= order:
+            belief = belief * emission[states[:, position - 1], inputs[:, position]]
+        belief = belief / belief.sum(dim=-1, keepdim=True)
+        predictions[:, position] = torch.einsum("btc,bc->bt", emission[states[:, position]], belief)
+    return predictions
+
+
+def _state_numbers(inputs: Int64[Tensor, "batch length"], vocab_size: int, order: int) -> Int64[Tensor, "batch length"]:
+    """The last ``order`` tokens at each position (fewer at the beginning) as one number in base vocab_size."""
+    numbers = torch.zeros_like(inputs)
+    for age in range(min(order, inputs.shape[1])):
+        numbers[:, age:] += inputs[:, : inputs.shape[1] - age] * vocab_size**age
+    return numbers

@@ -1,0 +1,304 @@
+"""Integer sequences from a hidden linear recurrence with a noisy step: what the decoder learns to predict.
+
+A generator is a pair of hidden vectors of ``order`` numbers below ``vocab_size``: its initial state and its
+coefficients. Each step emits one token and shifts it into the state (the last ``order`` tokens):
+
+    token = last + 1               mod vocab_size    with probability next_prob    (the increment)
+    token = state · coefficients   mod vocab_size    otherwise                     (the rule)
+
+The initial values themselves are never emitted, so even the first token has to be explained by what nobody sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from glassformer.errors import require, require_positive
+
+_LARGEST_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class RecurrenceConfig:
+    """The family of generators and how much of each to emit.
+
+    Args:
+        order: Length of the state and of the coefficients.
+        vocab_size: Tokens are 0 ... vocab_size - 1 and all sums are taken modulo it.
+        next_prob: Probability in [0, 1] that a step emits ``last + 1`` instead of following the rule.
+        seq_len: Predictions per sequence; a sequence holds ``seq_len + 1`` tokens.
+
+    Raises:
+        InputError: A size below 1, a probability outside [0, 1], or more generators than 64-bit integers can number.
+    """
+
+    order: int = 2
+    vocab_size: int = 7
+    next_prob: float = 0.1
+    seq_len: int = 64
+
+    def __post_init__(self) -> None:
+        require_positive(order=self.order, vocab_size=self.vocab_size, seq_len=self.seq_len)
+        require(
+            isinstance(self.next_prob, Real) and 0 <= self.next_prob <= 1,
+            f"next_prob = {self.next_prob!r}",
+            "a probability between 0 and 1",
+            "The usual value is 0.1.",
+        )
+        require(
+            self.num_generators <= _LARGEST_INT64,
+            f"vocab_size = {self.vocab_size} with order = {self.order}",
+            "vocab_size ** (2 * order) < 2 ** 63, so that every generator has a 64-bit number",
+            "Use a smaller vocab_size or order.",
+        )
+
+    @property
+    def num_generators(self) -> int:
+        """How many different generators there are: ``vocab_size ** (2 * order)``."""
+        return int(self.vocab_size ** (2 * self.order))
+
+
+@dataclass(frozen=True, eq=False)
+class Generators:
+    """The hidden vectors of several generators, one per row."""
+
+    initial: Int64[Tensor, "generator order"]
+    coefficients: Int64[Tensor, "generator order"]
+
+    def __post_init__(self) -> None:
+        for name, part in (("initial", self.initial), ("coefficients", self.coefficients)):
+            require(
+                part.ndim == 2 and part.dtype == torch.int64,
+                f"{name} of shape {tuple(part.shape)} and dtype {part.dtype}",
+                "an int64 tensor [generator, order]",
+                "Pass one row per generator.",
+            )
+        require(
+            self.initial.shape == self.coefficients.shape,
+            f"initial of shape {tuple(self.initial.shape)} with coefficients of shape {tuple(self.coefficients.shape)}",
+            "equal shapes",
+            "Every generator has as many initial values as coefficients.",
+        )
+
+    def __len__(self) -> int:
+        return self.initial.shape[0]
+
+    def numbers(self, config: RecurrenceConfig) -> Int64[Tensor, "generator"]:
+        """Each generator's number in 0 ... num_generators - 1: its values, initial first, as digits in base vocab_size.
+
+        Two generators are the same exactly when their numbers are equal.
+
+        Raises:
+            InputError: The vectors have another length than ``config.order`` or values outside the vocabulary.
+        """
+        values = torch.cat([self.initial, self.coefficients], dim=1)
+        require(
+            values.shape[1] == 2 * config.order,
+            f"generators of order {self.initial.shape[1]} with order = {config.order} in the config",
+            "the same order",
+            "Use the config that the generators were drawn with.",
+        )
+        require_token_range(values, config.vocab_size, "generators")
+        return values @ _place_values(config)
+
+
+@dataclass(frozen=True, eq=False)
+class RecurrenceBatch:
+    """Sequences with the generators they came from, row by row."""
+
+    tokens: Int64[Tensor, "batch emitted"]
+    generators: Generators
+
+    @property
+    def inputs(self) -> Int64[Tensor, "batch position"]:
+        """All tokens but the last: what a model reads."""
+        return self.tokens[:, :-1]
+
+    @property
+    def targets(self) -> Int64[Tensor, "batch position"]:
+        """All tokens but the first: what a model should predict at each input."""
+        return self.tokens[:, 1:]
+
+
+class RecurrenceSplit(NamedTuple):
+    """Training and held-out sequences that share no generator."""
+
+    train: RecurrenceBatch
+    test: RecurrenceBatch
+
+
+class StepKinds(NamedTuple):
+    """Which steps of a sequence obey which of the two laws; a step can obey both by coincidence, or neither."""
+
+    rule: Bool[Tensor, "batch step"]
+    increment: Bool[Tensor, "batch step"]
+
+
+def sample_generators(
+    config: RecurrenceConfig, count: int, rng: np.random.Generator, excluded: Generators | None = None
+) -> Generators:
+    """Draw ``count`` generators uniformly and with repetition from those not in ``excluded``.
+
+    The distribution is that of drawing from all generators and drawing again while the result is excluded, without the
+    repeated draws: a uniform number among the remaining generators is moved past the excluded ones below it.
+
+    Raises:
+        InputError: ``count`` below 1, ``excluded`` of another config, or nothing left to draw from.
+    """
+    require_positive(count=count)
+    taken = np.empty(0, np.int64) if excluded is None else np.unique(excluded.numbers(config).numpy())
+    remaining = config.num_generators - len(taken)
+    require(
+        remaining > 0,
+        f"all {config.num_generators} generators excluded",
+        "at least one generator to draw from",
+        "Hold out fewer sequences, or use a larger vocab_size or order.",
+    )
+    numbers = rng.integers(remaining, size=count)
+    numbers += np.searchsorted(taken - np.arange(len(taken)), numbers, side="right")
+    values = torch.from_numpy(numbers)[:, None] // _place_values(config) % config.vocab_size
+    return Generators(initial=values[:, : config.order], coefficients=values[:, config.order :])
+
+
+def sample_sequences(
+    config: RecurrenceConfig, generators: Generators, rng: np.random.Generator
+) -> Int64[Tensor, "batch emitted"]:
+    """Run every generator from its initial state for ``seq_len + 1`` tokens.
+
+    Returns:
+        Tokens [generator, seq_len + 1]; the initial values are not among them.
+
+    Raises:
+        InputError: The generators are of another config.
+    """
+    generators.numbers(config)
+    length = config.seq_len + 1
+    increments = rng.random((length, len(generators))) < config.next_prob
+    # One row per position: each step then reads and writes contiguous memory.
+    values = np.empty((config.order + length, len(generators)), np.int64)
+    values[: config.order] = generators.initial.numpy().T
+    coefficients = np.ascontiguousarray(generators.coefficients.numpy().T)
+    for step, increment in enumerate(increments):
+        state = values[step : step + config.order]
+        following = np.where(increment, state[-1] + 1, (state * coefficients).sum(axis=0))
+        values[step + config.order] = following % config.vocab_size
+    return torch.from_numpy(np.ascontiguousarray(values[config.order :].T))
+
+
+def make_split(
+    config: RecurrenceConfig, *, num_train: int = 10_000, num_test: int = 1_000, seed: int = 0
+) -> RecurrenceSplit:
+    """Held-out sequences from uniformly drawn generators, and training sequences from all the other generators.
+
+    The training pool is whatever the held-out draw left: with 1,000 draws from 7^4 = 2,401 generators about 818
+    different ones are held out and 1,583 remain.
+
+    Raises:
+        InputError: A count below 1, a negative seed, or a held-out draw that took every generator.
+    """
+    rng = np.random.default_rng(_seed_sequence(seed))
+    test = _sample_batch(config, num_test, rng, excluded=None)
+    train = _sample_batch(config, num_train, rng, excluded=test.generators)
+    return RecurrenceSplit(train=train, test=test)
+
+
+def fresh_batch(
+    config: RecurrenceConfig, count: int, *, seed: int, step: int, excluded: Generators | None = None
+) -> RecurrenceBatch:
+    """New sequences for one training step, a function of ``(seed, step)`` alone, so that a run can resume at any step.
+
+    Batches of different steps come from independent random streams, independent also of :func:`make_split`'s.
+
+    Raises:
+        InputError: ``count`` below 1, a negative ``seed`` or ``step``, or every generator excluded.
+    """
+    rng = np.random.default_rng(_seed_sequence(seed, step))
+    return _sample_batch(config, count, rng, excluded)
+
+
+def obeys_recurrence(
+    tokens: Int64[Tensor, "batch length"], coefficients: Int64[Tensor, "batch order"], vocab_size: int
+) -> StepKinds:
+    """Which steps ``tokens[:, order:]`` follow the rule of their row's generator, and which are the previous token + 1.
+
+    Returns:
+        Two boolean tensors [batch, length - order]. The first ``order`` tokens are the state of the first step judged.
+
+    Raises:
+        InputError: No step to judge, tokens outside the vocabulary, or one row of coefficients missing.
+    """
+    require_positive(vocab_size=vocab_size)
+    require_tokens(tokens, vocab_size)
+    require(
+        coefficients.ndim == 2 and len(coefficients) == len(tokens) and coefficients.dtype == torch.int64,
+        f"coefficients of shape {tuple(coefficients.shape)} and dtype {coefficients.dtype} for {len(tokens)} sequences",
+        "an int64 tensor [batch, order] with one row per sequence",
+        "Pass generators.coefficients of the generators that began the sequences.",
+    )
+    order = coefficients.shape[1]
+    require(
+        1 <= order < tokens.shape[1],
+        f"sequences of length {tokens.shape[1]} with coefficients of order {order}",
+        "an order of at least 1 and sequences longer than it",
+        "Put the last `order` tokens of the prompt before a continuation.",
+    )
+    states = tokens.unfold(1, order, 1)[:, :-1]
+    actual = tokens[:, order:]
+    by_rule = (states * coefficients[:, None]).sum(dim=-1) % vocab_size
+    by_increment = (states[..., -1] + 1) % vocab_size
+    return StepKinds(rule=actual == by_rule, increment=actual == by_increment)
+
+
+def require_tokens(tokens: Tensor, vocab_size: int) -> None:
+    """Raise :class:`~glassformer.errors.InputError` unless ``tokens`` is int64 [batch, length] and in range."""
+    require(
+        tokens.ndim == 2 and tokens.numel() > 0 and tokens.dtype == torch.int64,
+        f"tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}",
+        "an int64 tensor [batch, length] with at least one token",
+        "Pass one row per sequence; convert with .long() where the dtype differs.",
+    )
+    require_token_range(tokens, vocab_size, "tokens")
+
+
+def require_token_range(values: Tensor, vocab_size: int, name: str) -> None:
+    """Raise :class:`~glassformer.errors.InputError`, naming the extremes of ``values``, if any is out of range."""
+    if values.numel() == 0:
+        return
+    lowest, highest = (int(extreme) for extreme in torch.aminmax(values))
+    require(
+        lowest >= 0 and highest < vocab_size,
+        f"{name} between {lowest} and {highest}",
+        f"values from 0 to vocab_size - 1 = {vocab_size - 1}",
+        "Use the vocab_size that the data was made with.",
+    )
+
+
+def _sample_batch(
+    config: RecurrenceConfig, count: int, rng: np.random.Generator, excluded: Generators | None
+) -> RecurrenceBatch:
+    generators = sample_generators(config, count, rng, excluded)
+    return RecurrenceBatch(tokens=sample_sequences(config, generators, rng), generators=generators)
+
+
+def _place_values(config: RecurrenceConfig) -> Int64[Tensor, "digit"]:
+    """What each digit of a generator's number is worth, most significant first."""
+    return torch.tensor([config.vocab_size**place for place in reversed(range(2 * config.order))])
+
+
+def _seed_sequence(seed: int, *stream: int) -> np.random.SeedSequence:
+    for name, value in (("seed", seed), *(("step", step) for step in stream)):
+        require(
+            isinstance(value, int) and value >= 0,
+            f"{name} = {value!r}",
+            "a whole number of at least 0",
+            f"Pass {name} >= 0.",
+        )
+    # A spawn key, not more entropy words: NumPy pads those with zeros, so [seed, 0] would be the same stream as seed.
+    return np.random.SeedSequence(seed, spawn_key=stream)

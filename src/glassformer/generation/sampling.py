@@ -1,0 +1,245 @@
+"""From a model's logits to the next token: temperature, top-k, top-p (nucleus) and the seeded draw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from glassformer.errors import InputError, require, require_positive
+
+# Float64 sums of a vocabulary's probabilities stray by less than this. A set that misses top_p by less has reached it:
+# eight of ten equally likely tokens reach 0.8, although their float64 probabilities add up to 0.7999999999999999.
+_ROUNDING = 1e-11
+
+
+@dataclass(frozen=True)
+class SamplingRule:
+    """How the next token is chosen; the fields are those of :func:`next_token_distribution`.
+
+    Args:
+        temperature: Divides the logits. 0 is greedy, 1 leaves them as they are, more is closer to uniform.
+        top_k: Only this many most likely tokens may be chosen; None for all.
+        top_p: Only the smallest set of most likely tokens that reaches this probability may be chosen; 0 is greedy, 1
+            is all.
+        seed: Seed of :meth:`generator`; None for another one each time.
+
+    Raises:
+        InputError: A temperature that is negative or not finite, top_k below 1, top_p outside [0, 1], a negative seed.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_temperature(self.temperature)
+        _require_top_p(self.top_p)
+        if self.top_k is not None:
+            require_positive(top_k=self.top_k)
+        if self.seed is not None:
+            require(
+                isinstance(self.seed, int) and 0 <= self.seed < 2**63,
+                f"seed = {self.seed!r}",
+                "a whole number from 0 to 2 ** 63 - 1, or None",
+                "Pass a seed >= 0.",
+            )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the rule always takes the most likely token."""
+        return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
+
+    def distribution(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """Probability of every token under this rule; see :func:`next_token_distribution`."""
+        best, best_token = _best(logits)
+        if self.greedy:
+            return torch.zeros_like(logits, dtype=_result_dtype(logits)).scatter_(-1, best_token[..., None], 1)
+        if self.top_k is None and self.top_p == 1:
+            return _softmax(logits, best, self.temperature).to(_result_dtype(logits))
+        return self._truncated(logits, best).to(_result_dtype(logits))
+
+    def choose(
+        self, logits: Float[Tensor, "*batch vocab"], generator: torch.Generator | None = None
+    ) -> Int64[Tensor, "*batch"]:
+        """Choose one token for every row of ``logits``; a greedy rule takes the argmax and draws nothing.
+
+        Args:
+            logits: [..., vocab]; -inf forbids a token.
+            generator: Where the randomness comes from, as :meth:`generator` makes it; None for torch's global one.
+
+        Raises:
+            InputError: As for :func:`next_token_distribution` and :func:`sample`.
+        """
+        if self.greedy:
+            return _best(logits)[1]
+        _require_one_device(logits, generator)
+        return _draw(self.distribution(logits), generator)
+
+    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """A random generator on ``device``, seeded with ``seed``, or freshly by the system where that is None."""
+        generator = torch.Generator(device)
+        if self.seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(self.seed)
+        return generator
+
+    def _truncated(
+        self, logits: Float[Tensor, "*batch vocab"], best: Float[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch vocab"]:
+        # A stable sort ranks equal logits by token id, so that ties are cut as argmax cuts them.
+        ranked, tokens = logits.sort(dim=-1, descending=True, stable=True)
+        ranked, tokens = ranked[..., : self.top_k], tokens[..., : self.top_k]
+        probabilities = _softmax(ranked, best, self.temperature)
+        if self.top_p < 1:
+            more_likely = probabilities.cumsum(dim=-1) - probabilities
+            beyond = more_likely >= self.top_p - _ROUNDING
+            beyond[..., 0] = False
+            probabilities = probabilities.masked_fill(beyond, 0)
+            probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
+        return torch.zeros_like(logits, dtype=torch.float64).scatter_(-1, tokens, probabilities)
+
+
+def next_token_distribution(
+    logits: Float[Tensor, "*batch vocab"], *, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0
+) -> Float[Tensor, "*batch vocab"]:
+    """Probability with which each token is chosen next: temperature, then top-k, then top-p.
+
+        p = softmax(logits / temperature)
+        p = 0 outside the top_k most likely tokens, rescaled to sum 1
+        p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one token), rescaled to sum 1
+
+    Equally likely tokens rank by their id, the lowest first, as in argmax; the result never depends on chance. Sums are
+    taken in float64, and a set that misses top_p by less than 1e-11 counts as reaching it.
+
+    Args:
+        logits: [..., vocab]; -inf forbids a token, if at least one token of the row is left.
+        temperature: 0 is greedy (all probability on the most likely token).
+        top_k: At least 1; None, or more than the vocabulary, for all tokens.
+        top_p: In [0, 1]; 0 is greedy, 1 the full distribution.
+
+    Returns:
+        Probabilities of the shape of ``logits``; float64 for float64 logits, else float32.
+
+    Raises:
+        InputError: Parameters out of range; logits that are NaN or +inf, or a row of nothing but -inf.
+
+    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), section 3.1 for top-p, 3.2 for top-k
+    and temperature.
+    """
+    return SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(logits)
+
+
+def sample(
+    probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generator | None = None
+) -> Int64[Tensor, "*batch"]:
+    """Draw one token from every row of ``probabilities``.
+
+    The same generator state gives the same tokens: every row takes one uniform number from the generator, in order.
+
+    Raises:
+        InputError: A row that is no distribution (negative, NaN, infinite or all zero), or a generator on another
+            device.
+    """
+    _require_rows(probabilities, "probabilities")
+    total = probabilities.sum(dim=-1)
+    valid = torch.isfinite(total) & (total > 0) & (probabilities.amin(dim=-1) >= 0)
+    require(
+        bool(valid.all()),
+        "probabilities that are negative, NaN, infinite or zero throughout a row",
+        "rows of non-negative numbers with a positive sum",
+        "Pass the result of next_token_distribution.",
+    )
+    _require_one_device(probabilities, generator)
+    return _draw(probabilities, generator)
+
+
+def _draw(probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generator | None) -> Int64[Tensor, "*batch"]:
+    # Inverse transform: one uniform number per row, several times faster than torch.multinomial's one per token. It
+    # stays below the row's total and an impossible token adds nothing to the sum, so no token of probability 0 is hit.
+    reached = probabilities.cumsum(dim=-1, dtype=torch.float64)
+    uniform = torch.rand((*reached.shape[:-1], 1), dtype=torch.float64, device=reached.device, generator=generator)
+    return torch.searchsorted(reached, uniform * reached[..., -1:], right=True).squeeze(-1)
+
+
+def _best(logits: Float[Tensor, "*batch vocab"]) -> tuple[Float[Tensor, "*batch"], Int64[Tensor, "*batch"]]:
+    """The highest logit of each row and the lowest token that has it."""
+    _require_rows(logits, "logits")
+    best, token = logits.max(dim=-1)
+    # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf alike.
+    if not torch.isfinite(best).all():
+        _raise_unusable(logits, best)
+    return best, token
+
+
+def _raise_unusable(logits: Tensor, best: Tensor) -> None:
+    if best.isnan().any():
+        raise InputError(
+            f"NaN in {int(logits.isnan().sum())} of {logits.numel()} logits",
+            "numbers, or -inf for a forbidden token",
+            "Look for the first NaN in the model's forward pass; a diverged training run is the usual cause.",
+        )
+    if best.isposinf().any():
+        raise InputError(
+            f"+inf in {int(logits.isposinf().sum())} of {logits.numel()} logits",
+            "finite numbers, or -inf for a forbidden token",
+            "Forbid the other tokens with -inf to force one.",
+        )
+    raise InputError(
+        f"{int(best.isneginf().sum())} rows in which every logit is -inf",
+        "at least one token that is not forbidden",
+        "Leave one logit of each row finite.",
+    )
+
+
+def _softmax(
+    logits: Float[Tensor, "*batch vocab"], best: Float[Tensor, "*batch"], temperature: float
+) -> Float[Tensor, "*batch vocab"]:
+    """Softmax in float64; subtracting the maximum first keeps a tiny temperature from overflowing."""
+    return ((logits.double() - best.double()[..., None]) / temperature).softmax(dim=-1)
+
+
+def _result_dtype(logits: Tensor) -> torch.dtype:
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+
+def _require_rows(values: Tensor, name: str) -> None:
+    require(
+        values.ndim >= 1 and values.shape[-1] >= 1 and values.is_floating_point(),
+        f"{name} of shape {tuple(values.shape)} and dtype {values.dtype}",
+        "a floating-point tensor [..., vocab] with at least one token",
+        "Pass the model's output for the position to continue.",
+    )
+
+
+def _require_one_device(values: Tensor, generator: torch.Generator | None) -> None:
+    if generator is not None and generator.device.type != values.device.type:
+        raise InputError(
+            f"a generator on {generator.device} with values on {values.device}",
+            "both on one device",
+            f"Make it with SamplingRule.generator({str(values.device)!r}).",
+        )
+
+
+def _require_temperature(temperature: float) -> None:
+    require(
+        isinstance(temperature, Real) and math.isfinite(temperature) and temperature >= 0,
+        f"temperature = {temperature!r}",
+        "a finite number of at least 0",
+        "Use 0 for greedy, 1 for the model's own distribution.",
+    )
+
+
+def _require_top_p(top_p: float) -> None:
+    require(
+        isinstance(top_p, Real) and 0 <= top_p <= 1,
+        f"top_p = {top_p!r}",
+        "a probability between 0 and 1",
+        "Use 0 for greedy, 1 for the full distribution.",
+    )

@@ -1,0 +1,92 @@
+"""``glassformer lab``: what it hands to a lab, where it writes, what wrong flags get."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from glassformer.cli import lab
+from glassformer.cli.main import main
+from glassformer.errors import InputError
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """The keyword arguments of each call of a stand-in for the GPT-OSS lab."""
+    seen: list[dict[str, object]] = []
+
+    def run(out: Path, quick: bool, seed: int, resume: bool) -> Path:
+        seen.append({"out": out, "quick": quick, "seed": seed, "resume": resume})
+        return out / "report.md"
+
+    module = ModuleType("stand_in_lab")
+    module.run = run
+    monkeypatch.setitem(sys.modules, "stand_in_lab", module)
+    monkeypatch.setitem(lab.LABS, "gpt-oss", "stand_in_lab")
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], {"out": Path("runs/gpt-oss"), "quick": False, "seed": 0, "resume": False}),
+        (["--quick"], {"out": Path("runs/gpt-oss-quick"), "quick": True, "seed": 0, "resume": False}),
+        (["--seed", "3", "--resume"], {"out": Path("runs/gpt-oss"), "quick": False, "seed": 3, "resume": True}),
+        (["--quick", "--out", "here"], {"out": Path("here"), "quick": True, "seed": 0, "resume": False}),
+    ],
+)
+def test_flags_reach_the_lab_and_the_report_is_named(
+    flags: list[str],
+    expected: dict[str, object],
+    calls: list[dict[str, object]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["lab", "gpt-oss", *flags]) == 0
+    assert calls == [expected]
+    assert capsys.readouterr().out == f"report: {expected['out']}/report.md\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "helpful"),
+    [
+        (["gpt-os"], "gpt-oss"),
+        ([], "gpt-oss"),
+        (["gpt-oss", "--quik"], "--quick"),
+        (["gpt-oss", "--sead", "1"], "--seed"),
+        (["gpt-oss", "--seed", "x"], "--seed"),
+        (["gpt-oss", "--seed", "-1"], "at least"),
+    ],
+)
+def test_wrong_arguments_name_the_right_ones(
+    arguments: list[str], helpful: str, calls: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["lab", *arguments])
+    assert stopped.value.code == 2
+    shown = capsys.readouterr().err
+    assert helpful in shown
+    assert "Traceback" not in shown
+    assert calls == []
+
+
+def test_help_tells_every_flag(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as stopped:
+        main(["lab", "--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("gpt-oss", "--quick", "--out DIR", "--seed", "--resume", "under two"))
+
+
+def test_a_negative_seed_is_refused_in_code_too() -> None:
+    with pytest.raises(InputError, match=r"seed = -1.*--seed 0"):
+        lab.LabConfig("gpt-oss", seed=-1)
+
+
+def test_every_lab_named_is_a_module() -> None:
+    missing = [module for module in lab.LABS.values() if importlib.util.find_spec(module) is None]
+    assert missing == []

@@ -1,0 +1,140 @@
+"""The console script: finding commands, and what people see when something is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from glassformer import __version__
+from glassformer.cli import main as cli
+from glassformer.errors import InputError
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str], str], int]], None]:
+    """Put a command named ``probe`` in the registry whose main is the given function."""
+
+    def register(function: Callable[[list[str], str], int]) -> None:
+        module = ModuleType("probe_command")
+        module.main = function
+        monkeypatch.setitem(sys.modules, "probe_command", module)
+        monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("probe_command", "for this test"))
+
+    return register
+
+
+def test_help_names_every_command_and_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, entry in cli.COMMANDS.items():
+        assert any(line.split(maxsplit=1) == [name, entry.summary] for line in shown.splitlines())
+    assert all(option in shown for option in cli.OPTIONS)
+
+
+def test_no_arguments_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == cli.help_text()
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"glassformer {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("labb", "'lab'"), ("lba", "'lab'"), ("--verson", "'--version'"), ("--hlep", "'--help'")]
+)
+def test_a_misspelt_word_gets_the_right_one(wrong: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([wrong]) == 2
+    shown = capsys.readouterr().err
+    assert f"'{wrong}'" in shown
+    assert f"Did you mean {right}?" in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_word_unlike_any_command_gets_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xyzzy"]) == 2
+    assert all(name in capsys.readouterr().err for name in cli.COMMANDS)
+
+
+def test_a_command_gets_the_rest_and_its_status_is_ours(command: Callable[..., None]) -> None:
+    seen: list[object] = []
+
+    def probe(arguments: list[str], prog: str) -> int:
+        seen.extend([arguments, prog])
+        return 7
+
+    command(probe)
+    assert cli.main(["probe", "--flag", "--debug", "-h"]) == 7
+    assert seen == [["--flag", "--debug", "-h"], "glassformer probe"]
+
+
+def refuse(arguments: list[str], prog: str) -> int:
+    """A command whose input is always wrong."""
+    raise InputError("top_p = 2.0", "a number in [0, 1]", "Pass top_p between 0 and 1.")
+
+
+def interrupt(arguments: list[str], prog: str) -> int:
+    """A command that is always interrupted."""
+    raise KeyboardInterrupt
+
+
+def test_bad_input_is_one_line_and_status_2(
+    command: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+    command(refuse)
+    assert cli.main(["probe"]) == 2
+    shown = capsys.readouterr()
+    expected = "got top_p = 2.0; expected a number in [0, 1]. Pass top_p between 0 and 1."
+    assert (shown.out, shown.err) == ("", f"glassformer: error: {expected}\n")
+
+
+def test_an_interruption_is_one_line_and_status_130(
+    command: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+    command(interrupt)
+    assert cli.main(["probe"]) == 130
+    assert capsys.readouterr().err == "glassformer: interrupted\n"
+
+
+@pytest.mark.parametrize(("function", "kind"), [(refuse, InputError), (interrupt, KeyboardInterrupt)])
+def test_debug_lets_the_error_through(
+    function: Callable[..., int],
+    kind: type[BaseException],
+    command: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command(function)
+    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+    with pytest.raises(kind):
+        cli.main(["--debug", "probe"])
+    monkeypatch.setenv(cli.DEBUG_VARIABLE, "1")
+    with pytest.raises(kind):
+        cli.main(["probe"])
+    monkeypatch.setenv(cli.DEBUG_VARIABLE, "0")
+    assert cli.main(["probe"]) in (2, 130)
+
+
+def test_help_answers_without_loading_torch() -> None:
+    script = (
+        "import sys; from glassformer.cli.main import main; status = main(['--help']);"
+        "heavy = {'torch', 'numpy', 'tyro', 'matplotlib'} & set(sys.modules);"
+        "sys.exit(f'loaded {heavy}' if heavy else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: glassformer")
+
+
+def test_every_command_has_a_module_that_can_run_it() -> None:
+    for entry in cli.COMMANDS.values():
+        assert callable(importlib.import_module(entry.module).main)

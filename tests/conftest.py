@@ -1,0 +1,34 @@
+"""Fixtures for every test."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Workers share the cores: threads inside each would only wait for one another.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Start every test from the same state of the global random generators."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the course's own cells use numpy's global generator
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The directory of real texts beside the repository; a test that needs it is skipped where it is missing."""
+    directory = ROOT.parent / "shared" / "data"
+    if not directory.is_dir():
+        pytest.skip("no ../shared/data beside the repository")
+    return directory

@@ -1,0 +1,41 @@
+"""The one error for bad input: its words, its parts, its way through another process."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from glassformer.errors import InputError, require, require_positive
+
+
+def test_the_message_says_what_was_got_what_was_expected_and_how_to_mend() -> None:
+    error = InputError("top_k = 9", "at most 8", "Lower top_k.")
+    assert str(error) == "got top_k = 9; expected at most 8. Lower top_k."
+    assert (error.got, error.expected, error.fix) == ("top_k = 9", "at most 8", "Lower top_k.")
+    assert isinstance(error, ValueError)
+
+
+def test_it_survives_the_way_to_another_process() -> None:
+    error = InputError("a", "b", "c")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is InputError
+    assert (copy.got, copy.expected, copy.fix, str(copy)) == ("a", "b", "c", str(error))
+
+
+def test_require_raises_only_when_the_condition_fails() -> None:
+    require(True, "a", "b", "c")
+    with pytest.raises(InputError, match=r"got a; expected b\. c"):
+        require(False, "a", "b", "c")
+
+
+def test_require_positive_names_the_first_size_at_fault() -> None:
+    require_positive(rows=1, columns=10**9)
+    with pytest.raises(InputError, match=r"columns = 0.*columns >= 1"):
+        require_positive(rows=1, columns=0, depth=-1)
+
+
+@pytest.mark.parametrize("size", [0, -3, True])
+def test_require_positive_refuses_what_is_no_size(size: int) -> None:
+    with pytest.raises(InputError, match="whole number of at least 1"):
+        require_positive(rows=size)

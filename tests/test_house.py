@@ -1,0 +1,82 @@
+"""The house itself: every module has its test, files stay small, nothing unpickles, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import glassformer
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "glassformer"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+MAX_LINES = 400
+UNPICKLES = re.compile(r"torch\.load\(|\bpickle\b|(?<![.\w])eval\(|(?<![.\w])exec\(|weights_only\s*=\s*False")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+\s+(.+?)\s*$", re.MULTILINE)
+
+
+def in_root(path: Path) -> str:
+    """The path as it reads from the root of the repository."""
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=in_root)
+def test_every_module_has_its_test(module: Path) -> None:
+    place = ROOT / "tests" / module.parent.relative_to(PACKAGE)
+    assert (place / f"test_{module.name}").is_file()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=in_root)
+def test_files_are_short_enough_to_read(module: Path) -> None:
+    assert len(module.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("module", MODULES, ids=in_root)
+def test_nothing_is_unpickled_or_evaluated(module: Path) -> None:
+    # PyTorch writes model.eval() for "switch to evaluation": a method call is not the builtin.
+    assert UNPICKLES.findall(module.read_text(encoding="utf-8")) == []
+
+
+def test_the_version_is_the_project_files() -> None:
+    assert glassformer.__version__ == PROJECT["version"]
+
+
+def test_the_changelog_knows_what_comes_next() -> None:
+    assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_constraints_pin_every_dependency() -> None:
+    listed = [
+        *PROJECT["dependencies"],
+        *(name for extra in PROJECT["optional-dependencies"].values() for name in extra),
+    ]
+    named = {re.split(r"[<>=!~\[; ]", requirement, maxsplit=1)[0].lower() for requirement in listed}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert named <= {pin.split("==")[0] for pin in pins}
+    # A version of one platform ("2.13.0+cpu") could not be installed on another.
+    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9.-]+==[0-9][0-9a-z.]*", pin)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments that headings of a page can be linked by, as GitHub forms them."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=in_root)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, fragment = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{link} leads nowhere"
+        assert not fragment or fragment in anchors(target), f"{link} names no heading"
