@@ -6,6 +6,7 @@ import os
 import random
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,12 @@ def _seeded() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the course's own cells use numpy's global generator
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def without_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as users do: without the check of annotations, which would refuse bad input before the library does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")

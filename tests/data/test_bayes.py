@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -13,12 +12,6 @@ from glassformer.data import bayes
 from glassformer.data.bayes import optimal_accuracy, optimal_predictions
 from glassformer.data.recurrence import Generators, RecurrenceConfig, fresh_batch, make_split, sample_generators
 from glassformer.errors import InputError
-
-
-@pytest.fixture
-def without_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run as users do: without the check of annotations, which would refuse bad input before the library does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def step_probability(token: int, state: list[int], coefficients: tuple[int, ...], config: RecurrenceConfig) -> float:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -22,12 +21,6 @@ from glassformer.data.recurrence import (
 from glassformer.errors import InputError
 
 TINY = RecurrenceConfig(order=2, vocab_size=3, next_prob=0.3, seq_len=2)
-
-
-@pytest.fixture
-def without_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run as users do: without the check of annotations, which would refuse bad input before the library does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def emit(

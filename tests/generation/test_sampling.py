@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,12 +13,6 @@ from glassformer.generation import sampling
 from glassformer.generation.sampling import SamplingRule, next_token_distribution, sample
 
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture
-def without_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run as users do: without the check of annotations, which would refuse bad input before the library does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def reference(logits: list[float], temperature: float, top_k: int | None, top_p: float) -> list[float]:

@@ -1,1 +1,6 @@
 """From logits to text: sampling rules and generation."""
+
+from glassformer.generation.generate import GREEDY, generate, stream
+from glassformer.generation.sampling import SamplingRule, next_token_distribution, sample
+
+__all__ = ["GREEDY", "SamplingRule", "generate", "next_token_distribution", "sample", "stream"]

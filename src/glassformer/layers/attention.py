@@ -195,63 +195,70 @@ def _kernel(
     k: Tensor,
     v: Tensor,
     causal: bool,
-    mask: Bool[Tensor, "#batch #head query key"] | None,
+    mask: Bool[Tensor, "#batch #head #query key"] | None,
     scale: float,
     sink: Float[Tensor, "1 head #query"] | None,
     dropout: float,
 ) -> Tensor:
     """The fused product, with a sink or without; ``causal`` and ``mask`` exclude one another."""
-    grouped = q.shape[1] != k.shape[1]
-    if sink is None:
-        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
-    if q.device.type == "cpu" and dropout == 0.0:
+    on_cpu = q.device.type == "cpu" and dropout == 0.0
+    if sink is not None and not on_cpu:
+        return _attend_to_zero_key(q, k, v, causal, mask, scale, sink, dropout)
+    slow_backward = on_cpu and q.dtype.itemsize < 4 and q.requires_grad
+    if sink is not None or slow_backward:
         bias = None if mask is None else _as_bias(mask, q.dtype)
-        return _SinkAttention.apply(q, k, v, sink.to(q.dtype), causal, bias, scale)
-    return _attend_to_zero_key(q, k, v, causal, mask, scale, sink, dropout)
+        sink = None if sink is None else sink.to(q.dtype)
+        return _CpuAttention.apply(q, k, v, sink, causal, bias, scale)
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
 
 
 def _as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
 
 
-class _SinkAttention(torch.autograd.Function):
-    r"""Fused attention with a sink, from the fused kernel without one.
+class _CpuAttention(torch.autograd.Function):
+    r"""The fused kernel of the CPU, with a sink if there is one, and with a backward pass in float32 or wider.
 
     With ``lse`` the kernel's log-sum-exp, a softmax with the extra logit ``s`` is the one without it times
     ``exp(lse - lse')``, where ``lse' = logaddexp(lse, s)``. The kernel's own backward pass, given the corrected output
     and ``lse'``, rebuilds exactly the weights ``exp(scores - lse')`` and needs no other change. What the sink receives
     is ``d loss / d s = -sum_i exp(s - lse'_i) (grad_i . output_i)``.
+
+    In bfloat16 the kernel's backward pass takes about twice the time of the same in float32, so it is given float32.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor, causal: bool, bias: Tensor | None, scale: float
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, bias: Tensor | None, scale: float
     ) -> Tensor:
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal, attn_mask=bias, scale=scale
         )
-        with_sink = torch.logaddexp(lse, sink.to(lse.dtype))
-        # A query that sees no key has lse = -inf or nan; its output is zero already.
-        with_sink = torch.where(lse.isfinite(), with_sink, sink.to(lse.dtype))
-        factor = torch.where(lse.isfinite(), torch.exp(lse - with_sink), 0.0)
-        out = out * factor.unsqueeze(-1).to(out.dtype)
-        ctx.save_for_backward(q, k, v, sink, bias, out, with_sink)
+        if sink is not None:
+            # A query that sees no key has lse = -inf or nan; its output is zero already.
+            sees = lse.isfinite()
+            with_sink = torch.where(sees, torch.logaddexp(lse, sink.to(lse.dtype)), sink.to(lse.dtype))
+            out = out * torch.where(sees, torch.exp(lse - with_sink), 0.0).unsqueeze(-1).to(out.dtype)
+            lse = with_sink
+        ctx.save_for_backward(q, k, v, sink, bias, out, lse)
         ctx.causal, ctx.scale = causal, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = grads
-        q, k, v, sink, bias, out, with_sink = ctx.saved_tensors
+        q, k, v, sink, bias, out, lse = ctx.saved_tensors
+        wide = torch.promote_types(q.dtype, torch.float32)
+        grad, wide_q, wide_k, wide_v, out = (x.to(wide) for x in (grads[0], q, k, v, out))
+        bias = None if bias is None else bias.to(wide)
         grad_q, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, k, v, out, with_sink, 0.0, ctx.causal, attn_mask=bias, scale=ctx.scale
+            grad, wide_q, wide_k, wide_v, out, lse, 0.0, ctx.causal, attn_mask=bias, scale=ctx.scale
         )
         grad_sink = None
-        if ctx.needs_input_grad[3]:
-            share = torch.exp(sink.to(with_sink.dtype) - with_sink)
-            flow = -share * (grad * out).sum(-1).to(with_sink.dtype)
+        if sink is not None and ctx.needs_input_grad[3]:
+            flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad * out).sum(-1).to(lse.dtype)
             grad_sink = flow.sum_to_size(sink.shape).to(sink.dtype)
-        return grad_q, grad_k, grad_v, grad_sink, None, None, None
+        return grad_q.to(q.dtype), grad_k.to(q.dtype), grad_v.to(q.dtype), grad_sink, None, None, None
 
 
 def _attend_to_zero_key(

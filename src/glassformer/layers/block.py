@@ -5,8 +5,9 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from glassformer.layers.cache import LayerCache
+from glassformer.layers.cache import LayerCache, SlotCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import Rotation
 
 
@@ -27,9 +28,9 @@ class Block(nn.Module):
 
     def __init__(self, hidden_dim: int, attention: GroupedQueryAttention, ffn: nn.Module, norm_eps: float) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(hidden_dim, eps=norm_eps)
+        self.attention_norm = RMSNorm(hidden_dim, norm_eps)
         self.attention = attention
-        self.ffn_norm = nn.RMSNorm(hidden_dim, eps=norm_eps)
+        self.ffn_norm = RMSNorm(hidden_dim, norm_eps)
         self.ffn = ffn
 
     def forward(
@@ -38,7 +39,7 @@ class Block(nn.Module):
         *,
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch key"] | None = None,
-        cache: LayerCache | None = None,
+        cache: LayerCache | SlotCache | None = None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
         """One step of the residual stream; arguments as for the attention."""
         x = x + self.attention(self.attention_norm(x), rotation=rotation, key_padding=key_padding, cache=cache)

@@ -94,6 +94,10 @@ class LayerCache:
         slots = torch.arange(min(self.length, self.window), device=device)
         return self.length - 1 - (self.length - 1 - slots) % self.window
 
+    def visible(self, key_padding: Bool[Tensor, "batch position"] | None, new: int) -> Bool[Tensor, "batch key"] | None:
+        """Which of the keys that :meth:`append` has just returned are real, from that of all positions so far."""
+        return None if key_padding is None else key_padding[:, self.positions(new)]
+
     def _check(self, k: Tensor, v: Tensor) -> None:
         batch, heads, _, head_dim = self.keys.shape
         fits = k.shape == v.shape and k.dim() == 4 and (k.shape[0], k.shape[1], k.shape[3]) == (batch, heads, head_dim)
@@ -109,6 +113,37 @@ class LayerCache:
                 f"at most {self.max_seq_len} in all",
                 "Make the cache longer (max_seq_len), or reset() it for a new text.",
             )
+
+
+class SlotCache:
+    """A :class:`LayerCache` as a compiled step of decoding sees it: one new position, known only as a tensor.
+
+    Shapes never change, so the step is compiled once: all slots are returned, and :meth:`visible` tells the filled
+    ones. The keys and values are those of the cache itself; its ``length`` is left to the caller.
+    """
+
+    def __init__(self, cache: LayerCache, position: Int[Tensor, " 1"]) -> None:
+        self.keys, self.values = cache.keys, cache.values
+        self.slots = self.keys.shape[2]
+        self.position = position
+
+    def append(
+        self, k: Float[Tensor, "batch kv_head 1 head_dim"], v: Float[Tensor, "batch kv_head 1 head_dim"]
+    ) -> tuple[Float[Tensor, "batch kv_head slot head_dim"], Float[Tensor, "batch kv_head slot head_dim"]]:
+        """Write the position into its slot and return all slots."""
+        slot = self.position % self.slots
+        self.keys.index_copy_(2, slot, k)
+        self.values.index_copy_(2, slot, v)
+        return self.keys, self.values
+
+    def visible(self, key_padding: Bool[Tensor, "batch position"] | None, new: int) -> Bool[Tensor, "#batch slot"]:
+        """Which slots hold a real key; ``key_padding`` is that of all ``max_seq_len`` positions."""
+        slots = torch.arange(self.slots, device=self.position.device)
+        filled = (slots <= self.position)[None]
+        if key_padding is None:
+            return filled
+        latest = self.position - (self.position - slots) % self.slots
+        return filled & key_padding[:, latest.clamp(min=0)]
 
 
 class Cache:

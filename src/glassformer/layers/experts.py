@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
-from glassformer.layers.feedforward import Clamp, swiglu
+from glassformer.layers.dispatch import Experts, mix_experts
+from glassformer.layers.feedforward import Clamp
 
 
 class Router(nn.Module):
@@ -123,77 +121,14 @@ class MixtureOfExperts(nn.Module):
         tokens = x.reshape(-1, self.hidden_dim)
         weights, indices, scores = self.router.choose(tokens)
         flat = indices.flatten()
-        expert, order = flat.sort(stable=True)
-        self.load = torch.bincount(flat, minlength=self.num_experts)
+        self.load = torch.zeros_like(self.load).scatter_add_(0, flat, torch.ones_like(flat))
         self.balance_loss = _balance_loss(scores, self.load) if self.balance and self.training else None
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order), device=order.device)
-        chosen = _Dispatch.apply(tokens, order, place, self.top_k)
-        mixed = _Combine.apply(self._experts(chosen, expert), weights, order, place)
-        return mixed.view(x.shape)
-
-    def _experts(
-        self, x: Float[Tensor, "pair hidden_dim"], expert: Int[Tensor, " pair"]
-    ) -> Float[Tensor, "pair hidden_dim"]:
-        """Every expert on its own rows of ``x``, which are sorted by expert."""
-        ends = self.load.cumsum(0).to(torch.int32)
-
-        def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            out = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
-            return out if bias is None else out + bias.index_select(0, expert)
-
-        hidden = swiglu(through(x, self.gate, self.gate_bias), through(x, self.up, self.up_bias), self.clamp)
-        return _Contiguous.apply(through(hidden, self.down, self.down_bias))
+        experts = Experts(self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias, self.clamp)
+        if torch.is_autocast_enabled(x.device.type):
+            tokens = tokens.to(torch.get_autocast_dtype(x.device.type))
+        return mix_experts(experts, tokens, weights, indices, self.load).view(x.shape)
 
 
 def _balance_loss(scores: Float[Tensor, "token expert"], load: Int[Tensor, " expert"]) -> Float[Tensor, ""]:
     share = load / load.sum()
     return scores.shape[-1] * (share * scores.softmax(-1, dtype=torch.float32).mean(0)).sum()
-
-
-class _Dispatch(torch.autograd.Function):
-    """Rows of ``x`` copied into expert order; on the way back each token sums its copies, without scattering.
-
-    ``order[r]`` is the token-expert pair in sorted row r, pair = token * top_k + choice; ``place`` is its inverse.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, place: Tensor, top_k: int) -> Tensor:
-        ctx.save_for_backward(place)
-        ctx.top_k = top_k
-        return x.index_select(0, order // top_k)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (place,) = ctx.saved_tensors
-        copies = grads[0].index_select(0, place).unflatten(0, (-1, ctx.top_k))
-        return copies.sum(1), None, None, None
-
-
-class _Combine(torch.autograd.Function):
-    """The weighted sum of each token's expert outputs, which lie in expert order."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, weights: Tensor, order: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(y, weights, order, place)
-        outputs = y.index_select(0, place).unflatten(0, weights.shape)
-        return outputs.mul_(weights.unsqueeze(-1)).sum(1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        y, weights, order, place = ctx.saved_tensors
-        copies = grads[0].index_select(0, order // weights.shape[1])
-        grad_weights = (copies * y).sum(-1).index_select(0, place).view_as(weights)
-        return copies.mul_(weights.flatten().index_select(0, order).unsqueeze(-1)), grad_weights, None, None
-
-
-class _Contiguous(torch.autograd.Function):
-    """The identity, whose gradient is contiguous: the grouped product's backward pass needs it so."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0].contiguous()

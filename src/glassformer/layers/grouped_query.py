@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
 from glassformer.layers.attention import attend
-from glassformer.layers.cache import LayerCache
+from glassformer.layers.cache import LayerCache, SlotCache
 from glassformer.layers.pattern import Pattern
 from glassformer.layers.positions import Layout, Rotation, rotate
 
@@ -81,7 +81,7 @@ class GroupedQueryAttention(nn.Module):
         *,
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch position"] | None = None,
-        cache: LayerCache | None = None,
+        cache: LayerCache | SlotCache | None = None,
     ) -> Float[Tensor, "batch query hidden_dim"]:
         """Attend from ``x`` to ``source``, or to ``x`` itself.
 
@@ -107,8 +107,7 @@ class GroupedQueryAttention(nn.Module):
         pattern = self.pattern
         if cache is not None:
             k, v = cache.append(k, v)
-            if key_padding is not None:
-                key_padding = key_padding[:, cache.positions(x.shape[1])]
+            key_padding = cache.visible(key_padding, x.shape[1])
         if key_padding is not None:
             pattern = Pattern(pattern.causal, pattern.window, key_padding)
         out = attend(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.block import Block
-from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.cache import Cache, LayerCache, SlotCache
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import Clamp, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.positions import Layout, RotaryEmbedding, Yarn
+from glassformer.layers.norms import RMSNorm
+from glassformer.layers.positions import Layout, RotaryEmbedding, Rotation, Yarn
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ class DecoderConfig:
             return cls(**fields)
         except (json.JSONDecodeError, TypeError, AttributeError) as error:
             known = ", ".join(field.name for field in dataclasses.fields(cls))
-            raise InputError(f"a configuration with a fault: {error}", f"JSON with the fields {known}", "Mend it.") from error
+            raise InputError(
+                f"a configuration with a fault: {error}", f"JSON with the fields {known}", "Mend it."
+            ) from error
 
 
 class Decoder(nn.Module):
@@ -170,7 +174,7 @@ class Decoder(nn.Module):
             yarn=config.yarn,
         )
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
-        self.final_norm = nn.RMSNorm(config.hidden_dim, eps=config.norm_eps)
+        self.final_norm = RMSNorm(config.hidden_dim, config.norm_eps)
         self.output = nn.Linear(config.hidden_dim, config.vocab_size, bias=False)
         self.reset_parameters()
         if config.tied_output:
@@ -221,11 +225,45 @@ class Decoder(nn.Module):
         batch, length = tokens.shape
         if cache is not None:
             key_padding = cache.extend_padding(key_padding, batch, length)
-        rotation = self._rotation(length, start)
-        x = self._embed(tokens)
+        caches = None if cache is None else cache.layers
+        return self._through_layers(self._embed(tokens), self.rotary.rotation(length, start), key_padding, caches)
+
+    def step(
+        self,
+        tokens: Int[Tensor, "batch 1"],
+        position: Int[Tensor, " 1"],
+        cache: Cache,
+        key_padding: Bool[Tensor, "batch max_seq_len"] | None = None,
+    ) -> Float[Tensor, "batch vocab"]:
+        """Logits after one more token: a step of decoding whose shapes are the same each time, fit for compiling.
+
+        Nothing is checked, and ``cache.length`` is not read or changed: both are left to
+        :func:`glassformer.generation.generate`.
+
+        Args:
+            tokens: The newest token of each text.
+            position: Its position.
+            cache: Earlier positions; this one is added.
+            key_padding: True where a position is real, for all positions the cache can hold.
+        """
+        layers = [SlotCache(layer, position) for layer in cache.layers]
+        rotation = self.rotary.rotation_at(position)
+        return self.output(self._through_layers(self.embedding(tokens), rotation, key_padding, layers)[:, -1])
+
+    def _through_layers(
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        key_padding: Tensor | None,
+        caches: Sequence[LayerCache | SlotCache] | None,
+    ) -> Tensor:
+        cos, sin = rotation
+        autocast = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        rotation = cos.to(dtype), sin.to(dtype)
         for layer, block in enumerate(self.layers):
-            kept = None if cache is None else cache.layers[layer]
-            x = block(x, rotation=rotation, key_padding=key_padding, cache=kept)
+            cache = None if caches is None else caches[layer]
+            x = block(x, rotation=rotation, key_padding=key_padding, cache=cache)
         return self.final_norm(x)
 
     def new_cache(self, batch: int, max_seq_len: int | None = None) -> Cache:
@@ -265,7 +303,9 @@ class Decoder(nn.Module):
         Raises:
             InputError: The configuration does not ask for it, or no training forward pass has run.
         """
-        losses = [m.balance_loss for m in self.modules() if isinstance(m, MixtureOfExperts) and m.balance_loss is not None]
+        losses = [
+            m.balance_loss for m in self.modules() if isinstance(m, MixtureOfExperts) and m.balance_loss is not None
+        ]
         require(
             len(losses) > 0,
             "no balance loss",
@@ -273,11 +313,6 @@ class Decoder(nn.Module):
             "Set balance_experts in the configuration and call model.train().",
         )
         return torch.stack(losses).mean()
-
-    def _rotation(self, length: int, start: int) -> tuple[Tensor, Tensor]:
-        cos, sin = self.rotary.rotation(length, start)
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else self.embedding.weight.dtype
-        return cos.to(dtype), sin.to(dtype)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         if tokens.device.type != "cpu":

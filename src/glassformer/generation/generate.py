@@ -1,0 +1,179 @@
+"""Continuing texts with a decoder, one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from glassformer.errors import InputError, require, require_positive
+from glassformer.generation.sampling import SamplingRule
+from glassformer.models.decoder import Decoder
+
+GREEDY = SamplingRule(temperature=0.0)
+"""Always the most likely token."""
+
+Prompts = Int[Tensor, "batch position"] | Sequence[Sequence[int]]
+"""Texts as token ids: one tensor for texts of one length, a list of lists for texts of several."""
+
+_compiled_step: Callable[..., Tensor] = torch.compile(Decoder.step, dynamic=False)
+
+
+def generate(
+    model: Decoder,
+    prompts: Prompts,
+    max_new_tokens: int,
+    *,
+    rule: SamplingRule = GREEDY,
+    stop_tokens: Sequence[int] = (),
+    use_cache: bool = True,
+    compile: bool = False,
+) -> list[list[int]]:
+    """The tokens with which the model continues each prompt, without the prompt.
+
+    A text ends after ``max_new_tokens`` tokens or with the first of ``stop_tokens``, which is its last token then.
+    Prompts of different lengths are padded on the left and masked, so each gets what it would get alone. The same
+    ``rule.seed`` gives the same texts.
+
+    Args:
+        model: The decoder; it is used in evaluation mode and left in the mode it was in.
+        prompts: Token ids, at least one in each prompt.
+        max_new_tokens: At least 1; with the longest prompt at most ``max_seq_len`` positions are read.
+        rule: How a token is chosen; greedy by default.
+        stop_tokens: Tokens that end a text.
+        use_cache: Keep keys and values between steps. Without, every step reads the whole text again: the reference
+            that the cached path is tested against.
+        compile: Compile the step with ``torch.compile``: several times as fast on small models once it is compiled,
+            which takes half a minute or so the first time and needs a C++ compiler. Needs ``use_cache``.
+
+    Raises:
+        InputError: Empty prompts, tokens outside the vocabulary, or more positions than the model can read.
+    """
+    texts: list[list[int]] = [[] for _ in prompts]
+    steps = stream(
+        model,
+        prompts,
+        max_new_tokens,
+        rule=rule,
+        stop_tokens=stop_tokens,
+        use_cache=use_cache,
+        compile=compile,
+    )
+    for tokens in steps:
+        for text, token in zip(texts, tokens, strict=True):
+            if token is not None:
+                text.append(token)
+    return texts
+
+
+def stream(
+    model: Decoder,
+    prompts: Prompts,
+    max_new_tokens: int,
+    *,
+    rule: SamplingRule = GREEDY,
+    stop_tokens: Sequence[int] = (),
+    use_cache: bool = True,
+    compile: bool = False,
+) -> Iterator[list[int | None]]:
+    """As :func:`generate`, step by step: yields each text's newest token, or None once the text has ended."""
+    require_positive(max_new_tokens=max_new_tokens)
+    require(use_cache or not compile, "compile without use_cache", "compile with use_cache", "Leave one of them out.")
+    tokens, real = _padded(model, prompts)
+    positions = tokens.shape[1] + max_new_tokens - 1
+    require(
+        positions <= model.config.max_seq_len,
+        f"a prompt of {tokens.shape[1]} tokens and max_new_tokens = {max_new_tokens}",
+        f"at most max_seq_len = {model.config.max_seq_len} positions in all",
+        "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len.",
+    )
+    if not use_cache:
+        logits = _logits_without_cache(model, tokens, real)
+    else:
+        logits = _logits_with_cache(model, tokens, real, positions, compile)
+    return _steps(model, logits, len(tokens), max_new_tokens, rule, frozenset(stop_tokens))
+
+
+_Logits = Callable[[Int[Tensor, "batch 1"] | None], Float[Tensor, "batch vocab"]]
+"""Logits after one more token of each text; after the prompts for None."""
+
+
+def _steps(
+    model: Decoder, logits: _Logits, batch: int, max_new_tokens: int, rule: SamplingRule, stop: frozenset[int]
+) -> Iterator[list[int | None]]:
+    generator = rule.generator(model.embedding.weight.device)
+    ended = [False] * batch
+    newest: Tensor | None = None
+    for _ in range(max_new_tokens):
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.inference_mode():
+                newest = rule.choose(logits(newest), generator)[:, None]
+                chosen = newest[:, 0].tolist()
+        finally:
+            model.train(was_training)
+        yield [None if over else token for over, token in zip(ended, chosen, strict=True)]
+        ended = [over or token in stop for over, token in zip(ended, chosen, strict=True)]
+        if all(ended):
+            return
+
+
+def _logits_without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -> _Logits:
+    def logits(newest: Tensor | None) -> Tensor:
+        nonlocal tokens, real
+        if newest is not None:
+            tokens = torch.cat([tokens, newest], dim=1)
+            real = None if real is None else torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
+        return model.output(model.hidden(tokens, key_padding=real)[:, -1])
+
+    return logits
+
+
+def _logits_with_cache(model: Decoder, tokens: Tensor, real: Tensor | None, positions: int, compile: bool) -> _Logits:
+    batch, length = tokens.shape
+    cache = model.new_cache(batch, positions)
+    position = torch.tensor([length - 1], device=tokens.device)
+    everywhere: Tensor | None = None
+    if real is not None:
+        everywhere = torch.ones(batch, positions, dtype=torch.bool, device=tokens.device)
+        everywhere[:, :length] = real
+
+    def logits(newest: Tensor | None) -> Tensor:
+        if newest is None:
+            return model.output(model.hidden(tokens, cache=cache, key_padding=real)[:, -1])
+        if compile:
+            position.add_(1)
+            return _compiled_step(model, newest, position, cache, everywhere)
+        return model.output(model.hidden(newest, cache=cache)[:, -1])
+
+    return logits
+
+
+def _padded(
+    model: Decoder, prompts: Prompts
+) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
+    """All prompts in one tensor, padded on the left, and which of its tokens are real (None: all)."""
+    device = model.embedding.weight.device
+    if isinstance(prompts, Tensor):
+        return prompts.to(device), None
+    lengths = [len(prompt) for prompt in prompts]
+    require(
+        len(lengths) > 0 and min(lengths) > 0,
+        f"prompts of lengths {lengths}",
+        "at least one prompt, and a token in each",
+        "Start an empty text with a token of its own.",
+    )
+    longest = max(lengths)
+    try:
+        tokens = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], dtype=torch.int64, device=device)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "prompts that hold no whole numbers", "token ids", "Encode text with its tokenizer."
+        ) from error
+    if min(lengths) == longest:
+        return tokens, None
+    start = longest - torch.tensor(lengths, device=device)[:, None]
+    return tokens, torch.arange(longest, device=device) >= start

@@ -1,0 +1,160 @@
+"""How tokens reach their experts and come back: each expert runs once, on its own tokens."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from glassformer.layers.feedforward import Clamp, swiglu
+
+
+class Experts(NamedTuple):
+    """The weights of several SwiGLU networks, ``[expert, out, in]``, with biases ``[expert, out]`` or None."""
+
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    gate_bias: Tensor | None = None
+    up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+    clamp: Clamp | None = None
+
+
+def mix_experts(
+    experts: Experts,
+    x: Float[Tensor, "token hidden_dim"],
+    weights: Float[Tensor, "token top_k"],
+    indices: Int[Tensor, "token top_k"],
+    load: Int[Tensor, " expert"],
+) -> Float[Tensor, "token hidden_dim"]:
+    """The weighted sum, for each token, of the experts it chose.
+
+    Token-expert pairs are sorted by expert, and one grouped product runs all experts, each on its own rows. For fewer
+    pairs than experts (a step of decoding) the chosen experts run one by one, which spares the empty groups.
+
+    Args:
+        experts: Their weights.
+        x: Tokens.
+        weights: What each chosen expert counts.
+        indices: Which experts each token chose.
+        load: How many tokens chose each expert.
+    """
+    if torch.compiler.is_compiling() and not torch.is_grad_enabled():
+        alpha, limit = (None, None) if experts.clamp is None else (experts.clamp.alpha, experts.clamp.limit)
+        return _mix_op(x, weights, indices, load, *experts[:6], alpha, limit)
+    return _mix(experts, x, weights, indices, load)
+
+
+@torch.compiler.disable
+def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, load: Tensor) -> Tensor:
+    if x.device.type == "cpu" and indices.numel() < len(load) and not torch.is_grad_enabled():
+        return _mix_one_by_one(experts, x, weights, indices)
+    expert, order = indices.flatten().sort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    chosen = _Dispatch.apply(x, order, place, weights.shape[1])
+    ends = load.cumsum(0).to(torch.int32)
+
+    def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        out = F.grouped_mm(rows, weight.to(rows.dtype).transpose(1, 2), offs=ends)
+        return out if bias is None else out + bias.to(rows.dtype).index_select(0, expert)
+
+    gate = through(chosen, experts.gate, experts.gate_bias)
+    hidden = swiglu(gate, through(chosen, experts.up, experts.up_bias), experts.clamp)
+    mixed = _Contiguous.apply(through(hidden, experts.down, experts.down_bias))
+    return _Combine.apply(mixed, weights, order, place)
+
+
+def _mix_one_by_one(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    """Each chosen expert on a view of its weights; for a handful of pairs."""
+    out = torch.zeros_like(x)
+    chosen: dict[int, list[tuple[int, int]]] = {}
+    for token, row in enumerate(indices.tolist()):
+        for choice, expert in enumerate(row):
+            chosen.setdefault(expert, []).append((token, choice))
+    for expert, pairs in chosen.items():
+        gate, up, down, gate_bias, up_bias, down_bias = (None if part is None else part[expert] for part in experts[:6])
+        tokens = [token for token, _ in pairs]
+        rows = x if len(tokens) == len(x) else x[tokens]
+        hidden = swiglu(F.linear(rows, gate, gate_bias), F.linear(rows, up, up_bias), experts.clamp)
+        result = F.linear(hidden, down, down_bias)
+        for row, (token, choice) in enumerate(pairs):
+            out[token].addcmul_(result[row], weights[token, choice])
+    return out
+
+
+class _Dispatch(torch.autograd.Function):
+    """Rows of ``x`` copied into expert order; on the way back each token sums its copies, without scattering.
+
+    ``order[r]`` is the token-expert pair in sorted row r, pair = token * top_k + choice; ``place`` is its inverse.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, place: Tensor, top_k: int) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.top_k = top_k
+        return x.index_select(0, order // top_k)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (place,) = ctx.saved_tensors
+        copies = grads[0].index_select(0, place).unflatten(0, (-1, ctx.top_k))
+        return copies.sum(1), None, None, None
+
+
+class _Combine(torch.autograd.Function):
+    """The weighted sum of each token's expert outputs, which lie in expert order."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weights: Tensor, order: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(y, weights, order, place)
+        outputs = y.index_select(0, place).unflatten(0, weights.shape)
+        return outputs.mul_(weights.unsqueeze(-1)).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        y, weights, order, place = ctx.saved_tensors
+        copies = grads[0].index_select(0, order // weights.shape[1])
+        grad_weights = (copies * y).sum(-1).index_select(0, place).view_as(weights)
+        return copies.mul_(weights.flatten().index_select(0, order).unsqueeze(-1)), grad_weights, None, None
+
+
+class _Contiguous(torch.autograd.Function):
+    """The identity, whose gradient is contiguous: the grouped product's backward pass needs it so."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].contiguous()
+
+
+@torch.library.custom_op("glassformer::mix_experts", mutates_args=())
+def _mix_op(
+    x: Tensor,
+    weights: Tensor,
+    indices: Tensor,
+    load: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    gate_bias: Tensor | None,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    alpha: float | None,
+    limit: float | None,
+) -> Tensor:
+    """The same as one operator: which rows go where is data, which a compiled graph cannot look into."""
+    clamp = None if alpha is None or limit is None else Clamp(alpha, limit)
+    return _mix(Experts(gate, up, down, gate_bias, up_bias, down_bias, clamp), x, weights, indices, load)
+
+
+@_mix_op.register_fake
+def _(x: Tensor, *_others: Any) -> Tensor:
+    return torch.empty_like(x)
