@@ -1,0 +1,110 @@
+"""Directories and files that are complete or absent, whatever moment the process or the machine dies at.
+
+What is new is written beside its place under a hidden name, flushed to the disk, and then renamed: a rename is atomic,
+so a reader sees the old state or the new one. A directory that replaces another needs two renames; :func:`recover`
+finishes the pair if the process died between them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from glassformer.errors import require
+
+_PARTIAL = ".partial"
+_REPLACED = ".replaced"
+
+
+@contextmanager
+def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Write a directory so that ``path`` is complete or absent: ``with new_directory(path) as draft: ...``.
+
+    The block fills ``draft``, an empty directory beside ``path``. When the block ends, everything in it is flushed to
+    the disk and ``draft`` becomes ``path``. When the block raises, ``draft`` is removed and ``path`` stays as it was.
+
+    Args:
+        path: The directory to make. Its parents are made where missing.
+        replace: Whether ``path`` may exist already; it is then replaced as a whole.
+
+    Raises:
+        InputError: If ``path`` exists and ``replace`` is false.
+    """
+    require(
+        replace or not path.exists(),
+        f"{path}, which exists already",
+        "a directory that is not there yet",
+        "Choose another path or remove the old directory.",
+    )
+    recover(path)
+    draft = _beside(path, _PARTIAL)
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    _flush_tree(draft)
+    if path.exists():
+        os.replace(path, _beside(path, _REPLACED))
+    os.replace(draft, path)
+    _flush(path.parent)
+    shutil.rmtree(_beside(path, _REPLACED), ignore_errors=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove ``path`` so that no half-emptied directory ever stands under its name. A missing ``path`` is no error."""
+    if path.exists():
+        doomed = _beside(path, _PARTIAL)
+        shutil.rmtree(doomed, ignore_errors=True)
+        os.replace(path, doomed)
+        shutil.rmtree(doomed)
+
+
+def recover(path: Path) -> None:
+    """Bring back the old ``path`` if a process died after moving it away and before moving the new one in."""
+    replaced = _beside(path, _REPLACED)
+    if replaced.exists():
+        if path.exists():
+            shutil.rmtree(replaced)
+        else:
+            os.replace(replaced, path)
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove the drafts that killed processes left in ``parent``. Call it only while nobody writes there."""
+    for draft in parent.glob(f".*{_PARTIAL}"):
+        shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = _beside(path, _PARTIAL)
+    draft.write_text(text, encoding="utf-8")
+    _flush(draft)
+    os.replace(draft, path)
+    _flush(path.parent)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.parent / f".{path.name}{suffix}"
+
+
+def _flush_tree(directory: Path) -> None:
+    for entry in directory.rglob("*"):
+        _flush(entry)
+    _flush(directory)
+
+
+def _flush(path: Path) -> None:
+    """Wait until the file or the directory listing ``path`` is on the disk, not only in the system's memory."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,172 @@
+"""Weights and optimiser state as safetensors, by the names of the weights. Nothing is pickled.
+
+A file says the same whatever the number of processes and however the weights are sharded over them: sharded tensors are
+gathered before writing and distributed again after reading. A weight that several names share is stored once, under the
+first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import AdamW, Muon, Optimizer
+
+from glassformer.errors import InputError, require
+
+WEIGHTS_FILE = "model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+_QUANTITIES = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer"}}
+"""What each optimiser keeps for a weight that has had a gradient."""
+
+
+def plain_model(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers of ``torch.compile`` and DistributedDataParallel."""
+    return extract_model_from_parallel(model, keep_torch_compile=False)
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and persistent buffer of ``model``, once each, under its first name without prefixes of
+    wrappers."""
+    unique: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in plain_model(model).state_dict(keep_vars=True).items():
+        unique.setdefault(id(tensor), (_clean(name), tensor))
+    return dict(unique.values())
+
+
+def save_weights(model: nn.Module, directory: Path, *, write: bool = True) -> None:
+    """Write the weights of ``model`` to ``directory / "model.safetensors"``.
+
+    Where weights are sharded, every process must call this; those with ``write=False`` only contribute their shards.
+    """
+    _save(named_tensors(model).items(), directory / WEIGHTS_FILE, write)
+
+
+def load_weights(model: nn.Module, directory: Path) -> None:
+    """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into ``directory``.
+
+    Raises:
+        InputError: If the file is missing or damaged, or a tensor is missing, unknown, or of another shape or dtype.
+            The model is then unchanged.
+    """
+    path = directory / WEIGHTS_FILE
+    stored, wanted = _read(path), named_tensors(model)
+    for name in sorted(stored.keys() ^ wanted.keys()):
+        problem = (
+            f"{path} without the tensor {name!r}" if name in wanted else f"{path} with the unknown tensor {name!r}"
+        )
+        raise InputError(problem, "exactly the model's tensors", "Build the model with the configuration of that run.")
+    for name, tensor in wanted.items():
+        _require_same(path, name, stored[name], tensor)
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(stored[name])
+
+
+def save_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Path, *, write: bool = True) -> None:
+    """Write the state of ``optimizers`` to ``directory / "optimizer.safetensors"``, as ``<weight's name>.<quantity>``.
+
+    Learning rates and the like are not stored: they follow from the configuration and the step. As for
+    :func:`save_weights`, every process calls this where weights are sharded.
+    """
+    names = {id(tensor): name for name, tensor in named_tensors(model).items()}
+    quantities = (
+        (f"{names[id(weight)]}.{quantity}", value)
+        for optimizer in optimizers
+        for weight, state in optimizer.state.items()
+        for quantity, value in state.items()
+    )
+    _save(quantities, directory / OPTIMIZER_FILE, write)
+
+
+def load_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Path) -> None:
+    """Fill ``optimizers``, which update the weights of ``model``, with the state that :func:`save_optimizers` wrote.
+
+    Raises:
+        InputError: If the file is missing or damaged, a tensor belongs to no weight or differs from it in shape, or the
+            quantities of a weight are not those that its optimiser keeps.
+    """
+    path = directory / OPTIMIZER_FILE
+    states = _read_states(path, named_tensors(model))
+    for optimizer in optimizers:
+        described = optimizer.state_dict()
+        updated = [weight for group in optimizer.param_groups for weight in group["params"]]
+        described["state"] = {i: states[id(weight)] for i, weight in enumerate(updated) if id(weight) in states}
+        # Accelerate's wrapper holds the optimiser itself in an attribute of this name.
+        expected = _QUANTITIES[type(getattr(optimizer, "optimizer", optimizer))]
+        for state in described["state"].values():
+            require(
+                state.keys() == expected,
+                f"{path} with {sorted(state)} for a weight",
+                f"{sorted(expected)}",
+                "Resume with the optimizer that the run was started with.",
+            )
+        optimizer.load_state_dict(described)
+
+
+def _read_states(path: Path, weights: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """What ``path`` holds for each weight, by the weight's identity, placed like the weight."""
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, value in _read(path).items():
+        name, _, quantity = key.rpartition(".")
+        require(
+            name in weights,
+            f"{path} with the tensor {key!r}",
+            "state of the model's own weights",
+            "Build the model with the configuration of that run.",
+        )
+        if value.ndim:
+            _require_same(path, key, value, weights[name])
+        states.setdefault(id(weights[name]), {})[quantity] = _placed_like(weights[name], value)
+    return states
+
+
+def _save(tensors: Iterable[tuple[str, Tensor]], path: Path, write: bool) -> None:
+    whole = {}
+    for name, tensor in tensors:
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if write:
+            whole[name] = full.detach().cpu().contiguous()
+    if write:
+        save_file(whole, path, metadata={"format": "pt"})
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    require(path.is_file(), f"no file {path}", "a complete checkpoint", "Remove its directory to use an earlier one.")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(
+            f"{path}, which cannot be read ({error})",
+            "a complete safetensors file",
+            "The file is damaged: remove its directory to use an earlier checkpoint.",
+        ) from error
+
+
+def _require_same(path: Path, name: str, stored: Tensor, wanted: Tensor) -> None:
+    require(
+        stored.shape == wanted.shape and stored.dtype == wanted.dtype,
+        f"{path} with {name!r} of shape {tuple(stored.shape)}, {stored.dtype}",
+        f"shape {tuple(wanted.shape)}, {wanted.dtype}",
+        "Build the model with the configuration of that run.",
+    )
+
+
+def _placed_like(weight: Tensor, value: Tensor) -> Tensor:
+    """``value`` in memory of its own, sharded like ``weight`` if that is sharded."""
+    if isinstance(weight, DTensor) and value.ndim:
+        return distribute_tensor(value, weight.device_mesh, weight.placements)
+    return value.clone()
+
+
+def _clean(name: str) -> str:
+    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
+        name = name.replace(wrapper, "")
+    return name

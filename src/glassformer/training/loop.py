@@ -1,0 +1,285 @@
+"""The training loop: one for every model, on one process or on many under ``accelerate launch``."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from glassformer.errors import require
+from glassformer.training.checkpoint import load_optimizers, load_weights
+from glassformer.training.config import TrainingConfig
+from glassformer.training.interrupt import StopRequest
+from glassformer.training.metrics import MetricsFile, Progress, Record, TensorBoard, read_records
+from glassformer.training.run_directory import Best, Description, RunDirectory, RunState
+from glassformer.training.stepper import Stepper, Update, open_accelerator
+from glassformer.training.task import Task
+
+Ending = Literal["finished", "patience", "interrupted"]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run came to.
+
+    Attributes:
+        step: Updates done, those before a resume included.
+        ending: "finished" after all steps, "patience" after evaluations without progress, "interrupted" by Ctrl-C.
+        history: The records of metrics.jsonl, those before a resume included.
+        best: The best evaluation; None before the first.
+        seconds: Time spent in updates.
+        directory: The run directory, if there is one.
+    """
+
+    step: int
+    ending: Ending
+    history: list[Record]
+    best: Best | None
+    seconds: float
+    directory: Path | None
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        """(step, loss) of every logged step."""
+        return [(record["step"], record["loss"]) for record in self.history if "loss" in record]
+
+    @property
+    def evaluations(self) -> list[tuple[int, dict[str, float]]]:
+        """(step, metrics) of every evaluation."""
+        return [(record["step"], record["evaluation"]) for record in self.history if "evaluation" in record]
+
+
+def train(
+    model: nn.Module,
+    task: Task,
+    config: TrainingConfig,
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    resume: bool = False,
+    description: Description | None = None,
+    progress: bool = True,
+) -> TrainingResult:
+    """Train ``model``, in place, on ``task``.
+
+    A step is one update on the global batch ``task.batch(step, config.batch_size)``. The same call trains on one
+    process, and under ``accelerate launch`` on several, with replicated (DDP) or sharded (FSDP2) weights; the global
+    batch is then split among them. Build the model from the same seed on every process.
+
+    With a ``directory`` the run can be continued after Ctrl-C, a crash or a power cut, and gives the losses and weights
+    that it would have given without: bit for bit on the same machine, to rounding on another number of processes.
+    Random numbers of a step (dropout) are drawn from (``config.seed``, step, process); the caller's generators are left
+    alone.
+
+    Args:
+        model: The network, plain or compiled. It ends with the weights of the last step, on the device of training; the
+            best ones are in ``directory / "best"``, for :func:`~glassformer.training.checkpoint.load_weights`.
+        task: What is learned.
+        config: How.
+        directory: The run directory, new or without a run. None keeps nothing.
+        resume: Continue the run in ``directory`` from its latest checkpoint, or from the start if it has none yet.
+        description: What else defines the run, as JSON values: the model's configuration, the data. Kept in
+            config.json, and compared on resuming.
+        progress: Whether to show a progress bar (on a terminal) or a line for each evaluation (elsewhere).
+
+    Returns:
+        How far it came, why it ended, and its records.
+
+    Raises:
+        InputError: If the directory holds a run and ``resume`` is false, or holds none and it is true; if a checkpoint
+            is damaged or belongs to another configuration; if the device lacks ``config.precision``.
+        DivergedError: If loss or gradient become NaN or infinite. Checkpoints stay as they were.
+    """
+    require(
+        directory is not None or not (resume or config.tensorboard),
+        f"resume = {resume}, tensorboard = {config.tensorboard} without a directory",
+        "a run directory",
+        "Pass directory=Path('runs/my-run').",
+    )
+    accelerator = open_accelerator(config.precision)
+    run = None if directory is None else RunDirectory(Path(directory), writes=accelerator.is_main_process)
+    devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+    was_training = model.training
+    with torch.random.fork_rng(devices=devices), StopRequest() as stop:
+        try:
+            loop = _Loop(accelerator, model, task, config, run, resume, description or {}, progress)
+            try:
+                ending = loop.run(stop)
+            finally:
+                loop.close()
+        finally:
+            # Undoes what mixed precision did to forward().
+            accelerator.unwrap_model(model, keep_fp32_wrapper=False).train(was_training)
+    return TrainingResult(
+        step=loop.state.step,
+        ending=ending,
+        history=loop.history,
+        best=loop.state.best,
+        seconds=loop.state.seconds,
+        directory=None if run is None else run.path,
+    )
+
+
+class _Loop:
+    """A run under way: when to log, evaluate, save and stop. The updates are the stepper's."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        task: Task,
+        config: TrainingConfig,
+        run: RunDirectory | None,
+        resume: bool,
+        description: Description,
+        progress: bool,
+    ) -> None:
+        self._accelerator, self._task, self._config, self._run = accelerator, task, config, run
+        latest = None if run is None else _find_checkpoint(run, config, resume, description)
+        self.state = RunState() if latest is None else RunState.read(latest / "state.json")
+        self.history: list[Record] = []
+        if run is not None and resume:
+            _require_steps_left(self.state.step, config.steps)
+            self.history = read_records(run.metrics_file, self.state.step)
+        if latest is not None:
+            load_weights(model, latest)
+        model.train()
+        self._stepper = Stepper(accelerator, model, task, config)
+        if latest is not None:
+            load_optimizers(self._stepper.model, self._stepper.optimizers, latest)
+        if accelerator.scaler is not None and self.state.loss_scale:
+            accelerator.scaler.load_state_dict(self.state.loss_scale)
+        self._saved_step = None if latest is None else self.state.step
+        self._interrupted = False
+        self._count_since_log, self._seconds_since_log = 0, 0.0
+        # Everyone has looked at the directory before one process writes there.
+        accelerator.wait_for_everyone()
+        self._logs = self._open_logs(description)
+        self._progress = Progress(
+            config.steps, self.state.step, task.metric, task.unit, progress and accelerator.is_main_process
+        )
+
+    def run(self, stop: StopRequest) -> Ending:
+        """Update until the run ends, and save what it came to."""
+        while (ending := self._ending()) is None:
+            self._step(stop)
+            if self._is_due(self._config.eval_every) or self.state.step == self._config.steps:
+                self._evaluate()
+            if self._is_due(self._config.checkpoint_every):
+                self._save()
+        if self._saved_step != self.state.step:
+            self._save()
+        if ending == "interrupted" and self._accelerator.is_main_process:
+            self._progress.say(self._farewell())
+        return ending
+
+    def close(self) -> None:
+        """Close files and bar."""
+        self._progress.close()
+        for log in self._logs:
+            log.close()
+
+    def _ending(self) -> Ending | None:
+        if self.state.step >= self._config.steps:
+            return "finished"
+        if self._config.patience is not None and self.state.evaluations_since_best >= self._config.patience:
+            return "patience"
+        return "interrupted" if self._interrupted else None
+
+    def _is_due(self, every: int | None) -> bool:
+        return every is not None and self.state.step % every == 0
+
+    def _step(self, stop: StopRequest) -> None:
+        begun = time.perf_counter()
+        update = self._stepper.update(self.state.step, stop)
+        seconds = time.perf_counter() - begun
+        self.state.step += 1
+        self.state.seconds += seconds
+        self._count_since_log += update.count
+        self._seconds_since_log += seconds
+        self._interrupted = update.stop
+        self._progress.advance()
+        if self._is_due(self._config.log_every) or self.state.step == self._config.steps:
+            self._log_update(update)
+
+    def _log_update(self, update: Update) -> None:
+        self._log(
+            {
+                "step": self.state.step,
+                "loss": update.loss,
+                "learning_rate": update.learning_rate_factor * self._config.learning_rate,
+                "grad_norm": update.grad_norm,
+                f"{self._task.unit}_per_second": self._count_since_log / self._seconds_since_log,
+                "seconds": self.state.seconds,
+            }
+        )
+        self._count_since_log, self._seconds_since_log = 0, 0.0
+
+    def _log(self, record: Record) -> None:
+        self.history.append(record)
+        for log in self._logs:
+            log.write(record)
+        self._progress.show(record)
+
+    def _evaluate(self) -> None:
+        metrics = self._stepper.evaluate()
+        self._log({"step": self.state.step, "evaluation": metrics})
+        value, best = metrics[self._task.metric], self.state.best
+        if best is None or (value > best.value if self._task.higher_is_better else value < best.value):
+            self.state.best = Best(self.state.step, value)
+            self.state.evaluations_since_best = 0
+            if self._run is not None:
+                self._run.save_best(self._stepper.model, self.state)
+        else:
+            self.state.evaluations_since_best += 1
+
+    def _save(self) -> None:
+        if self._run is None:
+            return
+        for log in self._logs:
+            log.sync()
+        if self._accelerator.scaler is not None:
+            self.state.loss_scale = self._accelerator.scaler.state_dict()
+        self._run.save(self._stepper.model, self._stepper.optimizers, self.state, self._config.keep_checkpoints)
+        self._saved_step = self.state.step
+        self._accelerator.wait_for_everyone()
+
+    def _open_logs(self, description: Description) -> list[MetricsFile | TensorBoard]:
+        if self._run is None or not self._accelerator.is_main_process:
+            return []
+        logs: list[MetricsFile | TensorBoard] = []
+        if self._config.tensorboard:
+            logs.append(TensorBoard(self._run.tensorboard, self.state.step))
+        self._run.begin(self._config, description)
+        return [MetricsFile(self._run.metrics_file, self.history), *logs]
+
+    def _farewell(self) -> str:
+        if self._run is None:
+            return f"Stopped after step {self.state.step}; nothing was saved, because the run has no directory."
+        return (
+            f"Stopped after step {self.state.step} of {self._config.steps} and saved to {self._run.path}. "
+            "Continue with resume=True (on the command line: --resume)."
+        )
+
+
+def _find_checkpoint(run: RunDirectory, config: TrainingConfig, resume: bool, description: Description) -> Path | None:
+    if not resume:
+        run.require_new()
+        return None
+    run.require_continues(config, description)
+    checkpoints = run.checkpoints()
+    return checkpoints[-1] if checkpoints else None
+
+
+def _require_steps_left(done: int, steps: int) -> None:
+    require(
+        done <= steps,
+        f"steps = {steps}, of which the run has done {done}",
+        f"steps of at least {done}",
+        "Raise steps, or start a new run in another directory.",
+    )

@@ -1,0 +1,151 @@
+"""Where the numbers of a run go: a file of JSON lines, TensorBoard, and a progress bar."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from glassformer.checkpoints.directory import write_text
+from glassformer.errors import InputError
+
+Record = dict[str, Any]
+"""One line of metrics.jsonl: "step" and either the numbers of that update or its "evaluation"."""
+
+
+def read_records(path: Path, until_step: int) -> list[Record]:
+    """The records in ``path`` up to and including ``until_step``; an absent file has none.
+
+    A last line that was being written when its process died is left out.
+    """
+    records: list[Record] = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if record["step"] > until_step:
+            break
+        records.append(record)
+    return records
+
+
+class MetricsFile:
+    """A file with one JSON object a line, appended and flushed record by record.
+
+    Args:
+        path: The file. What it held is replaced by ``records``.
+        records: The records of the run so far.
+    """
+
+    def __init__(self, path: Path, records: list[Record]) -> None:
+        write_text(path, "".join(_line(record) for record in records))
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, record: Record) -> None:
+        """Append ``record``. NaN and infinities, which JSON lacks, become null."""
+        self._file.write(_line(record))
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Wait until every record is on the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoard:
+    """Scalars for TensorBoard: ``train/loss``, ``evaluation/accuracy`` and so on.
+
+    Args:
+        directory: Where the event files go.
+        from_step: Earlier files' scalars after this step are superseded.
+
+    Raises:
+        InputError: If TensorBoard is not installed.
+    """
+
+    def __init__(self, directory: Path, from_step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise InputError(
+                "tensorboard = True without TensorBoard installed",
+                "the package tensorboard",
+                "Install it with: pip install 'glassformer[tensorboard]'.",
+            ) from error
+        self._writer = SummaryWriter(str(directory), purge_step=from_step + 1)
+
+    def write(self, record: Record) -> None:
+        """Write the numbers of ``record``."""
+        section = "evaluation" if "evaluation" in record else "train"
+        for name, value in record.get("evaluation", record).items():
+            if name != "step":
+                self._writer.add_scalar(f"{section}/{name}", value, record["step"])
+
+    def sync(self) -> None:
+        """Hand every scalar to the system."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is buffered and close the files."""
+        self._writer.close()
+
+
+class Progress:
+    """A bar with loss, metric, speed and time left; without a terminal, a line for each evaluation.
+
+    Args:
+        steps: Steps of the whole run.
+        done: Steps that an earlier part of the run has done.
+        metric: Name of the metric shown.
+        unit: What the speed counts.
+        show: False shows nothing.
+    """
+
+    def __init__(self, steps: int, done: int, metric: str, unit: str, show: bool) -> None:
+        self._steps, self._metric, self._unit = steps, metric, unit
+        self._lines = show and not sys.stderr.isatty()
+        self._bar = tqdm(total=steps, initial=done, unit="step", disable=not show or self._lines, dynamic_ncols=True)
+        self._parts: dict[str, str] = {}
+
+    def advance(self) -> None:
+        """Count one step."""
+        self._bar.update()
+
+    def show(self, record: Record) -> None:
+        """Show the numbers of ``record``."""
+        if "evaluation" in record:
+            self._parts[self._metric] = f"{record['evaluation'][self._metric]:.4f}"
+        else:
+            self._parts["loss"] = f"{record['loss']:.4f}"
+            self._parts[f"{self._unit}/s"] = f"{record[f'{self._unit}_per_second']:,.0f}"
+        text = ", ".join(f"{name} {value}" for name, value in self._parts.items())
+        self._bar.set_postfix_str(text, refresh=False)
+        if self._lines and "evaluation" in record:
+            print(f"step {record['step']}/{self._steps}: {text}", file=sys.stderr, flush=True)
+
+    def say(self, message: str) -> None:
+        """Print ``message`` without disturbing the bar, also where the bar is hidden."""
+        tqdm.write(message, file=sys.stderr)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.close()
+
+
+def _line(record: Record) -> str:
+    return json.dumps(_finite(record)) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,94 @@
+"""Optimisers and learning-rate schedules: which weight is updated how, and how fast at which step."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
+
+from glassformer.errors import require
+from glassformer.training.config import TrainingConfig
+
+
+def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer]:
+    """The optimisers that together update every trainable weight of ``model`` once.
+
+    With ``config.optimizer = "adamw"`` there is one. With ``"muon"`` there is Muon for the weights that
+    :func:`muon_weights` names, and AdamW for the rest. Weight decay acts on tensors with two or more axes: biases and
+    gains have no direction to shrink along.
+
+    Raises:
+        InputError: If ``model`` has no trainable weight, or "muon" was asked for and no weight is one for Muon.
+
+    Source: AdamW, Loshchilov & Hutter 2019 (arXiv:1711.05101); Muon, Jordan et al. 2024.
+    """
+    trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    require(bool(trainable), "a model without trainable weights", "at least one", "Set requires_grad on its weights.")
+    hidden = muon_weights(model) if config.optimizer == "muon" else set()
+    require(
+        bool(hidden) or config.optimizer == "adamw",
+        'optimizer = "muon" with a model that has no matrix inside blocks',
+        "at least one matrix that is neither an embedding nor an output head",
+        'Use optimizer="adamw".',
+    )
+    others = [weight for name, weight in trainable.items() if name not in hidden]
+    groups = [
+        {"params": [weight for weight in others if weight.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [weight for weight in others if weight.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    optimizers: list[Optimizer] = []
+    if hidden:
+        matrices = [weight for name, weight in trainable.items() if name in hidden]
+        optimizers.append(Muon(matrices, lr=config.muon_learning_rate, weight_decay=config.weight_decay))
+    if groups:
+        optimizers.append(AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    return optimizers
+
+
+def muon_weights(model: nn.Module) -> set[str]:
+    """Names of the weights for Muon: trainable matrices that are neither embeddings nor output heads.
+
+    An embedding is a weight of any ``nn.Embedding``, tied or not. An output head is an ``nn.Linear`` that stands
+    directly on the model rather than inside a block. Muon makes an update orthogonal, which suits maps between hidden
+    spaces and not tables whose rows are updated one by one. Experts stacked into one tensor of three axes stay with
+    AdamW, because ``torch.optim.Muon`` takes matrices only.
+    """
+    excluded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    excluded |= {id(module.weight) for module in model.children() if isinstance(module, nn.Linear)}
+    return {
+        name
+        for name, weight in model.named_parameters()
+        if weight.ndim == 2 and weight.requires_grad and id(weight) not in excluded
+    }
+
+
+def learning_rate_factor(step: int, config: TrainingConfig) -> float:
+    """The learning rate of update ``step`` (from 0) as a fraction of its peak, in (0, 1].
+
+    Warm-up: (step + 1) / W for step < W. After it 1 if constant, else with t = (step - W) / (N - W):
+    f + (1 - f) (1 + cos(pi t)) / 2, for N = ``steps``, W = ``warmup_steps``, f = ``final_lr_fraction``.
+
+    Raises:
+        InputError: If ``step`` is not in [0, N).
+
+    Source: Loshchilov & Hutter 2017, SGDR, equation 5 (one period); linear warm-up: Goyal et al. 2017, section 2.2.
+    """
+    require(0 <= step < config.steps, f"step = {step}", f"0 <= step < {config.steps}", "Count updates from 0.")
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return 1.0
+    progress = (step - config.warmup_steps) / (config.steps - config.warmup_steps)
+    return config.final_lr_fraction + (1 - config.final_lr_fraction) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def set_learning_rates(optimizers: list[Optimizer], factor: float) -> None:
+    """Set the learning rate of every group of weights to ``factor`` times its peak."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor

@@ -1,0 +1,179 @@
+"""The directory of one run: its configuration, metrics, checkpoints and best model.
+
+::
+
+    config.json                     the training configuration and the caller's description of model and data
+    metrics.jsonl                   a line for every logged step and every evaluation
+    checkpoints/step-00000632/      model.safetensors, optimizer.safetensors, state.json
+    best/                           model.safetensors, state.json: the model with the best metric so far
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from glassformer.checkpoints.directory import new_directory, recover, remove_directory, remove_leftovers, write_text
+from glassformer.errors import InputError, require
+from glassformer.training.checkpoint import save_optimizers, save_weights
+from glassformer.training.config import TrainingConfig
+
+Description = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation so far: after which step, and the metric there."""
+
+    step: int
+    value: float
+
+
+@dataclass
+class RunState:
+    """How far a run has come: all that resuming needs besides weights and optimiser state."""
+
+    step: int = 0
+    """Updates done."""
+    seconds: float = 0.0
+    """Time spent in updates, without evaluations and saving."""
+    best: Best | None = None
+    """The best evaluation so far."""
+    evaluations_since_best: int = 0
+    """Evaluations since then, for early stopping."""
+    loss_scale: dict[str, Any] = field(default_factory=dict)
+    """State of float16's gradient scaler; empty with other precisions."""
+
+    def to_json(self) -> str:
+        """The state as a JSON object."""
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def read(cls, path: Path) -> RunState:
+        """Read what :meth:`to_json` wrote into the file ``path``.
+
+        Raises:
+            InputError: If the file is missing or is not such a state.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            values["best"] = Best(**values["best"]) if values["best"] else None
+            return cls(**values)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{path}, which cannot be read ({error})",
+                "the state of a run",
+                "The file is damaged: remove its directory to use an earlier checkpoint.",
+            ) from error
+
+
+class RunDirectory:
+    """The files of one run, which only one process writes.
+
+    Args:
+        path: The directory; it may be new.
+        writes: Whether this process writes. The others call the same methods and give their shards of the weights.
+    """
+
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        self.path, self._writes = path, writes
+        self.config_file = path / "config.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.best = path / "best"
+        self.tensorboard = path / "tensorboard"
+        self._checkpoints = path / "checkpoints"
+
+    def checkpoints(self) -> list[Path]:
+        """The complete checkpoints, oldest first."""
+        return sorted(self._checkpoints.glob("step-*"))
+
+    def require_new(self) -> None:
+        """Check that no run was begun here.
+
+        Raises:
+            InputError: If one was, saying how to continue it.
+        """
+        require(
+            not self.config_file.exists() and not self.checkpoints(),
+            f"{self.path}, which already holds a run",
+            "a directory without a run",
+            "Continue that run with resume=True (on the command line: --resume), or choose another directory.",
+        )
+
+    def require_continues(self, config: TrainingConfig, description: Description) -> None:
+        """Check that a run was begun here, with a configuration and a description that allow going on with these.
+
+        Raises:
+            InputError: If no run was begun, or naming what differs.
+        """
+        require(
+            self.config_file.exists(),
+            f"{self.path}, which holds no run, with resume=True",
+            "the directory of a run that was begun",
+            "Start the run without resume, or mend the path.",
+        )
+        try:
+            stored = json.loads(self.config_file.read_text(encoding="utf-8"))
+            earlier, described = TrainingConfig.from_json(json.dumps(stored["training"])), stored["description"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{self.config_file}, which cannot be read ({error!r})",
+                "the configuration of a run",
+                "Start the run anew in another directory.",
+            ) from error
+        config.require_continues(earlier)
+        now = json.loads(_description_json(description))
+        changed = sorted(key for key in described.keys() | now.keys() if described.get(key) != now.get(key))
+        shown = ", ".join(f"{key} was {described.get(key)!r}, is {now.get(key)!r}" for key in changed)
+        require(
+            not changed,
+            f"a changed description: {shown}",
+            "the model and the data that the run was started with",
+            "Resume with the old ones, or start a new run in another directory.",
+        )
+
+    def begin(self, config: TrainingConfig, description: Description) -> None:
+        """Write the configuration and clear away what a killed process left half-written."""
+        if self._writes:
+            self._checkpoints.mkdir(parents=True, exist_ok=True)
+            for parent in (self.path, self._checkpoints):
+                remove_leftovers(parent)
+            recover(self.best)
+            training, described = config.to_json(), _description_json(description)
+            write_text(self.config_file, f'{{"training": {training}, "description": {described}}}\n')
+
+    def save(self, model: nn.Module, optimizers: list[Optimizer], state: RunState, keep: int) -> Path:
+        """Write the checkpoint of ``state.step``, and remove all but the latest ``keep``."""
+        path = self._checkpoints / f"step-{state.step:08d}"
+        with self._draft(path) as draft:
+            save_weights(model, draft, write=self._writes)
+            save_optimizers(model, optimizers, draft, write=self._writes)
+            if self._writes:
+                (draft / "state.json").write_text(state.to_json(), encoding="utf-8")
+        if self._writes:
+            for old in self.checkpoints()[:-keep]:
+                remove_directory(old)
+        return path
+
+    def save_best(self, model: nn.Module, state: RunState) -> None:
+        """Write ``model`` as the best one so far."""
+        with self._draft(self.best) as draft:
+            save_weights(model, draft, write=self._writes)
+            if self._writes:
+                (draft / "state.json").write_text(state.to_json(), encoding="utf-8")
+
+    def _draft(self, path: Path) -> AbstractContextManager[Path]:
+        return new_directory(path, replace=True) if self._writes else nullcontext(path)
+
+
+def _description_json(description: Description) -> str:
+    try:
+        return json.dumps(description)
+    except TypeError as error:
+        raise InputError(f"a description that is not JSON ({error})", "JSON values", "Use asdict(config).") from error

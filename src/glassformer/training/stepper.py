@@ -1,0 +1,190 @@
+"""One update of the weights, on one process or many, in one micro-batch or several: the same sums in every split."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import GradientAccumulationPlugin, broadcast, send_to_device
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from glassformer.errors import require
+from glassformer.training.checkpoint import plain_model
+from glassformer.training.config import TrainingConfig
+from glassformer.training.interrupt import StopRequest
+from glassformer.training.optim import build_optimizers, learning_rate_factor, set_learning_rates
+from glassformer.training.task import Batch, Task, mix_seed, shares
+
+
+class DivergedError(RuntimeError):
+    """The loss or the gradient of an update was NaN or infinite. The update was not made."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update reports.
+
+    Attributes:
+        loss: The mean loss over the global batch, before the update.
+        grad_norm: Euclidean norm of the gradient of all weights together, before clipping.
+        learning_rate_factor: The learning rate as a fraction of its peak.
+        count: Units (tokens, say) in the global batch.
+        stop: Whether any process was asked to stop.
+    """
+
+    loss: float
+    grad_norm: float
+    learning_rate_factor: float
+    count: int
+    stop: bool
+
+
+def open_accelerator(precision: str) -> Accelerator:
+    """The Accelerate engine for this process, as its launcher set it up.
+
+    Raises:
+        InputError: If the device has no such ``precision``.
+    """
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
+        # Accelerate allows one precision per process; runs that follow one another may each have their own.
+        AcceleratorState._reset_state()
+    # With the plugin, the launcher's settings cannot divide the loss a second time.
+    plugin = GradientAccumulationPlugin(num_steps=1)
+    try:
+        accelerator = Accelerator(mixed_precision=precision, gradient_accumulation_plugin=plugin)
+        supported = precision == "no" or accelerator.native_amp
+    except ValueError:
+        supported = False
+    require(
+        supported,
+        f'precision = "{precision}"',
+        "a precision that this device computes in",
+        'Use precision="no", or "bf16", which CPUs and recent GPUs have.',
+    )
+    sharding = getattr(accelerator.state, "fsdp_plugin", None)
+    if sharding is not None:
+        # It moves weights through the meta device, where tied ones become separate. Each process has them all anyway.
+        sharding.cpu_ram_efficient_loading = False
+    return accelerator
+
+
+class Stepper:
+    """Makes updates: holds the model and its optimisers as Accelerate prepared them.
+
+    The loss of the global batch is L = sum_i c_i L_i / sum_i c_i over all shares i of all processes, where c_i counts
+    the units (tokens, say) that the mean L_i runs over. Gradients are those of L, whatever the split.
+
+    Args:
+        accelerator: The engine.
+        model: The network, plain or compiled.
+        task: What is learned.
+        config: How.
+    """
+
+    def __init__(self, accelerator: Accelerator, model: nn.Module, task: Task, config: TrainingConfig) -> None:
+        self._accelerator, self._task, self._config = accelerator, task, config
+        optimizers = build_optimizers(plain_model(model), config)
+        self.model, *self.optimizers = accelerator.prepare(model, *optimizers)
+        self._weights = list(self.model.parameters())
+
+    def update(self, step: int, stop: StopRequest | None = None) -> Update:
+        """Make update ``step`` (from 0).
+
+        Args:
+            step: Which update; it decides batch, learning rate and random numbers.
+            stop: What this process was asked; the result says whether any was asked to stop.
+
+        Raises:
+            DivergedError: If loss or gradient is not finite. The weights are then as they were before.
+        """
+        self._seed(mix_seed(self._config.seed, step, self._accelerator.process_index))
+        factor = learning_rate_factor(step, self._config)
+        set_learning_rates(self.optimizers, factor)
+        batch = self._task.batch(step, self._config.batch_size)
+        count = self._count(batch)
+        loss = self._accumulate_gradients(batch, count)
+        norm = self._clip()
+        asked = loss.new_tensor(float(stop is not None and stop.requested))
+        sums = self._accelerator.reduce(torch.stack((loss, asked)), reduction="sum")
+        # One read for the three numbers: on a GPU every read waits for the update.
+        total, stops, grad_norm = torch.cat((sums, norm.to(sums).reshape(1))).tolist()
+        self._require_finite(step, total, grad_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        return Update(total, grad_norm, factor, count, stops > 0)
+
+    def evaluate(self) -> dict[str, float]:
+        """The task's metrics, the same on every process.
+
+        Raises:
+            InputError: If the task's ``metric`` is not among them.
+        """
+        self.model.eval()
+        with torch.no_grad():
+            metrics = self._task.evaluate(self.model)
+        self.model.train()
+        require(
+            self._task.metric in metrics,
+            f"an evaluation with {sorted(metrics)}",
+            f"the task's metric {self._task.metric!r} among them",
+            "Let evaluate() return it.",
+        )
+        numbers = torch.tensor([float(value) for value in metrics.values()], dtype=torch.float64)
+        if self._accelerator.num_processes > 1:
+            # The first process's numbers, so that all agree on what is best and when to stop.
+            numbers = broadcast(numbers.to(self._accelerator.device), from_process=0)
+        return dict(zip(metrics, numbers.tolist(), strict=True))
+
+    def _seed(self, seed: int) -> None:
+        # torch.manual_seed does the same for every kind of device, and takes longer than a small update's bookkeeping.
+        torch.default_generator.manual_seed(seed)
+        if self._accelerator.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def _accumulate_gradients(self, batch: Batch, count: int) -> Float[Tensor, ""]:
+        """Backpropagate this process's shares of ``batch``; returns their part of the loss."""
+        processes, micro_batches = self._accelerator.num_processes, self._config.accumulation
+        first = self._accelerator.process_index * micro_batches
+        mine = shares(batch, processes * micro_batches)[first : first + micro_batches]
+        # Without a share a process still has to take part in the gradients' exchange: one example, with weight 0.
+        idle = {name: tensor[:1] for name, tensor in batch.items()}
+        total = torch.zeros((), device=self._accelerator.device)
+        for index, share in enumerate(mine):
+            weight = self._count(share) / count if share is not None else 0.0
+            is_last = index == micro_batches - 1
+            with nullcontext() if is_last else self._accelerator.no_sync(self.model):
+                examples = send_to_device(share if share is not None else idle, self._accelerator.device)
+                loss = self._task.loss(self.model, examples)
+                # Gradients are averaged over processes, and the sum is wanted.
+                self._accelerator.backward(loss * (weight * processes))
+            total += loss.detach() * weight
+        return total
+
+    def _clip(self) -> Float[Tensor, ""]:
+        longest = math.inf if self._config.clip_norm is None else self._config.clip_norm
+        norm = self._accelerator.clip_grad_norm_(self._weights, longest)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def _require_finite(self, step: int, loss: float, grad_norm: float) -> None:
+        # The scaler of float16 skips updates whose gradient overflowed, and lowers its scale.
+        overflow_is_handled = self._config.precision == "fp16"
+        if not math.isfinite(loss) or not (math.isfinite(grad_norm) or overflow_is_handled):
+            raise DivergedError(
+                f"step {step + 1}: loss = {loss}, gradient norm = {grad_norm}. The update was not made. "
+                "Lower the learning rate, lengthen the warm-up, set clip_norm, or check the data of this step."
+            )
+
+    def _count(self, batch: Batch) -> int:
+        count = self._task.count(batch)
+        require(
+            count >= 1, f"a batch with count {count}", "at least 1", "Let every example hold something to learn from."
+        )
+        return count

@@ -1,0 +1,142 @@
+"""What is learned: batches as a function of the step, a loss, and an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.errors import require, require_positive
+
+Batch = dict[str, Tensor]
+"""Named tensors whose first axis counts the same examples."""
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What a model learns. The training loop knows nothing else about data.
+
+    ``batch`` is a pure function of the step (and of a seed that the task holds). So a resumed run needs no saved
+    position in the data, and each of several processes computes the global batch and takes its share.
+    """
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric, among those ``evaluate`` returns, that decides which model is the best."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger ``metric`` is a better one."""
+
+    @property
+    def unit(self) -> str:
+        """What ``count`` counts, in the plural: "tokens", "sentences". Speed is reported in it."""
+
+    def batch(self, step: int, size: int) -> Batch:
+        """The global batch of update ``step`` (from 0): ``size`` examples, or fewer where an epoch ends."""
+
+    def count(self, batch: Batch) -> int:
+        """How many units of ``batch`` the mean in ``loss`` runs over: at least 1, and summing over parts of a batch."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The mean loss over the ``count(batch)`` units. It calls ``model(...)``, which may be a wrapped model."""
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Metrics of ``model``, which is in evaluation mode without gradients.
+
+        Every process calls this, on the same data; the first one's numbers count.
+        """
+
+
+class EpochBatches:
+    """Batches that pass over a data set again and again, in a new order each time, as a function of the step.
+
+    Epoch e visits the examples in the order of a permutation drawn from (``seed``, e). The last batch of an epoch holds
+    what is left: 10,000 examples in batches of 128 are 79 batches, the last of 16.
+
+    Args:
+        tensors: Named tensors with one row per example each.
+        seed: Seed of the orders.
+        shuffle: False visits the examples as they stand.
+
+    Raises:
+        InputError: If there are no tensors, no examples, or different numbers of examples.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, seed: int = 0, shuffle: bool = True) -> None:
+        require(seed >= 0, f"seed = {seed}", "a seed of at least 0", "Pass seed >= 0.")
+        self.tensors = dict(tensors)
+        self.num_examples = num_examples(self.tensors)
+        self.seed, self.shuffle = seed, shuffle
+        self._epoch = -1
+        self._order = torch.arange(self.num_examples)
+
+    def steps_per_epoch(self, size: int) -> int:
+        """Number of batches of ``size`` in an epoch, the short last one included: ceil(examples / size)."""
+        require_positive(size=size)
+        return -(-self.num_examples // size)
+
+    def __call__(self, step: int, size: int) -> Batch:
+        """The batch of update ``step`` (from 0).
+
+        Raises:
+            InputError: If ``step`` is negative or ``size`` is below 1.
+        """
+        require(step >= 0, f"step = {step}", "a step of at least 0", "Count steps from 0.")
+        epoch, index = divmod(step, self.steps_per_epoch(size))
+        rows = self._order_of(epoch)[index * size : (index + 1) * size]
+        return {name: tensor[rows] for name, tensor in self.tensors.items()}
+
+    def _order_of(self, epoch: int) -> Tensor:
+        if self.shuffle and epoch != self._epoch:
+            generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
+            self._order = torch.randperm(self.num_examples, generator=generator)
+            self._epoch = epoch
+        return self._order
+
+
+def mix_seed(*parts: int) -> int:
+    """One seed in [0, 2^63) from several whole numbers; different numbers give unrelated seeds.
+
+    Source: ``numpy.random.SeedSequence``, whose hash spreads every bit of its input over the output.
+    """
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def num_examples(batch: Batch) -> int:
+    """The number of examples in ``batch``.
+
+    Raises:
+        InputError: If the batch has no tensors or no examples, or its tensors differ in their number of examples.
+    """
+    lengths = {name: len(tensor) if tensor.ndim else 0 for name, tensor in batch.items()}
+    require(
+        len(set(lengths.values())) == 1 and 0 not in lengths.values(),
+        f"tensors of lengths {lengths}",
+        "named tensors with the same number of examples, at least one",
+        "Pass a dictionary of tensors with one row per example.",
+    )
+    return next(iter(lengths.values()))
+
+
+def shares(batch: Batch, parts: int) -> list[Batch | None]:
+    """Cut ``batch`` into ``parts`` runs of examples whose lengths differ by at most one.
+
+    Returns:
+        The shares in order. With fewer examples than parts some are None.
+
+    Raises:
+        InputError: If ``parts`` is below 1 or ``batch`` is no batch.
+    """
+    require_positive(parts=parts)
+    size = num_examples(batch)
+    bounds = [size * part // parts for part in range(parts + 1)]
+    return [
+        {name: tensor[start:stop] for name, tensor in batch.items()} if start < stop else None
+        for start, stop in pairwise(bounds)
+    ]

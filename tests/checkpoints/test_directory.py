@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from glassformer.checkpoints import directory as module
+from glassformer.checkpoints.directory import new_directory, recover, remove_directory, remove_leftovers, write_text
+from glassformer.errors import InputError
+
+
+class Killed(BaseException):
+    """Stands for a process that ends here: nothing after it runs but what Python itself unwinds."""
+
+
+def fill(path: Path, text: str, *, replace: bool = False) -> None:
+    with new_directory(path, replace=replace) as draft:
+        (draft / "inner").mkdir()
+        (draft / "inner" / "file").write_text(text)
+
+
+def content(path: Path) -> str:
+    return (path / "inner" / "file").read_text()
+
+
+def test_appears_complete_and_only_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "target"
+    with new_directory(target) as draft:
+        (draft / "file").write_text("x")
+        assert not target.exists()
+        assert draft.parent == target.parent, "a rename is atomic only within one file system"
+    assert (target / "file").read_text() == "x"
+    assert [entry.name for entry in target.parent.iterdir()] == ["target"]
+
+
+def test_an_error_in_the_block_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    fill(target, "old")
+    with pytest.raises(FileNotFoundError), new_directory(target, replace=True) as draft:
+        (draft / "no such directory" / "file").write_text("new")
+    assert content(target) == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
+
+
+def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    fill(target, "old")
+    with pytest.raises(InputError, match="exists already"):
+        fill(target, "new")
+    assert content(target) == "old"
+    fill(target, "new", replace=True)
+    assert content(target) == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("renames_before_death", [0, 1, 2])
+def test_death_while_replacing_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames_before_death: int
+) -> None:
+    target = tmp_path / "target"
+    fill(target, "old")
+    renames = []
+
+    def rename(source: Path, destination: Path) -> None:
+        if len(renames) == renames_before_death:
+            raise Killed
+        renames.append(destination)
+        os.rename(source, destination)
+
+    monkeypatch.setattr(module.os, "replace", rename)
+    if renames_before_death == 2:
+        # Dies after the renames, before the old directory is cleared away.
+        monkeypatch.setattr(module, "_flush", lambda path: (_ for _ in ()).throw(Killed) if len(renames) == 2 else None)
+    with pytest.raises(Killed):
+        fill(target, "new", replace=True)
+    monkeypatch.undo()
+
+    recover(target)
+    assert content(target) == ("new" if renames_before_death == 2 else "old")
+    fill(target, "newer", replace=True)
+    remove_leftovers(tmp_path)
+    assert content(target) == "newer"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_leftover_draft_does_not_leak_into_the_next_one(tmp_path: Path) -> None:
+    leftover = tmp_path / ".target.partial"
+    leftover.mkdir()
+    (leftover / "stale").write_text("x")
+    fill(tmp_path / "target", "new")
+    assert not (tmp_path / "target" / "stale").exists()
+
+
+def test_removal_never_shows_a_half_emptied_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "target"
+    fill(target, "old")
+
+    def die(path: Path, **options: bool) -> None:
+        if path.exists():
+            raise Killed
+
+    monkeypatch.setattr(module.shutil, "rmtree", die)
+    with pytest.raises(Killed):
+        remove_directory(target)
+    assert not target.exists()
+    monkeypatch.undo()
+    remove_leftovers(tmp_path)
+    assert not list(tmp_path.iterdir())
+    remove_directory(target)
+
+
+def test_text_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "file"
+    write_text(path, "old ö")
+    monkeypatch.setattr(module.os, "replace", lambda source, destination: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        write_text(path, "new")
+    monkeypatch.undo()
+    assert path.read_text(encoding="utf-8") == "old ö"
+    remove_leftovers(path.parent)
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]

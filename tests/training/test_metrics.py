@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.training.metrics import MetricsFile, Progress, TensorBoard, read_records
+
+RECORDS = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0}, {"step": 2, "evaluation": {"accuracy": 0.5}}]
+
+
+def test_what_is_written_is_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsFile(path, RECORDS[:1])
+    for record in RECORDS[1:]:
+        log.write(record)
+    assert read_records(path, 2) == RECORDS
+    log.sync()
+    log.close()
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_reading_stops_at_the_step_and_at_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_records(path, 9) == []
+    MetricsFile(path, RECORDS).close()
+    assert read_records(path, 1) == RECORDS[:1]
+    with path.open("a") as file:
+        file.write('{"step": 3, "lo')
+    assert read_records(path, 9) == RECORDS
+
+
+def test_continuing_replaces_what_came_later(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    MetricsFile(path, RECORDS).close()
+    log = MetricsFile(path, read_records(path, 1))
+    log.write({"step": 2, "loss": 1.0})
+    log.close()
+    assert read_records(path, 9) == [RECORDS[0], {"step": 2, "loss": 1.0}]
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsFile(path, [])
+    log.write({"step": 1, "grad_norm": float("inf"), "evaluation": {"accuracy": float("nan")}})
+    log.close()
+    assert json.loads(path.read_text()) == {"step": 1, "grad_norm": None, "evaluation": {"accuracy": None}}
+
+
+def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = TensorBoard(tmp_path, 0)
+    for record in RECORDS:
+        board.write(record)
+    board.sync()
+    board.close()
+    events = event_accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 2.5), (2, 2.0)]
+    assert [(event.step, event.value) for event in events.Scalars("evaluation/accuracy")] == [(2, 0.5)]
+
+
+def test_a_missing_tensorboard_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: object) -> object:
+        if "tensorboard" in name:
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"pip install 'glassformer\[tensorboard\]'"):
+        TensorBoard(tmp_path, 0)
+
+
+class Terminal:
+    """Stands for standard error on a terminal."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return True
+
+
+def drive(progress: Progress) -> None:
+    for _ in range(2):
+        progress.advance()
+    progress.show({"step": 2, "loss": 1.25, "tokens_per_second": 12345.6})
+    progress.show({"step": 2, "evaluation": {"accuracy": 0.5}})
+    progress.advance()
+    progress.say("a word")
+    progress.close()
+
+
+def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    drive(Progress(6, 1, "accuracy", "tokens", True))
+    last = terminal.text.split("\r")[-1]
+    assert "4/6" in last
+    assert "loss 1.2500, tokens/s 12,346, accuracy 0.5000" in last
+    assert "a word" in terminal.text
+
+
+def test_a_file_gets_a_line_an_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(Progress(6, 1, "accuracy", "tokens", True))
+    assert capsys.readouterr().err.splitlines() == [
+        "step 2/6: loss 1.2500, tokens/s 12,346, accuracy 0.5000",
+        "a word",
+    ]
+
+
+def test_nothing_is_shown_when_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(Progress(6, 1, "accuracy", "tokens", False))
+    assert capsys.readouterr().err == "a word\n"

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from training_toys import ToyModel
+
+from glassformer.errors import InputError
+from glassformer.training import TrainingConfig
+from glassformer.training.optim import build_optimizers, learning_rate_factor, muon_weights, set_learning_rates
+
+BLOCK_MATRICES = {"blocks.0.weight", "blocks.1.weight"}
+
+
+def names_in(model: nn.Module, weights: list[torch.Tensor]) -> set[str]:
+    return {name for name, weight in model.named_parameters() if any(weight is other for other in weights)}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_muon_takes_the_matrices_of_blocks_only(tied: bool) -> None:
+    assert muon_weights(ToyModel(tied=tied)) == BLOCK_MATRICES
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_weight_is_updated_by_one_optimizer(optimizer: str, tied: bool) -> None:
+    model = ToyModel(tied=tied)
+    optimizers = build_optimizers(model, TrainingConfig(optimizer=optimizer))
+    updated = [id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]]
+    assert sorted(updated) == sorted(id(weight) for weight in model.parameters())
+    assert [type(each).__name__ for each in optimizers] == (["Muon", "AdamW"] if optimizer == "muon" else ["AdamW"])
+
+
+def test_decay_and_rates_of_each_kind() -> None:
+    model = ToyModel()
+    config = TrainingConfig(optimizer="muon", learning_rate=0.5, muon_learning_rate=0.25, weight_decay=0.125)
+    muon, adamw = build_optimizers(model, config)
+    matrices, vectors = adamw.param_groups
+    assert names_in(model, muon.param_groups[0]["params"]) == BLOCK_MATRICES
+    assert names_in(model, matrices["params"]) == {"embedding.weight", "head.weight"}
+    assert names_in(model, vectors["params"]) == {"blocks.0.bias", "blocks.1.bias", "norm.weight", "norm.bias"}
+    assert (muon.param_groups[0]["weight_decay"], matrices["weight_decay"], vectors["weight_decay"]) == (
+        0.125,
+        0.125,
+        0.0,
+    )
+    set_learning_rates([muon, adamw], 0.5)
+    assert [muon.param_groups[0]["lr"], matrices["lr"], vectors["lr"]] == [0.125, 0.25, 0.25]
+    set_learning_rates([muon, adamw], 0.5)
+    assert matrices["lr"] == 0.25, "the factor is of the peak, not of the last rate"
+
+
+def test_adamw_follows_its_formula() -> None:
+    weight = torch.tensor([[1.0, -2.0]])
+    model = nn.Linear(2, 1, bias=False)
+    model.weight.data.copy_(weight)
+    config = TrainingConfig(learning_rate=0.1, weight_decay=0.5, betas=(0.9, 0.99))
+    (adamw,) = build_optimizers(model, config)
+    expected, first, second = weight.double(), torch.zeros(1, 2).double(), torch.zeros(1, 2).double()
+    for step, gradient in enumerate(([3.0, 0.5], [-1.0, 0.25]), start=1):
+        model.weight.grad = torch.tensor([gradient])
+        adamw.step()
+        g = model.weight.grad.double()
+        first, second = 0.9 * first + 0.1 * g, 0.99 * second + 0.01 * g**2
+        expected = expected * (1 - 0.1 * 0.5)
+        expected = expected - 0.1 * (first / (1 - 0.9**step)) / ((second / (1 - 0.99**step)).sqrt() + 1e-8)
+    torch.testing.assert_close(model.weight.data.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_weights_stay_out() -> None:
+    model = ToyModel()
+    model.embedding.requires_grad_(False)
+    model.blocks[0].requires_grad_(False)
+    muon, adamw = build_optimizers(model, TrainingConfig(optimizer="muon"))
+    updated = [weight for each in (muon, adamw) for group in each.param_groups for weight in group["params"]]
+    assert not names_in(model, updated) & {"embedding.weight", "blocks.0.weight", "blocks.0.bias"}
+
+
+def test_models_that_cannot_be_optimized_are_refused() -> None:
+    with pytest.raises(InputError, match="without trainable weights"):
+        build_optimizers(nn.ReLU(), TrainingConfig())
+    with pytest.raises(InputError, match='Use optimizer="adamw"'):
+        build_optimizers(nn.Embedding(3, 2), TrainingConfig(optimizer="muon"))
+
+
+def test_the_course_of_the_rate() -> None:
+    config = TrainingConfig(steps=14, warmup_steps=4, final_lr_fraction=0.1)
+    factors = [learning_rate_factor(step, config) for step in range(14)]
+    assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert factors[9] == pytest.approx(0.55), "half of the cosine lies half-way between peak and end"
+    assert factors[13] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi * 0.9)) / 2)
+
+
+@given(
+    steps=st.integers(1, 300),
+    warmup=st.integers(0, 300),
+    final=st.floats(0, 1),
+    schedule=st.sampled_from(["constant", "cosine"]),
+)
+def test_the_rate_rises_then_never_rises_again(steps: int, warmup: int, final: float, schedule: str) -> None:
+    warmup = min(warmup, steps)
+    config = TrainingConfig(steps=steps, warmup_steps=warmup, final_lr_fraction=final, schedule=schedule)
+    factors = [learning_rate_factor(step, config) for step in range(steps)]
+    assert all(0 < factor <= 1 for factor in factors)
+    assert factors[:warmup] == sorted(factors[:warmup])
+    assert factors[warmup:] == sorted(factors[warmup:], reverse=True)
+    assert max(factors) == 1
+
+
+def test_a_step_outside_the_run_is_refused() -> None:
+    for step in (-1, 5):
+        with pytest.raises(InputError, match=f"step = {step}"):
+            learning_rate_factor(step, TrainingConfig(steps=5))
