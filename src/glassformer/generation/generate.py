@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import index
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -168,7 +169,8 @@ def _padded(
     )
     longest = max(lengths)
     try:
-        tokens = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], dtype=torch.int64, device=device)
+        rows = [[0] * (longest - len(prompt)) + [index(token) for token in prompt] for prompt in prompts]
+        tokens = torch.tensor(rows, dtype=torch.int64, device=device)
     except (TypeError, ValueError) as error:
         raise InputError(
             "prompts that hold no whole numbers", "token ids", "Encode text with its tokenizer."

@@ -107,9 +107,13 @@ class LayerCache:
             f"[{batch}, {heads}, positions, {head_dim}] as the cache was made for",
             "Make a new cache for another batch or model.",
         )
-        if self.length + k.shape[2] > self.max_seq_len:
+        self.require_room(k.shape[2])
+
+    def require_room(self, new: int) -> None:
+        """Raise :class:`InputError` if ``new`` more positions do not fit."""
+        if self.length + new > self.max_seq_len:
             raise InputError(
-                f"{k.shape[2]} new positions on top of {self.length}",
+                f"{new} new positions on top of {self.length}",
                 f"at most {self.max_seq_len} in all",
                 "Make the cache longer (max_seq_len), or reset() it for a new text.",
             )
@@ -172,6 +176,12 @@ class Cache:
         self.padding = None
         for layer in self.layers:
             layer.reset()
+
+    def require_room(self, batch: int, new: int) -> None:
+        """Raise :class:`InputError` if ``new`` more positions of ``batch`` texts do not fit."""
+        made_for = self.layers[0].keys.shape[0]
+        require(batch == made_for, f"{batch} texts", f"{made_for}, as the cache was made for", "Make a new cache.")
+        self.layers[0].require_room(new)
 
     def extend_padding(
         self, padding: Bool[Tensor, "batch position"] | None, batch: int, new: int

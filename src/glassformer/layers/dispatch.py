@@ -33,8 +33,8 @@ def mix_experts(
 ) -> Float[Tensor, "token hidden_dim"]:
     """The weighted sum, for each token, of the experts it chose.
 
-    Token-expert pairs are sorted by expert, and one grouped product runs all experts, each on its own rows. For fewer
-    pairs than experts (a step of decoding) the chosen experts run one by one, which spares the empty groups.
+    Token-expert pairs are sorted by expert, and one grouped product runs all experts, each on its own rows. A single
+    token on the CPU (a step of decoding) visits its experts one by one instead, which spares the empty groups.
 
     Args:
         experts: Their weights.
@@ -51,8 +51,8 @@ def mix_experts(
 
 @torch.compiler.disable
 def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, load: Tensor) -> Tensor:
-    if x.device.type == "cpu" and indices.numel() < len(load) and not torch.is_grad_enabled():
-        return _mix_one_by_one(experts, x, weights, indices)
+    if len(x) == 1 and x.device.type == "cpu" and not torch.is_grad_enabled():
+        return _mix_for_one_token(experts, x[0], weights[0], indices[0])[None]
     expert, order = indices.flatten().sort(stable=True)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
@@ -60,7 +60,7 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, load: Te
     ends = load.cumsum(0).to(torch.int32)
 
     def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        out = F.grouped_mm(rows, weight.to(rows.dtype).transpose(1, 2), offs=ends)
+        out = _grouped_product(rows, weight.to(rows.dtype), ends)
         return out if bias is None else out + bias.to(rows.dtype).index_select(0, expert)
 
     gate = through(chosen, experts.gate, experts.gate_bias)
@@ -69,22 +69,28 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, load: Te
     return _Combine.apply(mixed, weights, order, place)
 
 
-def _mix_one_by_one(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """Each chosen expert on a view of its weights; for a handful of pairs."""
-    out = torch.zeros_like(x)
-    chosen: dict[int, list[tuple[int, int]]] = {}
-    for token, row in enumerate(indices.tolist()):
-        for choice, expert in enumerate(row):
-            chosen.setdefault(expert, []).append((token, choice))
-    for expert, pairs in chosen.items():
-        gate, up, down, gate_bias, up_bias, down_bias = (None if part is None else part[expert] for part in experts[:6])
-        tokens = [token for token, _ in pairs]
-        rows = x if len(tokens) == len(x) else x[tokens]
-        hidden = swiglu(F.linear(rows, gate, gate_bias), F.linear(rows, up, up_bias), experts.clamp)
-        result = F.linear(hidden, down, down_bias)
-        for row, (token, choice) in enumerate(pairs):
-            out[token].addcmul_(result[row], weights[token, choice])
-    return out
+def _grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Rows ``ends[e - 1] .. ends[e]`` times the transposed ``weight[e]``, for every expert e."""
+    aligned = all(width * rows.itemsize % 16 == 0 for width in weight.shape[1:])
+    if aligned and rows.dtype != torch.float64:  # all that the kernel takes
+        return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+    counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
+    return torch.cat([F.linear(part, each) for part, each in zip(rows.split(counts), weight, strict=True)])
+
+
+def _mix_for_one_token(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    """The same for a single token, on views of its experts' weights."""
+
+    def through(row: Tensor, weight: Tensor, bias: Tensor | None, expert: int) -> Tensor:
+        out = torch.mv(weight[expert].to(row.dtype), row)
+        return out if bias is None else out.add_(bias[expert])
+
+    mixed = torch.zeros_like(x)
+    for expert, weight in zip(indices.tolist(), weights, strict=True):
+        gate = through(x, experts.gate, experts.gate_bias, expert)
+        hidden = swiglu(gate, through(x, experts.up, experts.up_bias, expert), experts.clamp)
+        mixed.addcmul_(through(hidden, experts.down, experts.down_bias, expert), weight)
+    return mixed
 
 
 class _Dispatch(torch.autograd.Function):
@@ -135,7 +141,14 @@ class _Contiguous(torch.autograd.Function):
         return grads[0].contiguous()
 
 
-@torch.library.custom_op("glassformer::mix_experts", mutates_args=())
+# Written out, because torch cannot read it off a function that a run-time type checker has wrapped.
+_MIX_SCHEMA = (
+    "(Tensor x, Tensor weights, Tensor indices, Tensor load, Tensor gate, Tensor up, Tensor down, "
+    "Tensor? gate_bias, Tensor? up_bias, Tensor? down_bias, float? alpha, float? limit) -> Tensor"
+)
+
+
+@torch.library.custom_op("glassformer::mix_experts", mutates_args=(), schema=_MIX_SCHEMA)
 def _mix_op(
     x: Tensor,
     weights: Tensor,

@@ -51,7 +51,8 @@ class Router(nn.Module):
         """As calling the router, and with the scores of all experts before any choice."""
         scores = self.score(x)
         best, indices = scores.topk(self.top_k, dim=-1)
-        return best.softmax(dim=-1, dtype=torch.float32).to(x.dtype), indices, scores
+        wide = torch.promote_types(best.dtype, torch.float32)
+        return best.softmax(dim=-1, dtype=wide).to(x.dtype), indices, scores
 
 
 class MixtureOfExperts(nn.Module):
@@ -83,6 +84,9 @@ class MixtureOfExperts(nn.Module):
     """
 
     load: Int[Tensor, " expert"]
+    gate_bias: Tensor | None
+    up_bias: Tensor | None
+    down_bias: Tensor | None
 
     def __init__(
         self,

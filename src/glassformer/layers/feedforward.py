@@ -32,7 +32,7 @@ def swiglu(
 ) -> Float[Tensor, "*shape"]:
     """``silu(gate) * up``, or gpt-oss's clamped form of it; ``silu(x) = x * sigmoid(x)``."""
     if clamp is None:
-        return _SwiGLU.apply(gate, up)
+        return _SwiGLU.apply(gate, up) if torch.is_grad_enabled() else F.silu(gate).mul_(up)
     gate, up = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)
     return gate * torch.sigmoid(clamp.alpha * gate) * (up + 1)
 

@@ -10,7 +10,7 @@ from glassformer.errors import require, require_positive
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache, SlotCache
 from glassformer.layers.pattern import Pattern
-from glassformer.layers.positions import Layout, Rotation, rotate
+from glassformer.layers.positions import Layout, Rotation, require_layout, rotate
 
 
 class GroupedQueryAttention(nn.Module):
@@ -35,7 +35,8 @@ class GroupedQueryAttention(nn.Module):
         layout: Layout of the rotation that is given to :meth:`forward`.
 
     Raises:
-        InputError: Sizes that do not divide, or a window without ``causal`` or below 1.
+        InputError: Sizes that do not divide, a window without ``causal`` or below 1, dropout outside [0, 1), or an
+            unknown layout.
 
     Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855.
     """
@@ -64,6 +65,8 @@ class GroupedQueryAttention(nn.Module):
             "a divisor of num_heads",
             "Each key-value head serves an equal number of query heads.",
         )
+        require(0 <= dropout < 1, f"dropout = {dropout}", "a probability in [0, 1)", "Use 0 to switch it off.")
+        require_layout(layout)
         self.pattern = Pattern(causal, window)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.dropout, self.layout = dropout, layout
@@ -80,7 +83,7 @@ class GroupedQueryAttention(nn.Module):
         source: Float[Tensor, "batch key hidden_dim"] | None = None,
         *,
         rotation: Rotation | None = None,
-        key_padding: Bool[Tensor, "batch position"] | None = None,
+        key_padding: Bool[Tensor, "batch seen"] | None = None,
         cache: LayerCache | SlotCache | None = None,
     ) -> Float[Tensor, "batch query hidden_dim"]:
         """Attend from ``x`` to ``source``, or to ``x`` itself.
@@ -106,6 +109,7 @@ class GroupedQueryAttention(nn.Module):
             q, k = rotate(q, rotation, self.layout), rotate(k, rotation, self.layout)
         pattern = self.pattern
         if cache is not None:
+            q, k, v = (x.to(cache.keys.dtype) for x in (q, k, v))  # under autocast they differ
             k, v = cache.append(k, v)
             key_padding = cache.visible(key_padding, x.shape[1])
         if key_padding is not None:

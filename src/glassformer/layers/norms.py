@@ -59,7 +59,7 @@ class _RMSNorm(torch.autograd.Function):
         wide = inverse.dtype
         grad, weight_wide = grads[0].to(wide), weight.to(wide)
         normed = x * inverse
-        flow = (grad * normed).flatten(0, -2)
+        flow = (grad * normed).reshape(-1, x.shape[-1])
         mean = flow.mv(weight_wide).view(inverse.shape).div_(x.shape[-1])
         grad_x = (grad * weight_wide).addcmul_(normed, mean, value=-1).mul_(inverse)
         return grad_x.to(x.dtype), flow.sum(0).to(weight.dtype), None

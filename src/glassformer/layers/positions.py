@@ -17,6 +17,16 @@ Rotation = tuple[Float[Tensor, "*batch position pair"], Float[Tensor, "*batch po
 """Cosines and sines of some positions, one of each for every pair of coordinates."""
 
 
+def require_layout(layout: Layout) -> None:
+    """Raise :class:`InputError` for a layout that does not exist."""
+    require(
+        layout in ("half-split", "interleaved"),
+        f"layout = {layout!r}",
+        "'half-split' or 'interleaved'",
+        "Hugging Face, gpt-oss and Llama files are 'half-split'.",
+    )
+
+
 @dataclass(frozen=True)
 class Yarn:
     """YaRN: a model trained on ``original_max_seq_len`` positions made to read ``factor`` times as many.
@@ -119,12 +129,7 @@ class RotaryEmbedding(nn.Module):
         require_positive(head_dim=head_dim, max_seq_len=max_seq_len)
         require(head_dim % 2 == 0, f"head_dim = {head_dim}", "an even number", "Rotation works on pairs; use 2 n.")
         require(base > 1, f"base = {base}", "a number above 1", "The paper uses 10000.")
-        require(
-            layout in ("half-split", "interleaved"),
-            f"layout = {layout!r}",
-            "'half-split' or 'interleaved'",
-            "Hugging Face, gpt-oss and Llama files are 'half-split'.",
-        )
+        require_layout(layout)
         self.head_dim, self.base, self.layout, self.yarn = head_dim, base, layout, yarn
         self._precompute(max_seq_len)
 
@@ -178,8 +183,9 @@ def rotate(
     x: Float[Tensor, "batch head position head_dim"], rotation: Rotation, layout: Layout = "half-split"
 ) -> Float[Tensor, "batch head position head_dim"]:
     """Turn every pair of coordinates of ``x`` by the angles of ``rotation``, in the dtype of ``x``."""
-    cos, sin = rotation
-    return _Rotate.apply(x, cos.to(x.dtype), sin.to(x.dtype), layout == "interleaved")
+    cos, sin = (part.to(x.dtype) for part in rotation)
+    interleaved = layout == "interleaved"
+    return _Rotate.apply(x, cos, sin, interleaved) if torch.is_grad_enabled() else _turn(x, cos, sin, interleaved)
 
 
 class _Rotate(torch.autograd.Function):
@@ -206,6 +212,9 @@ def _pairs(x: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     a, b = _pairs(x, interleaved)
+    if torch.compiler.is_compiling():  # a compiler fuses this, and cannot see through writes into views
+        turned = a * cos - b * sin, b * cos + a * sin
+        return torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
     out = torch.empty_like(x)
     out_a, out_b = _pairs(out, interleaved)
     torch.mul(a, cos, out=out_a).addcmul_(b, sin, value=-1)
@@ -226,7 +235,7 @@ def convert_rows(
         to: The layout to convert to; the weight is in the other.
 
     Raises:
-        InputError: Rows that do not divide into ``num_heads`` heads of even size.
+        InputError: Rows that do not divide into ``num_heads`` heads of even size, or an unknown layout.
     """
     rows = weight.shape[0]
     require(
@@ -235,6 +244,7 @@ def convert_rows(
         "num_heads * head_dim rows with an even head_dim",
         "Pass num_kv_heads for a key projection.",
     )
+    require_layout(to)
     per_head = weight.unflatten(0, (num_heads, rows // num_heads))
     if to == "half-split":
         converted = torch.cat(_pairs(per_head.movedim(1, -1), True), dim=-1)

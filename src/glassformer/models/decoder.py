@@ -19,7 +19,7 @@ from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import Clamp, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import RMSNorm
-from glassformer.layers.positions import Layout, RotaryEmbedding, Rotation, Yarn
+from glassformer.layers.positions import Layout, RotaryEmbedding, Rotation, Yarn, require_layout
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,16 @@ class DecoderConfig:
             max_seq_len=self.max_seq_len,
         )
         require(self.head_dim % 2 == 0, f"head_dim = {self.head_dim}", "an even number", "Rotation works on pairs.")
+        if self.num_kv_heads is not None:
+            require_positive(num_kv_heads=self.num_kv_heads)
         require(
-            self.num_kv_heads is None or (self.num_kv_heads >= 1 and self.num_heads % self.num_kv_heads == 0),
+            self.num_kv_heads is None or self.num_heads % self.num_kv_heads == 0,
             f"num_kv_heads = {self.num_kv_heads} with num_heads = {self.num_heads}",
             "a divisor of num_heads",
             "Each key-value head serves an equal number of query heads.",
         )
-        require(self.window is None or self.window >= 1, f"window = {self.window}", "at least 1", "Or None: no window.")
+        if self.window is not None:
+            require_positive(window=self.window)
         require(
             self.windowed_layers in ("odd", "even", "all"),
             f"windowed_layers = {self.windowed_layers!r}",
@@ -112,6 +115,8 @@ class DecoderConfig:
                 "A token cannot get more experts than there are.",
             )
         require(0 <= self.dropout < 1, f"dropout = {self.dropout}", "a probability in [0, 1)", "0 switches it off.")
+        require(self.rope_base > 1, f"rope_base = {self.rope_base}", "a number above 1", "The paper uses 10000.")
+        require_layout(self.rope_layout)
         require(self.norm_eps > 0, f"norm_eps = {self.norm_eps}", "a number above 0", "Mixtral and gpt-oss use 1e-5.")
 
     def layer_window(self, layer: int) -> int | None:
@@ -150,7 +155,8 @@ class Decoder(nn.Module):
     Initialisation: each matrix is normal with standard deviation ``fan_in ** -0.5``, so that it keeps the size of
     what passes; the two matrices of a block that write to the residual stream are smaller by
     ``(2 * num_layers) ** -0.5``, so that the stream does not grow with depth; embeddings are normal with standard
-    deviation ``EMBEDDING_STD``; biases and sinks start at 0, norms and key weights at 1.
+    deviation ``EMBEDDING_STD``, or as the output projection where they are that too; biases and sinks start at 0,
+    norms and key weights at 1.
 
     Args:
         config: See :class:`DecoderConfig`.
@@ -184,13 +190,14 @@ class Decoder(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all weights anew from torch's generator."""
         for name, weight in self.named_parameters():
-            if weight.dim() >= 2:
+            if weight.dim() >= 2 and not name.endswith("bias"):
                 residual = name.endswith(("attention.output.weight", "ffn.down.weight", "ffn.down"))
                 scale = (2 * self.config.num_layers) ** -0.5 if residual else 1.0
                 nn.init.normal_(weight, std=scale * weight.shape[-1] ** -0.5)
             else:
                 nn.init.constant_(weight, 1.0 if name.endswith(("norm.weight", "key_weights")) else 0.0)
-        nn.init.normal_(self.embedding.weight, std=self.EMBEDDING_STD)
+        tied_std = self.config.hidden_dim**-0.5
+        nn.init.normal_(self.embedding.weight, std=tied_std if self.config.tied_output else self.EMBEDDING_STD)
 
     def forward(
         self,
@@ -224,9 +231,12 @@ class Decoder(nn.Module):
         self._check(tokens, start, key_padding)
         batch, length = tokens.shape
         if cache is not None:
+            cache.require_room(batch, length)
+        x = self._embed(tokens)
+        if cache is not None:
             key_padding = cache.extend_padding(key_padding, batch, length)
         caches = None if cache is None else cache.layers
-        return self._through_layers(self._embed(tokens), self.rotary.rotation(length, start), key_padding, caches)
+        return self._through_layers(x, self.rotary.rotation(length, start), key_padding, caches)
 
     def step(
         self,
@@ -351,12 +361,13 @@ class Decoder(nn.Module):
             f"at most max_seq_len = {self.config.max_seq_len}",
             "Shorten the text, or make the model with a larger max_seq_len.",
         )
-        require(
-            key_padding is None or key_padding.shape == tokens.shape,
-            f"key_padding of shape {None if key_padding is None else list(key_padding.shape)}",
-            f"the shape of the tokens, {list(tokens.shape)}",
-            "Give True for each real token and False for each padding token.",
-        )
+        if key_padding is not None:
+            require(
+                key_padding.shape == tokens.shape and key_padding.dtype == torch.bool,
+                f"key_padding of shape {list(key_padding.shape)} and dtype {key_padding.dtype}",
+                f"torch.bool and the shape of the tokens, {list(tokens.shape)}",
+                "Give True for each real token and False for each padding token, as tokens != pad_id does.",
+            )
 
 
 def _block(config: DecoderConfig, layer: int) -> Block:

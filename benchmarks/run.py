@@ -1,0 +1,142 @@
+"""Speed of our decoder beside Hugging Face's Mixtral and GptOss: same sizes, same weights, in turns in one process.
+
+    python benchmarks/run.py [--rounds 5] [--out benchmarks/results.json]
+
+Every row gives milliseconds and how many times as fast we are as the faster peer. Aims and floors are told beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from contestants import VOCAB, Contestant, mixtral_pair, windowed_pair
+from timing import in_turns
+
+HERE = Path(__file__).parent
+WINDOW_LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
+
+
+def _training_step(contestant: Contestant, tokens: torch.Tensor) -> Callable[[], None]:
+    """Forward, loss, backward; the optimiser is torch's for everybody and stays out."""
+
+    def step() -> None:
+        contestant.model.train()
+        logits = contestant.logits(tokens[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        contestant.model.zero_grad()
+
+    return step
+
+
+def _inference(call: Callable[[], object], contestant: Contestant) -> Callable[[], None]:
+    def run() -> None:
+        contestant.model.eval()
+        with torch.inference_mode():
+            call()
+
+    return run
+
+
+def _row(what: str, dtype: str, seconds: dict[str, float], aim: float | None, per: int = 1) -> dict[str, Any]:
+    mine = min(time for name, time in seconds.items() if name.startswith("glassformer"))
+    peers = {name: time for name, time in seconds.items() if not name.startswith("glassformer")}
+    row = {
+        "what": what,
+        "dtype": dtype,
+        "milliseconds": {name: 1e3 * time / per for name, time in seconds.items()},
+        "times_as_fast": {name: time / mine for name, time in peers.items()},
+        "aim": aim,
+    }
+    shown = "  ".join(f"{name} {value:.2f}" for name, value in row["milliseconds"].items())
+    ratios = "  ".join(f"{name} {value:.2f}x" for name, value in row["times_as_fast"].items())
+    print(f"{what:<34}{dtype:<10}{shown}   ->  {ratios}   aim {aim or '-'}", flush=True)
+    return row
+
+
+def compare(rounds: int) -> dict[str, Any]:
+    """All rows with both peers, and how far apart the logits of same-weight models are."""
+    mixtral, windowed = mixtral_pair(), windowed_pair()
+    everyone = [*mixtral, *windowed]
+    us, peers = mixtral[0], (mixtral[1], windowed[1])
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randint(3, VOCAB, shape, generator=generator)
+
+    train_tokens, long, rows, tokens = draw(8, 257), draw(1, 2048), [], draw(2, 512)
+    with torch.no_grad():
+        difference = {
+            f"{mine.name} - {peer.name}": float((mine.logits(tokens) - peer.logits(tokens)).abs().max())
+            for mine, peer in (mixtral, windowed)
+        }
+    for name, value in difference.items():
+        print(f"largest difference of logits, float32, {name}: {value:.1e}")
+    peer_training: dict[str, float] = {}
+    for dtype, aim in ((torch.float32, 1.3), (torch.bfloat16, 1.6)):
+        name = str(dtype).removeprefix("torch.")
+        for contestant in everyone:
+            contestant.model.to(dtype)
+        steps = {each.name: _training_step(each, train_tokens) for each in (us, *peers)}
+        seconds = in_turns(steps, rounds)
+        peer_training = {
+            peer.name: min(seconds[peer.name], peer_training.get(peer.name, float("inf"))) for peer in peers
+        }
+        rows.append(_row("training step, 8 x 256", name, seconds | peer_training, aim))
+        prefill = {each.name: _inference(lambda e=each: e.prefill(long), each) for each in everyone}
+        seconds = in_turns(prefill, rounds)
+        rows.append(_row("prefill of 2,048", name, {n: seconds[n] for n in (us.name, mixtral[1].name)}, None))
+        against = {n: seconds[n] for n in (windowed[0].name, mixtral[1].name, windowed[1].name)}
+        rows.append(_row("prefill of 2,048, windowed", name, against, 1.5))
+        for batch in (1, 8):
+            prompt = draw(batch, 64)
+            decode = {each.name: _inference(lambda e=each, p=prompt: e.decode(p, 128), each) for each in (us, *peers)}
+            rows.append(_row(f"decode, batch {batch}, a token", name, in_turns(decode, rounds), 3.0, per=128))
+    return {"rows": rows, "largest_difference_of_logits": difference}
+
+
+def window_growth(runs: int = 3) -> list[dict[str, float]]:
+    """A windowed layer at growing lengths, each in a process of its own; the fastest of a few runs counts."""
+    table = []
+    for length in WINDOW_LENGTHS:
+        command = [sys.executable, str(HERE / "window.py"), str(length)]
+        measured = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(runs)]
+        row = {"length": length} | {key: min(each[key] for each in measured) for key in measured[0]}
+        if table:
+            row |= {f"{key}_growth": row[key] / table[-1][key] for key in ("milliseconds", "peak_mib")}
+        growth = "".join(f"  {row[key]:.2f}x" for key in row if key.endswith("growth"))
+        print(f"windowed layer, {length:>6} tokens: {row['milliseconds']:8.1f} ms {row['peak_mib']:8.1f} MiB{growth}")
+        table.append(row)
+    return table
+
+
+def main() -> None:
+    """Measure everything, print the table, write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=HERE / "results.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    results = compare(arguments.rounds)
+    results["windowed_layer"] = window_growth()
+    results["versions"] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

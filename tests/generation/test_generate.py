@@ -1,0 +1,136 @@
+import pytest
+import torch
+
+from glassformer.errors import InputError
+from glassformer.generation import SamplingRule, generate, stream
+from glassformer.models.decoder import Decoder, DecoderConfig
+
+SIZES = {"vocab_size": 61, "num_layers": 3, "hidden_dim": 32, "ff_dim": 48, "num_heads": 4, "head_dim": 8}
+VARIANTS = {
+    "dense": {},
+    "grouped": {"num_kv_heads": 2, "key_weights": True},
+    "windowed": {"window": 4, "windowed_layers": "all", "sinks": True},
+    "experts": {"num_experts": 4, "window": 5},
+}
+PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
+
+
+def model(**changes) -> Decoder:
+    torch.manual_seed(0)
+    decoder = Decoder(DecoderConfig(**SIZES, **changes))
+    with torch.no_grad():  # far from each other's logits, so that rounding decides no argmax
+        decoder.output.weight.mul_(4)
+    return decoder
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_cached_texts_equal_uncached_ones_and_each_text_is_what_it_would_be_alone(variant):
+    decoder = model(**VARIANTS[variant])
+    cached = generate(decoder, PROMPTS, 20)
+    assert cached == generate(decoder, PROMPTS, 20, use_cache=False)
+    assert cached == [generate(decoder, [prompt], 20)[0] for prompt in PROMPTS]
+    assert [len(text) for text in cached] == [20, 20, 20]
+
+
+def test_greedy_text_follows_the_argmax_of_the_whole_text_at_every_step():
+    decoder = model().eval()
+    prompt = torch.tensor([[3, 1, 4]])
+    text = generate(decoder, prompt, 12)[0]
+    whole = torch.cat([prompt, torch.tensor([text])], dim=1)
+    assert decoder(whole)[0, 2:-1].argmax(-1).tolist() == text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("variant", ["experts"])
+def test_the_compiled_step_gives_the_same_texts(variant):
+    decoder = model(**VARIANTS[variant])
+    assert generate(decoder, PROMPTS, 20, compile=True) == generate(decoder, PROMPTS, 20)
+    assert generate(decoder, torch.tensor([[5, 6]]), 20, compile=True) == generate(decoder, [[5, 6]], 20)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_step_for_compiling_gives_the_logits_of_the_whole_text(variant):
+    decoder = model(**VARIANTS[variant]).eval()
+    tokens = torch.randint(0, 61, (2, 13))
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    real[1, :3] = False
+    with torch.no_grad():
+        whole = decoder(tokens, key_padding=real)
+        cache = decoder.new_cache(2, 13)
+        decoder(tokens[:, :6], cache=cache, key_padding=real[:, :6])
+        for position in range(6, 13):
+            at = torch.tensor([position])
+            logits = decoder.step(tokens[:, position : position + 1], at, cache, real)
+            torch.testing.assert_close(logits, whole[:, position], atol=1e-5, rtol=0)
+
+
+def test_a_text_ends_with_its_stop_token_and_the_others_go_on():
+    decoder = model()
+    free = generate(decoder, PROMPTS, 15)
+    stop = free[1][4]
+    first = {text: text.index(stop) if stop in text else 14 for text in map(tuple, free)}
+    stopped = generate(decoder, PROMPTS, 15, stop_tokens=[stop])
+    assert stopped == [text[: first[tuple(text)] + 1] for text in free]
+    assert len(stopped[1]) <= 5
+
+
+def test_streaming_yields_the_same_tokens_step_by_step():
+    decoder = model()
+    steps = list(stream(decoder, PROMPTS, 6))
+    assert [list(text) for text in zip(*steps, strict=True)] == generate(decoder, PROMPTS, 6)
+    stop = steps[0][0]
+    assert next(iter(list(stream(decoder, PROMPTS, 6, stop_tokens=[stop]))[1:]))[0] is None
+
+
+def test_streaming_ends_early_when_every_text_has_ended():
+    decoder = model()
+    stop = generate(decoder, [[1, 2]], 1)[0][0]
+    assert list(stream(decoder, [[1, 2]], 30, stop_tokens=[stop])) == [[stop]]
+
+
+def test_sampling_is_seeded():
+    decoder = model()
+    rule = SamplingRule(temperature=1.5, top_p=0.95, seed=7)
+    first = generate(decoder, PROMPTS, 12, rule=rule)
+    assert first == generate(decoder, PROMPTS, 12, rule=rule)
+    assert first != generate(decoder, PROMPTS, 12, rule=SamplingRule(temperature=1.5, top_p=0.95, seed=8))
+
+
+def test_the_model_keeps_its_mode_and_dropout_stays_out():
+    decoder = model(dropout=0.5).train()
+    assert generate(decoder, PROMPTS, 5) == generate(decoder, PROMPTS, 5)
+    assert decoder.training
+
+
+@pytest.mark.parametrize(
+    ("prompts", "new", "message"),
+    [
+        ([[]], 3, "at least one prompt"),
+        ([], 3, "at least one prompt"),
+        ([[1], []], 3, "lengths"),
+        ([[1, 2, 99]], 3, r"\[0, 61\)"),
+        ([[1, -1]], 3, r"\[0, 61\)"),
+        ([[1]], 0, "max_new_tokens"),
+        ([[1] * 2000], 100, "max_seq_len"),
+        ([[1.5]], 2, "token ids"),
+        (torch.zeros(1, 0, dtype=torch.long), 2, "at least one"),
+        (torch.zeros(1, 2), 2, "int64"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_input_is_named(prompts, new, message):
+    with pytest.raises(InputError, match=message):
+        generate(model(), prompts, new)
+
+
+def test_compiling_needs_the_cache():
+    with pytest.raises(InputError, match="compile"):
+        generate(model(), PROMPTS, 3, use_cache=False, compile=True)
+
+
+def test_the_longest_text_that_fits_is_generated():
+    decoder = model(max_seq_len=10)
+    assert len(generate(decoder, [[1, 2, 3]], 8)[0]) == 8
+    with pytest.raises(InputError, match="max_seq_len"):
+        generate(decoder, [[1, 2, 3]], 9)
