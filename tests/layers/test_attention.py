@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.profiler import profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from glassformer.errors import InputError
+from glassformer.layers.attention import attend
+from glassformer.layers.pattern import CAUSAL, FULL, Pattern
+
+
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern = FULL,
+    *,
+    scale: float | None = None,
+    key_weights: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention as the textbook writes it, in float64: every score, every weight, the sink as one more column."""
+    q, k, v = q.double(), k.double(), v.double()
+    batch, heads, queries, head_dim = q.shape
+    k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
+    keys = k.shape[2]
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * (head_dim**-0.5 if scale is None else scale)
+    if key_weights is not None:
+        scores = scores * key_weights.double()[:, None, None]
+    behind = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
+    allowed = torch.ones(batch, 1, queries, keys, dtype=torch.bool)
+    if pattern.causal:
+        allowed = allowed & (behind >= 0)
+    if pattern.window is not None:
+        allowed = allowed & (behind < pattern.window)
+    if pattern.key_padding is not None:
+        allowed = allowed & pattern.key_padding[:, None, None, :]
+    sees = allowed.any(-1, keepdim=True)
+    scores = scores.masked_fill(
+        ~allowed & sees, float("-inf")
+    )  # a row without keys keeps its scores, and is zeroed below
+    if sinks is not None:
+        column = sinks.double()[:, None, None].expand(batch, heads, queries, 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = scores.softmax(-1)[..., :keys]
+    return (weights @ v) * sees
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of one attention."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    pattern: Pattern
+    options: dict[str, Any]
+
+    def to(self, dtype: torch.dtype) -> Case:
+        options = {name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in self.options.items()}
+        return Case(self.q.to(dtype), self.k.to(dtype), self.v.to(dtype), self.pattern, options)
+
+    def leaves(self) -> dict[str, Tensor]:
+        tensors = {"q": self.q, "k": self.k, "v": self.v, **self.options}
+        return {name: x.requires_grad_() for name, x in tensors.items() if isinstance(x, Tensor)}
+
+    def attend(self) -> Tensor:
+        return attend(self.q, self.k, self.v, self.pattern, **self.options)
+
+    def reference(self) -> Tensor:
+        return reference(self.q, self.k, self.v, self.pattern, **self.options)
+
+
+def make_case(
+    *,
+    batch: int = 2,
+    kv_heads: int = 2,
+    groups: int = 2,
+    queries: int = 16,
+    earlier: int = 0,
+    head_dim: int = 8,
+    causal: bool = True,
+    window: int | None = None,
+    padding: str = "none",
+    sinks: bool = False,
+    key_weights: bool = False,
+    scale: float | None = None,
+    seed: int = 0,
+) -> Case:
+    draw = torch.Generator().manual_seed(seed)
+    heads, keys = kv_heads * groups, queries + earlier
+
+    def split_heads(positions: int, heads: int) -> Tensor:
+        """As a projection leaves them: positions before heads in memory."""
+        return torch.randn(batch, positions, heads, head_dim, generator=draw, dtype=torch.float64).transpose(1, 2)
+
+    q, k, v = split_heads(queries, heads), split_heads(keys, kv_heads), split_heads(keys, kv_heads)
+    real = None
+    if padding == "left":
+        first = torch.randint(0, keys + 1, (batch, 1), generator=draw)  # up to a row without any key
+        real = torch.arange(keys) >= first
+    elif padding == "scattered":
+        real = torch.rand(batch, keys, generator=draw) < 0.5
+    elif padding == "shared":
+        real = torch.rand(1, keys, generator=draw) < 0.7
+    options = {
+        "sinks": torch.randn(heads, generator=draw, dtype=torch.float64) if sinks else None,
+        "key_weights": torch.randn(heads, generator=draw, dtype=torch.float64) if key_weights else None,
+        "scale": scale,
+    }
+    return Case(q, k, v, Pattern(causal, window if causal else None, real), options)
+
+
+def cases(scale: st.SearchStrategy[float | None]) -> st.SearchStrategy[Case]:
+    """Blocks of a windowed layer are 32 queries or more: lengths around 100 and beyond reach the banded computation."""
+    return st.builds(
+        make_case,
+        batch=st.integers(1, 3),
+        kv_heads=st.integers(1, 3),
+        groups=st.integers(1, 3),
+        queries=st.integers(1, 12) | st.integers(60, 200),
+        earlier=st.just(0) | st.integers(1, 90),
+        head_dim=st.sampled_from([1, 5, 8, 16]),
+        causal=st.booleans(),
+        window=st.none() | st.integers(1, 12) | st.integers(13, 150),
+        padding=st.sampled_from(["none", "left", "scattered", "shared"]),
+        sinks=st.booleans(),
+        key_weights=st.booleans(),
+        scale=scale,
+        seed=st.integers(0, 1000),
+    )
+
+
+CASES = cases(st.none() | st.floats(0.05, 1.0))
+# Rounding moves a score by a part of its size, so the bounds below hold for the scores that the usual scale gives.
+USUAL_CASES = cases(st.none())
+
+
+@given(CASES)
+@settings(max_examples=100, deadline=None)
+def test_it_is_the_reference_in_float32(case: Case) -> None:
+    case = case.to(torch.float32)
+    out = case.attend()
+    assert out.dtype == torch.float32
+    assert (out - case.reference()).abs().max() <= 1e-5
+
+
+@given(USUAL_CASES)
+@settings(max_examples=40, deadline=None)
+def test_it_is_the_reference_in_bfloat16(case: Case) -> None:
+    """Against float64 on the same rounded inputs: what remains is rounding of 2 ** -9 in scores, weights and output."""
+    case = case.to(torch.bfloat16)
+    out = case.attend()
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.double(), case.reference(), rtol=2e-2, atol=2e-2)
+
+
+def gradients(out: Tensor, leaves: dict[str, Tensor], upstream: Tensor) -> dict[str, Tensor]:
+    grads = torch.autograd.grad(out, list(leaves.values()), upstream.to(out.dtype))
+    return dict(zip(leaves, grads, strict=True))
+
+
+@given(CASES)
+@settings(max_examples=40, deadline=None)
+def test_its_gradients_are_the_references_in_float64(case: Case) -> None:
+    leaves = case.leaves()
+    upstream = torch.randn(case.q.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ours = gradients(case.attend(), leaves, upstream)
+    theirs = gradients(case.reference(), leaves, upstream)
+    for name in leaves:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@given(USUAL_CASES, st.sampled_from([torch.float32, torch.bfloat16]))
+@settings(max_examples=40, deadline=None)
+def test_its_gradients_are_the_references_in_lower_precision(case: Case, dtype: torch.dtype) -> None:
+    case = case.to(dtype)
+    leaves = case.leaves()
+    upstream = torch.randn(case.q.shape, dtype=dtype, generator=torch.Generator().manual_seed(0)).double()
+    ours = gradients(case.attend(), leaves, upstream)
+    theirs = gradients(case.reference(), leaves, upstream)
+    tolerance = 1e-5 if dtype == torch.float32 else 6e-2
+    for name in leaves:
+        # One number per head sums over all its queries, and with it their rounding, which is independent.
+        terms = case.q.shape[0] * case.q.shape[2] if name in ("sinks", "key_weights") else 1
+        allowed = tolerance * max(terms**0.5, theirs[name].abs().max().item())
+        assert (ours[name].double() - theirs[name].double()).abs().max() <= allowed, name
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("window", [1, 255, 1024, 1500])
+def test_long_windows_in_the_longest_blocks(window: int, sinks: bool) -> None:
+    """Blocks of up to 512 queries; lengths that are no multiple of anything."""
+    case = make_case(batch=1, kv_heads=1, groups=2, queries=3001, head_dim=4, window=window, sinks=sinks)
+    case = case.to(torch.float32)
+    assert (case.attend() - case.reference()).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"queries": 5},
+        {"queries": 1, "earlier": 4},
+        {"queries": 3, "earlier": 4, "window": 2, "batch": 1},
+        {"queries": 5, "padding": "left"},
+        {"queries": 130, "window": 7, "batch": 1, "kv_heads": 1, "head_dim": 2},
+        {"queries": 4, "causal": False, "padding": "scattered", "head_dim": 2},
+    ],
+)
+def test_gradcheck(sizes: dict[str, Any], sinks: bool) -> None:
+    case = make_case(**{"head_dim": 4} | sizes, key_weights=True, sinks=sinks)
+    leaves = case.leaves()
+
+    def function(*tensors: Tensor) -> Tensor:
+        given_leaves = dict(zip(leaves, tensors, strict=True))
+        q, k, v = (given_leaves.pop(name) for name in ("q", "k", "v"))
+        return attend(q, k, v, case.pattern, **given_leaves)
+
+    assert torch.autograd.gradcheck(function, tuple(leaves.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("queries", [1, 4, 150])
+def test_a_query_that_sees_no_key_gives_zeros_and_no_gradient(
+    queries: int, window: int | None, sinks: bool, dtype: torch.dtype
+) -> None:
+    case = make_case(queries=queries, earlier=3, window=window, sinks=sinks).to(dtype)
+    blind = torch.ones(2, queries + 3, dtype=torch.bool)
+    blind[0] = False
+    case = Case(case.q, case.k, case.v, Pattern(case.pattern.causal, window, blind), case.options)
+    leaves = case.leaves()
+    out = case.attend()
+    assert (out[0] == 0).all()
+    assert (out[1] != 0).any()
+    grads = gradients(out, leaves, torch.ones_like(out))
+    for name, grad in grads.items():
+        assert grad.isfinite().all(), name
+        if name in ("q", "k", "v"):
+            assert (grad[0] == 0).all(), name
+
+
+def test_cross_attention_takes_more_queries_than_keys() -> None:
+    case = make_case(queries=9, causal=False, sinks=True).to(torch.float32)
+    case = Case(case.q, case.k[:, :, :4], case.v[:, :, :4], FULL, case.options)
+    assert (case.attend() - case.reference()).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(None, False), (None, True), (9, False), (9, True)])
+def test_a_step_over_kept_keys_is_the_last_row_of_the_whole(window: int | None, sinks: bool) -> None:
+    case = make_case(queries=70, window=window, sinks=sinks, padding="left").to(torch.float32)
+    whole = case.attend()
+    for step in (1, 2, 33):
+        part = attend(case.q[:, :, -step:], case.k, case.v, case.pattern, **case.options)
+        torch.testing.assert_close(part, whole[:, :, -step:], rtol=0, atol=1e-6)
+
+
+def test_a_far_lower_sink_is_no_sink_and_a_far_higher_one_takes_all() -> None:
+    case = make_case(queries=20, sinks=True).to(torch.float32)
+    plain = attend(case.q, case.k, case.v, CAUSAL)
+    low, high = (attend(case.q, case.k, case.v, CAUSAL, sinks=torch.full((4,), s)) for s in (-80.0, 80.0))
+    torch.testing.assert_close(low, plain, rtol=0, atol=1e-6)
+    assert high.abs().max() < 1e-20
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(None, False), (None, True), (3, False), (3, True)])
+def test_dropout_keeps_the_mean(window: int | None, sinks: bool) -> None:
+    draws = 8000
+    case = make_case(batch=1, queries=5, head_dim=3, window=window, sinks=sinks).to(torch.float32)
+    many = (x.expand(draws, -1, -1, -1) for x in (case.q, case.k, case.v))
+    dropped = attend(*many, case.pattern, **case.options, dropout=0.4)
+    error = dropped.std(0, correction=1) / draws**0.5
+    distance = (dropped.mean(0) - case.attend()[0]).abs()
+    assert (distance <= 5 * error + 1e-6).all()
+    assert (dropped[0] != dropped[1]).any()
+
+
+def test_dropout_drops_weights_and_scales_the_rest() -> None:
+    """With one key its weight is 1: dropped it gives 0, kept it gives v / (1 - p)."""
+    v = torch.randn(1, 1, 1, 4).expand(4000, -1, -1, -1)
+    out = attend(torch.ones_like(v), torch.ones_like(v), v, dropout=0.25)
+    kept = (out != 0).all(-1).flatten()
+    torch.testing.assert_close(out[kept], v[kept] / 0.75)
+    assert (out[~kept] == 0).all()
+    assert abs(kept.float().mean().item() - 0.75) < 0.04  # 5.8 standard errors
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the most numbers that any tensor made under it holds in memory."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, Tensor):
+                stored = tensor.untyped_storage().nbytes() // tensor.element_size()
+                self.numbers = max(self.numbers, stored)
+        return out
+
+
+def windowed_run(length: int, sinks: bool) -> None:
+    q, k, v = (torch.randn(1, heads, length, 4, requires_grad=True) for heads in (2, 1, 1))
+    sink = torch.zeros(2, requires_grad=True) if sinks else None
+    attend(q, k, v, Pattern(causal=True, window=128), sinks=sink).sum().backward()
+
+
+def peak_bytes(length: int, sinks: bool) -> int:
+    """The most memory held at once, every allocation inside the kernels included."""
+    with profile(profile_memory=True) as recorded:
+        windowed_run(length, sinks)
+    events = sorted((e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"), key=start_of)
+    held = peak = 0
+    for event in events:
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def start_of(event: Any) -> int:
+    return event.start_ns()
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+def test_memory_of_a_window_grows_linearly_forward_and_backward(sinks: bool) -> None:
+    largest = {}
+    for length in (8192, 16384):
+        with LargestTensor() as seen:
+            windowed_run(length, sinks)
+        largest[length] = seen.numbers
+    assert largest[16384] <= 2.2 * largest[8192]
+    assert largest[16384] < 16384**2 / 50
+    short, long = peak_bytes(8192, sinks), peak_bytes(16384, sinks)
+    assert short > 4 * 8192 * 8  # the inputs' gradients at least: the count is no empty one
+    assert long <= 2.2 * short
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "message"),
+    [
+        (([2, 4, 5, 8], [2, 3, 5, 8], [2, 3, 5, 8]), {}, "4 query heads and 3 key-value heads"),
+        (([2, 4, 5, 8], [2, 4, 5, 6], [2, 4, 5, 6]), {}, r"k \[2, 4, 5, 6\]"),
+        (([2, 4, 5, 8], [2, 4, 5, 8], [2, 4, 4, 8]), {}, r"v \[2, 4, 4, 8\]"),
+        (([2, 4, 5, 8], [1, 4, 5, 8], [1, 4, 5, 8]), {}, "expected .batch, head, position, head_dim."),
+        (([4, 5, 8], [4, 5, 8], [4, 5, 8]), {}, "Split heads"),
+        (([2, 4, 0, 8], [2, 4, 5, 8], [2, 4, 5, 8]), {}, "at least one query and one key"),
+        (([2, 4, 5, 8], [2, 4, 0, 8], [2, 4, 0, 8]), {}, "at least one query and one key"),
+        (([2, 4, 6, 8], [2, 4, 5, 8], [2, 4, 5, 8]), {"pattern": CAUSAL}, "6 queries and 5 keys"),
+        (([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]), {"sinks": torch.zeros(2)}, r"sinks of shape \[2\]"),
+        (([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]), {"key_weights": torch.ones(4, 1)}, "key_weights of shape"),
+        (([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]), {"dropout": 1.0}, "dropout = 1.0"),
+        (([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]), {"dropout": -0.1}, "dropout = -0.1"),
+        (
+            ([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]),
+            {"pattern": Pattern(key_padding=torch.ones(2, 4, dtype=torch.bool))},
+            r"key_padding of shape \(2, 4\)",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_input_is_refused(shapes: tuple[list[int], ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        attend(*(torch.zeros(shape) for shape in shapes), **options)

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glassformer.errors import InputError
+from glassformer.layers.attention import attend
+from glassformer.layers.cache import Cache, LayerCache, SlotCache
+from glassformer.layers.pattern import Pattern
+
+CHUNKS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
+
+
+def numbered(length: int) -> tuple[Tensor, Tensor]:
+    """Keys that are their position, and values that are its negative."""
+    k = torch.arange(1.0, length + 1).view(1, 1, length, 1).expand(2, 3, -1, 4)
+    return k, -k
+
+
+@given(CHUNKS, st.none() | st.integers(1, 12))
+@settings(deadline=None)
+def test_it_returns_what_the_new_queries_can_see(chunks: list[int], window: int | None) -> None:
+    total = sum(chunks)
+    k, v = numbered(total)
+    cache = LayerCache(2, 3, 4, total, window)
+    start = 0
+    for new in chunks:
+        stop = start + new
+        seen_k, seen_v = cache.append(k[:, :, start:stop], v[:, :, start:stop])
+        positions = cache.positions(new)
+        assert cache.length == stop
+        assert torch.equal(seen_v, -seen_k)
+        assert torch.equal(seen_k, (positions + 1.0).view(1, 1, -1, 1).expand_as(seen_k))
+        first = 0 if window is None else max(0, start - window + 1)
+        assert sorted(positions.tolist()) == list(range(first, stop))
+        if new > 1:
+            assert positions.tolist() == sorted(positions.tolist())
+        real = torch.rand(2, stop) < 0.5
+        assert torch.equal(cache.visible(real, new), real[:, positions])
+        assert cache.visible(None, new) is None
+        start = stop
+
+
+@given(CHUNKS, st.none() | st.integers(1, 12), st.booleans(), st.integers(0, 100))
+@settings(deadline=None)
+def test_attention_in_chunks_is_attention_at_once(
+    chunks: list[int], window: int | None, padded: bool, seed: int
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    total = sum(chunks)
+    q = torch.randn(2, 4, total, 8, generator=draw)
+    k, v = (torch.randn(2, 2, total, 8, generator=draw) for _ in range(2))
+    real = torch.arange(total) >= torch.randint(0, total + 1, (2, 1), generator=draw) if padded else None
+    whole = attend(q, k, v, Pattern(True, window, real))
+    cache, parts, start = LayerCache(2, 2, 8, total, window), [], 0
+    for new in chunks:
+        piece = slice(start, start + new)
+        seen_k, seen_v = cache.append(k[:, :, piece], v[:, :, piece])
+        so_far = None if real is None else real[:, : start + new]
+        parts.append(attend(q[:, :, piece], seen_k, seen_v, Pattern(True, window, cache.visible(so_far, new))))
+        start += new
+    torch.testing.assert_close(torch.cat(parts, dim=2), whole, rtol=0, atol=1e-6)
+
+
+@given(st.integers(1, 20), st.none() | st.integers(1, 12), st.booleans())
+@settings(deadline=None)
+def test_a_step_of_fixed_shape_sees_the_same_keys(steps: int, window: int | None, padded: bool) -> None:
+    k, v = numbered(steps)
+    plain, fixed = LayerCache(2, 3, 4, 20, window), LayerCache(2, 3, 4, 20, window)
+    real = torch.rand(2, 20) < 0.6 if padded else None
+    for position in range(steps):
+        piece = slice(position, position + 1)
+        expected, _ = plain.append(k[:, :, piece], v[:, :, piece])
+        step = SlotCache(fixed, torch.tensor([position]))
+        keys, values = step.append(k[:, :, piece], v[:, :, piece])
+        assert keys.shape[2] == min(window or 20, 20)
+        assert torch.equal(values, -keys)
+        visible = step.visible(real, 1).expand(2, -1)
+        so_far = None if real is None else real[:, : position + 1]
+        kept = plain.visible(so_far, 1)
+        for row in range(2):
+            expected_row = expected[row, 0, :, 0] if kept is None else expected[row, 0, kept[row], 0]
+            assert sorted(keys[row, 0, visible[row], 0].tolist()) == sorted(expected_row.tolist())
+
+
+def test_a_windowed_layer_takes_no_more_memory_than_its_window() -> None:
+    assert LayerCache(2, 3, 4, 1000, 16).keys.shape == (2, 3, 16, 4)
+    assert LayerCache(2, 3, 4, 10, 16).keys.shape == (2, 3, 10, 4)
+    assert LayerCache(2, 3, 4, 1000).keys.shape == (2, 3, 1000, 4)
+
+
+def test_dtype() -> None:
+    cache = LayerCache(1, 1, 2, 4, dtype=torch.bfloat16)
+    assert cache.append(*(torch.ones(1, 1, 1, 2, dtype=torch.bfloat16),) * 2)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_reset_forgets(window: int | None) -> None:
+    k, v = numbered(8)
+    cache = LayerCache(2, 3, 4, 8, window)
+    memory = cache.keys.data_ptr()
+    cache.append(k, v)
+    cache.reset()
+    assert cache.length == 0
+    seen, _ = cache.append(k[:, :, 5:7], v[:, :, 5:7])
+    assert torch.equal(seen, k[:, :, 5:7])
+    assert cache.positions(2).tolist() == [0, 1]
+    assert cache.keys.data_ptr() == memory
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_overflow_is_refused_and_changes_nothing(window: int | None) -> None:
+    k, v = numbered(8)
+    cache = LayerCache(2, 3, 4, 7, window)
+    cache.append(k[:, :, :5], v[:, :, :5])
+    with pytest.raises(InputError, match=r"3 new positions on top of 5; expected at most 7 in all.*reset"):
+        cache.append(k[:, :, 5:], v[:, :, 5:])
+    assert cache.length == 5
+    cache.append(k[:, :, 5:7], v[:, :, 5:7])
+    assert cache.length == 7
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 1, 4), (2, 2, 1, 4), (2, 3, 1, 5)])
+def test_keys_of_another_model_or_batch_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"expected \[2, 3, positions, 4\]"):
+        LayerCache(2, 3, 4, 7).append(torch.zeros(shape), torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch": 0}, "batch = 0"),
+        ({"num_kv_heads": 0}, "num_kv_heads = 0"),
+        ({"head_dim": 0}, "head_dim = 0"),
+        ({"max_seq_len": 0}, "max_seq_len = 0"),
+        ({"window": 0}, "window = 0"),
+    ],
+)
+def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        LayerCache(**{"batch": 2, "num_kv_heads": 3, "head_dim": 4, "max_seq_len": 7} | arguments)
+
+
+def test_a_cache_of_layers() -> None:
+    cache = Cache([LayerCache(2, 3, 4, 8), LayerCache(2, 3, 4, 8, 2)])
+    assert (cache.length, cache.max_seq_len) == (0, 8)
+    for layer in cache.layers:
+        layer.append(*numbered(5))
+    assert cache.length == 5
+    cache.reset()
+    assert [layer.length for layer in cache.layers] == [0, 0]
+    with pytest.raises(InputError, match="a cache of no layers"):
+        Cache([])
+
+
+def test_padding_is_remembered_and_what_has_none_is_real() -> None:
+    cache = Cache([LayerCache(2, 3, 4, 8)])
+    assert cache.extend_padding(None, 2, 3) is None
+    cache.layers[0].append(*numbered(3))
+    new = torch.tensor([[False, True], [True, True]])
+    assert cache.extend_padding(new, 2, 2).tolist() == [[True, True, True, False, True], [True] * 5]
+    cache.layers[0].append(*numbered(2))
+    assert cache.extend_padding(None, 2, 1)[:, -1].tolist() == [True, True]
+    cache.reset()
+    assert cache.extend_padding(None, 2, 1) is None

@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import GptOssConfig, MixtralConfig
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
+from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+from glassformer.errors import InputError
+from glassformer.layers.experts import MixtureOfExperts, Router
+from glassformer.layers.feedforward import Clamp
+
+
+def expert_output(moe: MixtureOfExperts, expert: int, token: Tensor) -> Tensor:
+    def linear(name: str, x: Tensor) -> Tensor:
+        bias = getattr(moe, f"{name}_bias")
+        out = getattr(moe, name)[expert] @ x
+        return out if bias is None else out + bias[expert]
+
+    gate, up = linear("gate", token), linear("up", token)
+    if moe.clamp is None:
+        inside = gate * torch.sigmoid(gate) * up
+    else:
+        gate, up = gate.clamp(max=moe.clamp.limit), up.clamp(-moe.clamp.limit, moe.clamp.limit)
+        inside = gate * torch.sigmoid(moe.clamp.alpha * gate) * (up + 1)
+    return linear("down", inside)
+
+
+def one_token_at_a_time(moe: MixtureOfExperts, x: Tensor) -> tuple[Tensor, list[int]]:
+    """The definition: each token chooses, weighs by a softmax over the chosen scores, and adds up. And the load."""
+    outputs, load = [], [0] * moe.num_experts
+    for token in x.reshape(-1, x.shape[-1]):
+        scores = moe.router.score(token)
+        chosen = scores.argsort(descending=True)[: moe.top_k].tolist()
+        weights = torch.softmax(torch.stack([scores[e] for e in chosen]), 0)
+        outputs.append(sum(w * expert_output(moe, e, token) for w, e in zip(weights, chosen, strict=True)))
+        for e in chosen:
+            load[e] += 1
+    return torch.stack(outputs).view(x.shape), load
+
+
+def make(**options: Any) -> MixtureOfExperts:
+    moe = MixtureOfExperts(**{"hidden_dim": 8, "ff_dim": 12, "num_experts": 4, "top_k": 2} | options)
+    for name, weight in moe.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(weight)
+    return moe
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(1, 6).flatmap(lambda experts: st.tuples(st.just(experts), st.integers(1, experts))),
+    st.tuples(st.sampled_from([1, 6, 8, 16]), st.sampled_from([1, 10, 12, 16])),
+    st.booleans(),
+    st.sampled_from([None, Clamp(), Clamp(alpha=1.0, limit=0.5)]),
+    st.integers(0, 100),
+)
+@settings(max_examples=60, deadline=None)
+def test_it_is_the_loop_over_tokens(
+    tokens: int, experts: tuple[int, int], widths: tuple[int, int], bias: bool, clamp: Clamp | None, seed: int
+) -> None:
+    """Outputs, loads and gradients; widths that fill the vector units of the machine and widths that do not."""
+    torch.manual_seed(seed)
+    (num_experts, top_k), (hidden_dim, ff_dim) = experts, widths
+    moe = make(hidden_dim=hidden_dim, ff_dim=ff_dim, num_experts=num_experts, top_k=top_k, bias=bias, clamp=clamp)
+    x = torch.randn(1, tokens, hidden_dim, requires_grad=True)
+    upstream = torch.randn_like(x)
+    inputs = [x, *moe.parameters()]
+    ours, (theirs, load) = moe(x), one_token_at_a_time(moe, x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert moe.load.tolist() == load
+    ours_grad = torch.autograd.grad(ours, inputs, upstream, materialize_grads=True)
+    theirs_grad = torch.autograd.grad(theirs, inputs, upstream, materialize_grads=True)
+    for got, expected in zip(ours_grad, theirs_grad, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(moe(x), theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 4])
+@pytest.mark.parametrize("clamp", [None, Clamp(limit=0.5)])
+def test_gradcheck(top_k: int, clamp: Clamp | None) -> None:
+    moe = make(hidden_dim=3, ff_dim=5, top_k=top_k, bias=True, clamp=clamp).double()
+    x = torch.randn(1, 4, 3, dtype=torch.float64, requires_grad=True)
+    names, weights = zip(*moe.named_parameters(), strict=True)
+
+    def function(x: Tensor, *weights: Tensor) -> Tensor:
+        return torch.func.functional_call(moe, dict(zip(names, weights, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(function, (x, *weights), fast_mode=True)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+def test_bfloat16(tokens: int) -> None:
+    """Near the float64 result of the same rounded weights and tokens: bfloat16 keeps 8 bits."""
+    moe = make(hidden_dim=32, ff_dim=48, bias=True).bfloat16()
+    x = torch.randn(tokens, 32).bfloat16().requires_grad_()
+    out = moe(x)
+    out.sum().backward()
+    assert out.dtype == torch.bfloat16
+    exact = make(hidden_dim=32, ff_dim=48, bias=True).double()
+    exact.load_state_dict(moe.state_dict())
+    wide = x.detach().double().requires_grad_()
+    same_choice = (moe.router(x)[1] == exact.router(wide)[1]).all(-1)
+    assert same_choice.float().mean() > 0.9  # rounding may swap two nearly equal scores
+    expected = exact(wide)
+    expected.sum().backward()
+    torch.testing.assert_close(out[same_choice].double(), expected[same_choice], rtol=3e-2, atol=6e-2)
+    torch.testing.assert_close(x.grad[same_choice].double(), wide.grad[same_choice], rtol=3e-2, atol=2e-1)
+
+
+def test_under_autocast_it_is_near_float32() -> None:
+    moe = make(hidden_dim=32, ff_dim=48)
+    x = torch.randn(2, 20, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = moe(x)
+    full = moe(x)
+    close = (low.float() - full).abs().amax(-1) < 0.1
+    assert close.float().mean() > 0.9
+    low.float().sum().backward()
+    assert all(
+        p.grad is not None and p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in moe.parameters()
+    )
+
+
+def poisoned(moe: MixtureOfExperts, expert: int) -> MixtureOfExperts:
+    """Nobody chooses this expert, and whoever computed with it would get NaN."""
+    with torch.no_grad():
+        moe.router.score.bias[expert] = -1e4
+        for name in ("gate", "up", "down", "gate_bias", "up_bias", "down_bias"):
+            getattr(moe, name)[expert] = float("nan")
+    return moe
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 50])
+@pytest.mark.parametrize("expert", [0, 2, 3])
+def test_an_expert_that_nobody_chose_is_never_run(tokens: int, expert: int) -> None:
+    moe = poisoned(make(bias=True), expert)
+    x = torch.randn(1, tokens, 8, requires_grad=True)
+    out = moe(x)
+    assert moe.load[expert] == 0
+    assert out.isfinite().all()
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    for name, weight in moe.named_parameters():
+        assert weight.grad is not None
+        assert weight.grad.isfinite().all(), name
+        if not name.startswith("router"):
+            assert (weight.grad[expert] == 0).all(), name
+    with torch.no_grad():
+        assert moe(x).isfinite().all()
+
+
+def test_an_expert_runs_on_just_the_tokens_that_chose_it() -> None:
+    """Only the token that chose the poisoned expert is poisoned."""
+    moe = make(top_k=1)
+    x = torch.randn(30, 8)
+    chosen = moe.router(x)[1][:, 0]
+    with torch.no_grad():
+        moe.up[2] = float("nan")
+    assert 0 < (chosen == 2).sum() < 30
+    assert torch.equal(moe(x).isnan().any(-1), chosen == 2)
+
+
+def test_the_same_input_gives_the_same_bits() -> None:
+    moe = make(hidden_dim=32, ff_dim=64)
+    x = torch.randn(4, 50, 32)
+    first, loads = moe(x), moe.load.clone()
+    for _ in range(3):
+        assert torch.equal(moe(x), first)
+        assert torch.equal(moe.load, loads)
+
+
+def test_leading_axes_are_free() -> None:
+    moe = make()
+    x = torch.randn(2, 3, 5, 8)
+    torch.testing.assert_close(moe(x), moe(x.view(30, 8)).view(x.shape))
+    torch.testing.assert_close(moe(x[0, 0, 0]), moe(x)[0, 0, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_load_counts_every_pair() -> None:
+    moe = make(num_experts=5, top_k=3)
+    moe(torch.randn(7, 11, 8))
+    assert moe.load.sum() == 7 * 11 * 3
+    moe(torch.randn(2, 8))
+    assert moe.load.sum() == 6
+    assert "load" not in moe.state_dict()
+
+
+def test_the_router() -> None:
+    router = Router(8, 5, 3, bias=True)
+    x = torch.randn(4, 6, 8)
+    weights, indices = router(x)
+    scores = router.score(x)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4, 6))
+    assert (weights.diff(dim=-1) <= 0).all()
+    torch.testing.assert_close(weights, scores.gather(-1, indices).softmax(-1))
+    not_chosen = scores.scatter(-1, indices, float("-inf")).amax(-1)
+    assert (scores.gather(-1, indices).amin(-1) >= not_chosen).all()
+
+
+def test_mixtral_is_hugging_faces() -> None:
+    config = MixtralConfig(hidden_size=16, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2)
+    theirs = MixtralSparseMoeBlock(config)
+    for weight in theirs.parameters():
+        nn.init.normal_(weight, std=0.3)
+    ours = MixtureOfExperts(16, 24, 6, 2)
+    gate, up = theirs.experts.gate_up_proj.chunk(2, dim=1)
+    ours.load_state_dict(
+        {"router.score.weight": theirs.gate.weight, "gate": gate, "up": up, "down": theirs.experts.down_proj}
+    )
+    x = torch.randn(2, 30, 16)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-5)
+
+
+def test_gpt_oss_is_hugging_faces() -> None:
+    config = GptOssConfig(hidden_size=16, intermediate_size=24, num_local_experts=6, num_experts_per_tok=4)
+    theirs = GptOssMLP(config)
+    for weight in theirs.parameters():
+        nn.init.normal_(weight, std=1.0)
+    experts = theirs.experts
+    ours = MixtureOfExperts(16, 24, 6, 4, bias=True, clamp=Clamp(config.swiglu_alpha, config.swiglu_limit))
+    ours.load_state_dict(
+        {
+            "router.score.weight": theirs.router.weight,
+            "router.score.bias": theirs.router.bias,
+            "gate": experts.gate_up_proj[..., 0::2].transpose(1, 2),
+            "up": experts.gate_up_proj[..., 1::2].transpose(1, 2),
+            "down": experts.down_proj.transpose(1, 2),
+            "gate_bias": experts.gate_up_proj_bias[:, 0::2],
+            "up_bias": experts.gate_up_proj_bias[:, 1::2],
+            "down_bias": experts.down_proj_bias,
+        }
+    )
+    x = 2 * torch.randn(2, 30, 16)
+    inside = torch.einsum("bth,ehf->betf", x, experts.gate_up_proj)
+    assert (inside.abs() > config.swiglu_limit).any()  # the clamp is reached
+    expected = theirs(x)[0]
+    torch.testing.assert_close(ours(x), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_balance_loss_by_hand() -> None:
+    """Two tokens, top 1 of two experts, scores ln 3 and 0: probabilities 3/4 and 1/4."""
+    moe = make(hidden_dim=2, num_experts=2, top_k=1, balance=True)
+    with torch.no_grad():
+        moe.router.score.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]) * torch.log(torch.tensor(3.0)))
+    both_to_first = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    moe(both_to_first)
+    assert moe.balance_loss is not None
+    assert moe.balance_loss.item() == pytest.approx(2 * (1.0 * 0.75 + 0.0 * 0.25))
+    moe(torch.eye(2))
+    assert moe.balance_loss.item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_the_balance_loss_is_switchs_formula_and_trains_the_router(top_k: int) -> None:
+    moe = make(num_experts=3, top_k=top_k, balance=True)
+    x = torch.randn(2, 15, 8)
+    moe(x)
+    probabilities = moe.router.score(x).softmax(-1).view(-1, 3)
+    chosen = moe.router(x)[1].flatten()
+    share = torch.tensor([(chosen == e).float().mean() for e in range(3)])
+    assert moe.balance_loss is not None
+    torch.testing.assert_close(moe.balance_loss, 3 * (share * probabilities.mean(0)).sum())
+    moe.balance_loss.backward()
+    assert moe.router.score.weight.grad is not None
+    assert moe.router.score.weight.grad.abs().sum() > 0
+
+
+def test_the_balance_loss_is_there_in_training_and_when_asked_for_only() -> None:
+    x = torch.randn(3, 8)
+    plain, balanced = make(), make(balance=True)
+    plain(x)
+    assert plain.balance_loss is None
+    balanced(x)
+    assert balanced.balance_loss is not None
+    balanced.eval()(x)
+    assert balanced.balance_loss is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"top_k": 5}, "top_k = 5 with num_experts = 4"),
+        ({"top_k": 0}, "top_k = 0"),
+        ({"num_experts": 0}, "num_experts = 0"),
+        ({"hidden_dim": -1}, "hidden_dim = -1"),
+        ({"ff_dim": 0}, "ff_dim = 0"),
+        ({"ff_dim": 2.5}, "ff_dim = 2.5"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MixtureOfExperts(**{"hidden_dim": 8, "ff_dim": 12, "num_experts": 4, "top_k": 2} | arguments)
+
+
+def test_an_input_of_another_width_is_refused() -> None:
+    with pytest.raises(InputError, match="input of width 7; expected hidden_dim = 8"):
+        make()(torch.zeros(2, 7))

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.errors import InputError
+from glassformer.layers.feedforward import Clamp, SwiGLU, swiglu
+
+
+def test_plain_swiglu() -> None:
+    gate, up = torch.randn(3, 5), torch.randn(3, 5)
+    torch.testing.assert_close(swiglu(gate, up), gate / (1 + torch.exp(-gate)) * up)
+
+
+def test_clamped_swiglu_by_hand() -> None:
+    """Beyond the limit 7 the gate is cut above only, the other factor on both sides; and it gets + 1."""
+    gate = torch.tensor([1.0, 100.0, -2.0, 1.0])
+    up = torch.tensor([0.5, 2.0, -100.0, 100.0])
+
+    def glu(x: float) -> float:
+        return x * torch.sigmoid(torch.tensor(1.702 * x)).item()
+
+    expected = torch.tensor([glu(1.0) * 1.5, glu(7.0) * 3.0, glu(-2.0) * -6.0, glu(1.0) * 8.0])
+    torch.testing.assert_close(swiglu(gate, up, Clamp()), expected)
+
+
+@pytest.mark.parametrize("clamp", [None, Clamp(), Clamp(alpha=1.0, limit=0.8)])
+def test_its_gradient(clamp: Clamp | None) -> None:
+    gate, up = (torch.randn(4, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(lambda a, b: swiglu(a, b, clamp), (gate, up))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("clamp", [None, Clamp()])
+def test_the_network(bias: bool, clamp: Clamp | None) -> None:
+    network = SwiGLU(6, 10, bias=bias, clamp=clamp)
+    x = torch.randn(2, 3, 6)
+    expected = network.down(swiglu(network.gate(x), network.up(x), clamp))
+    assert torch.equal(network(x), expected)
+    assert all((module.bias is not None) == bias for module in network.modules() if isinstance(module, nn.Linear))
+    assert network.gate.weight.shape == network.up.weight.shape == (10, 6)
+
+
+def test_its_inputs_stay_as_they_are() -> None:
+    gate, up = torch.randn(3, 5), torch.randn(3, 5)
+    before = gate.clone(), up.clone()
+    swiglu(gate, up)
+    swiglu(gate, up, Clamp(limit=0.1))
+    assert torch.equal(gate, before[0])
+    assert torch.equal(up, before[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hidden_dim": 0, "ff_dim": 4}, "hidden_dim = 0"),
+        ({"hidden_dim": 4, "ff_dim": -1}, "ff_dim = -1"),
+        ({"hidden_dim": 4.0, "ff_dim": 4}, "hidden_dim = 4.0"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SwiGLU(**arguments)
+
+
+def test_bad_calls_are_refused() -> None:
+    with pytest.raises(InputError, match=r"input of width 5; expected hidden_dim = 4"):
+        SwiGLU(4, 8)(torch.zeros(2, 5))
+    with pytest.raises(InputError, match=r"limit = 0\.0"):
+        Clamp(limit=0.0)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import InputError
+from glassformer.layers.cache import LayerCache
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.positions import RotaryEmbedding
+
+
+def torchs(ours: GroupedQueryAttention) -> nn.MultiheadAttention:
+    """PyTorch's multi-head attention with the same weights; shared key-value heads are written out once per head."""
+    width, groups = ours.query.in_features, ours.num_heads // ours.num_kv_heads
+    theirs = nn.MultiheadAttention(width, ours.num_heads, bias=ours.query.bias is not None, batch_first=True)
+
+    def per_head(rows: Tensor) -> Tensor:
+        return rows.unflatten(0, (ours.num_kv_heads, ours.head_dim)).repeat_interleave(groups, 0).flatten(0, 1)
+
+    with torch.no_grad():
+        maps = [ours.query, ours.key, ours.value]
+        theirs.in_proj_weight.copy_(torch.cat([maps[0].weight, *(per_head(m.weight) for m in maps[1:])]))
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        if ours.query.bias is not None:
+            theirs.in_proj_bias.copy_(torch.cat([maps[0].bias, *(per_head(m.bias) for m in maps[1:])]))
+            theirs.out_proj.bias.copy_(ours.output.bias)
+    return theirs
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("num_kv_heads", [None, 1, 2])
+def test_it_is_torchs_multi_head_attention(num_kv_heads: int | None, causal: bool, bias: bool) -> None:
+    ours = GroupedQueryAttention(24, 4, 6, num_kv_heads, causal=causal, bias=bias)
+    x = torch.randn(3, 10, 24, requires_grad=True)
+    hidden = torch.ones(10, 10, dtype=torch.bool).triu(1) if causal else None
+    expected, _ = torchs(ours)(x, x, x, attn_mask=hidden)
+    torch.testing.assert_close(ours(x), expected, rtol=1e-5, atol=1e-6)
+    upstream = torch.randn_like(expected)
+    grads = (torch.autograd.grad(out, x, upstream)[0] for out in (ours(x), expected))
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_is_torchs(causal: bool) -> None:
+    ours = GroupedQueryAttention(24, 4, 6, 2, causal=causal)
+    x = torch.randn(3, 10, 24)
+    real = torch.arange(10) < torch.tensor([[10], [7], [1]])
+    hidden = torch.ones(10, 10, dtype=torch.bool).triu(1) if causal else None
+    expected, _ = torchs(ours)(x, x, x, key_padding_mask=~real, attn_mask=hidden)
+    torch.testing.assert_close(ours(x, key_padding=real), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_padding_does_not_matter() -> None:
+    attention = GroupedQueryAttention(24, 4, 6, 2, sinks=True, window=3)
+    x = torch.randn(2, 10, 24)
+    real = torch.arange(10) >= torch.tensor([[4], [0]])
+    changed = torch.where(real[..., None], x, torch.randn_like(x) * 100)
+    torch.testing.assert_close(attention(x, key_padding=real)[real], attention(changed, key_padding=real)[real])
+
+
+@pytest.mark.parametrize("source_length", [1, 4, 13])
+def test_cross_attention_is_torchs(source_length: int) -> None:
+    ours = GroupedQueryAttention(24, 4, 6, 2, causal=False)
+    x, source = torch.randn(3, 10, 24), torch.randn(3, source_length, 24)
+    real = torch.arange(source_length) < torch.tensor([[source_length], [1], [max(1, source_length - 2)]])
+    expected, _ = torchs(ours)(x, source, source, key_padding_mask=~real)
+    torch.testing.assert_close(ours(x, source, key_padding=real), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_heads_need_not_fill_the_width() -> None:
+    attention = GroupedQueryAttention(10, 3, 8, 1)
+    assert attention(torch.randn(2, 5, 10)).shape == (2, 5, 10)
+    assert attention.query.weight.shape == (24, 10)
+    assert attention.key.weight.shape == (8, 10)
+
+
+def test_a_window_of_one_passes_each_value_through() -> None:
+    attention = GroupedQueryAttention(12, 2, 6, window=1)
+    x = torch.randn(2, 7, 12)
+    torch.testing.assert_close(attention(x), attention.output(attention.value(x)), rtol=1e-5, atol=1e-6)
+
+
+def test_key_weights_and_sinks_start_neutral_and_are_learned() -> None:
+    plain = GroupedQueryAttention(12, 2, 6)
+    weighted = GroupedQueryAttention(12, 2, 6, key_weights=True)
+    weighted.load_state_dict(plain.state_dict(), strict=False)
+    x = torch.randn(2, 7, 12)
+    torch.testing.assert_close(weighted(x), plain(x))
+    with_sinks = GroupedQueryAttention(12, 2, 6, key_weights=True, sinks=True)
+    with_sinks(x).square().sum().backward()
+    for name in ("key_weights", "sinks"):
+        grad = getattr(with_sinks, name).grad
+        assert grad.shape == (2,)
+        assert (grad != 0).all()
+    assert torch.equal(with_sinks.sinks, torch.zeros(2))
+
+
+def test_a_weight_of_zero_attends_evenly() -> None:
+    attention = GroupedQueryAttention(12, 2, 6, key_weights=True)
+    nn.init.zeros_(attention.key_weights)
+    x = torch.randn(1, 7, 12)
+    mean_so_far = attention.value(x).cumsum(1) / torch.arange(1, 8)[:, None]
+    torch.testing.assert_close(attention(x), attention.output(mean_so_far), rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_acts_in_training_only() -> None:
+    attention = GroupedQueryAttention(12, 2, 6, dropout=0.5)
+    x = torch.randn(1, 7, 12)
+    assert not torch.equal(attention(x), attention(x))
+    attention.eval()
+    assert torch.equal(attention(x), attention(x))
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("chunks", [[12], [1] * 12, [5, 1, 1, 3, 2]])
+def test_with_a_cache_and_rotation(chunks: list[int], window: int | None) -> None:
+    attention = GroupedQueryAttention(16, 4, 8, 2, window=window, sinks=True, key_weights=True)
+    rotary = RotaryEmbedding(8, 32)
+    x = torch.randn(2, 12, 16)
+    real = torch.arange(12) >= torch.tensor([[3], [0]])
+    with torch.no_grad():
+        whole = attention(x, rotation=rotary.rotation(12), key_padding=real)
+        cache, parts, start = LayerCache(2, 2, 8, 12, window), [], 0
+        for new in chunks:
+            stop = start + new
+            rotation = rotary.rotation(new, start)
+            parts.append(attention(x[:, start:stop], rotation=rotation, key_padding=real[:, :stop], cache=cache))
+            start = stop
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-6)
+
+
+def test_the_layout_is_that_of_the_rotation() -> None:
+    """The same layer in both layouts differs: the option reaches the rotation."""
+    half, inter = (GroupedQueryAttention(16, 2, 8, layout=layout) for layout in ("half-split", "interleaved"))
+    inter.load_state_dict(half.state_dict())
+    x, rotation = torch.randn(1, 6, 16), RotaryEmbedding(8, 8).rotation(6)
+    torch.testing.assert_close(half(x), inter(x))
+    assert (half(x, rotation=rotation) - inter(x, rotation=rotation)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_kv_heads": 3}, "num_kv_heads = 3 with num_heads = 4; expected a divisor"),
+        ({"num_kv_heads": 0}, "num_kv_heads = 0"),
+        ({"num_heads": 0}, "num_heads = 0"),
+        ({"head_dim": -2}, "head_dim = -2"),
+        ({"hidden_dim": 0}, "hidden_dim = 0"),
+        ({"window": 0}, "window = 0"),
+        ({"window": 3, "causal": False}, "without causal"),
+        ({"dropout": 1.5}, "dropout = 1.5"),
+        ({"layout": "spiral"}, "layout = 'spiral'"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        GroupedQueryAttention(**{"hidden_dim": 24, "num_heads": 4, "head_dim": 6} | arguments)
+
+
+def test_a_source_takes_neither_rotation_nor_cache() -> None:
+    attention = GroupedQueryAttention(24, 4, 6, causal=False)
+    x = torch.randn(1, 3, 24)
+    with pytest.raises(InputError, match="a source with a rotation or a cache"):
+        attention(x, x, cache=LayerCache(1, 4, 6, 8))
+    with pytest.raises(InputError, match="a source with a rotation or a cache"):
+        attention(x, x, rotation=RotaryEmbedding(6).rotation(3))

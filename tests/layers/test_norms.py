@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import InputError
+from glassformer.layers.norms import RMSNorm
+
+
+@given(
+    st.lists(st.integers(1, 4), max_size=3),
+    st.sampled_from([1, 3, 16, 64]),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    st.sampled_from([1e-5, 1e-2, 1.0]),
+)
+@settings(deadline=None)
+def test_it_is_torchs(batch: list[int], hidden_dim: int, dtype: torch.dtype, eps: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    ours, theirs = RMSNorm(hidden_dim, eps).to(dtype), torch.nn.RMSNorm(hidden_dim, eps=eps).to(dtype)
+    with torch.no_grad():
+        ours.weight.copy_(torch.randn(hidden_dim, generator=draw))
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(*batch, hidden_dim, dtype=dtype, generator=draw, requires_grad=True)
+    upstream = torch.randn(*batch, hidden_dim, dtype=dtype, generator=draw)
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 5e-2}[dtype]
+    got, expected = ours(x), theirs(x)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+    got_grads = torch.autograd.grad(got, [x, ours.weight], upstream)
+    expected_grads = torch.autograd.grad(expected, [x, theirs.weight], upstream)
+    for one, other in zip(got_grads, expected_grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * max(1.0, other.abs().max().item()))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_gradcheck() -> None:
+    norm = RMSNorm(5, 1e-3).double()
+    x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(norm, x)
+
+
+def test_the_input_stays_as_it_is() -> None:
+    x = torch.randn(3, 4)
+    before = x.clone()
+    RMSNorm(4)(x)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(InputError, match="hidden_dim = 0"):
+        RMSNorm(0)
+    with pytest.raises(InputError, match=r"eps = 0\.0"):
+        RMSNorm(4, 0.0)

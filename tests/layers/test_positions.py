@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import GptOssConfig
+from transformers.modeling_rope_utils import _compute_yarn_parameters
+
+from glassformer.errors import InputError
+from glassformer.layers.positions import Layout, RotaryEmbedding, Yarn, convert_rows, rotate
+
+LAYOUTS: tuple[Layout, ...] = ("half-split", "interleaved")
+
+
+def rotated_one_pair_at_a_time(x: Tensor, start: int, base: float, layout: Layout) -> Tensor:
+    """A 2 x 2 rotation matrix for every pair of every position, in float64."""
+    x = x.double()
+    out = torch.empty_like(x)
+    head_dim = x.shape[-1]
+    for position in range(x.shape[-2]):
+        for pair in range(head_dim // 2):
+            i, j = (pair, pair + head_dim // 2) if layout == "half-split" else (2 * pair, 2 * pair + 1)
+            angle = torch.tensor((start + position) * base ** (-2 * pair / head_dim), dtype=torch.float64)
+            matrix = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
+            out[..., position, [i, j]] = x[..., position, [i, j]] @ matrix.T
+    return out
+
+
+def test_the_numbers_of_the_course() -> None:
+    """Ones of head_dim 4; the course text's prose pairs neighbours, these numbers pair the halves."""
+    expected = torch.tensor(
+        [
+            [1.0000, 1.0000, 1.0000, 1.0000],
+            [-0.3012, 0.9900, 1.3818, 1.0099],
+            [-1.3254, 0.9798, 0.4932, 1.0198],
+            [-1.1311, 0.9696, -0.8489, 1.0295],
+        ]
+    )
+    ones = torch.ones(2, 2, 4, 4)
+    torch.testing.assert_close(RotaryEmbedding(4, 8)(ones), expected.expand_as(ones), rtol=0, atol=1e-4)
+    neighbours = RotaryEmbedding(4, 8, layout="interleaved")(ones)
+    torch.testing.assert_close(neighbours, expected[:, [0, 2, 1, 3]].expand_as(ones), rtol=0, atol=1e-4)
+
+
+@given(
+    st.sampled_from(LAYOUTS), st.sampled_from([2, 4, 6, 16]), st.integers(0, 40), st.sampled_from([10.0, 1e4, 150000.0])
+)
+@settings(max_examples=30, deadline=None)
+def test_it_is_a_rotation_of_each_pair(layout: Layout, head_dim: int, start: int, base: float) -> None:
+    x = torch.randn(2, 3, 7, head_dim, generator=torch.Generator().manual_seed(0))
+    out = RotaryEmbedding(head_dim, 64, base, layout=layout)(x, start)
+    expected = rotated_one_pair_at_a_time(x, start, base, layout)
+    assert (out - expected).abs().max() <= 2e-5  # float32 angles of up to 47 radians
+    torch.testing.assert_close(out.norm(dim=-1), x.norm(dim=-1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_scores_depend_on_the_distance_alone(layout: Layout) -> None:
+    rotary = RotaryEmbedding(16, 512, layout=layout)
+    q, k = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
+
+    def score(query: int, key: int) -> Tensor:
+        return (rotary(q, query) * rotary(k, key)).sum()
+
+    for shift in (1, 17, 300):
+        torch.testing.assert_close(score(9 + shift, 4 + shift), score(9, 4), rtol=0, atol=1e-4)
+    assert (score(9, 4) - score(9, 5)).abs() > 1e-2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_its_gradient(layout: Layout) -> None:
+    rotation = RotaryEmbedding(6, 8, layout=layout).rotation(5, 2)
+    x = torch.randn(2, 2, 5, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: rotate(x, rotation, layout), x)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_a_compiler_sees_is_the_same(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    rotation, x = RotaryEmbedding(6, 8).rotation(5), torch.randn(2, 2, 5, 6)
+    expected = rotate(x, rotation, layout)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(rotate(x, rotation, layout), expected)
+
+
+def test_a_start_position_continues_the_sequence() -> None:
+    rotary = RotaryEmbedding(8, 16)
+    x = torch.randn(2, 2, 12, 8)
+    torch.testing.assert_close(rotary(x[:, :, 5:], 5), rotary(x)[:, :, 5:], rtol=0, atol=0)
+
+
+def test_it_grows_past_its_length() -> None:
+    short, long = RotaryEmbedding(8, 4), RotaryEmbedding(8, 100)
+    x = torch.randn(1, 1, 90, 8)
+    assert torch.equal(short(x, 10), long(x, 10))
+    assert len(short.cos) == 100
+    short(torch.randn(1, 1, 1, 8), 100)
+    assert len(short.cos) == 200  # doubled, so that decoding does not recompute at every step
+
+
+def test_positions_can_be_given_one_by_one() -> None:
+    rotary = RotaryEmbedding(8, 32)
+    cos, sin = rotary.rotation(32)
+    places = torch.tensor([3, 31, 0])
+    at_cos, at_sin = rotary.rotation_at(places)
+    assert torch.equal(at_cos, cos[places])
+    assert torch.equal(at_sin, sin[places])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_tables_stay_in_float32(dtype: torch.dtype) -> None:
+    rotary = RotaryEmbedding(8, 4096)
+    before = rotary.cos.clone()
+    for moved in (rotary.to(dtype), torch.nn.Sequential(rotary).to(dtype)[0], rotary.half(), rotary.bfloat16()):
+        assert moved.cos.dtype == moved.sin.dtype == torch.float32
+        assert torch.equal(moved.cos, before)
+    assert rotary(torch.randn(1, 1, 3, 8, dtype=dtype)).dtype == dtype
+
+
+def test_tables_are_no_part_of_the_state_dict() -> None:
+    assert RotaryEmbedding(8, 16).state_dict() == {}
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.sampled_from(LAYOUTS))
+def test_converted_projections_give_the_same_scores(heads: int, pairs: int, to: Layout) -> None:
+    head_dim, hidden = 2 * pairs, 7
+    other: Layout = LAYOUTS[1 - LAYOUTS.index(to)]
+    draw = torch.Generator().manual_seed(0)
+    wq, wk = (torch.randn(heads * head_dim, hidden, generator=draw) for _ in range(2))
+    bias = torch.randn(heads * head_dim, generator=draw)
+    x = torch.randn(1, 6, hidden, generator=draw)
+
+    def scores(wq: Tensor, wk: Tensor, bias: Tensor, layout: Layout) -> Tensor:
+        rotary = RotaryEmbedding(head_dim, 16, layout=layout)
+        q, k = ((x @ w.T + bias).unflatten(-1, (heads, head_dim)).transpose(1, 2) for w in (wq, wk))
+        return rotary(q) @ rotary(k).transpose(2, 3)
+
+    converted = [convert_rows(weight, heads, to) for weight in (wq, wk, bias)]
+    torch.testing.assert_close(scores(*converted, to), scores(wq, wk, bias, other), rtol=1e-4, atol=1e-4)
+    for weight, there in zip((wq, wk, bias), converted, strict=True):
+        assert torch.equal(convert_rows(there, heads, other), weight)
+
+
+def test_rows_that_are_no_heads_cannot_be_converted() -> None:
+    for rows, heads in ((12, 5), (6, 2), (8, 0)):
+        with pytest.raises(InputError, match=f"{rows} rows for {heads} heads"):
+            convert_rows(torch.zeros(rows, 3), heads, "half-split")
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_rows_cannot_be_converted_to_an_unknown_layout() -> None:
+    with pytest.raises(InputError, match="layout = 'spiral'"):
+        convert_rows(torch.zeros(8, 3), 2, "spiral")
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"factor": 32.0, "original": 4096, "fast": 32.0, "slow": 1.0, "truncate": False, "base": 150000.0},
+        {"factor": 32.0, "original": 4096, "fast": 32.0, "slow": 1.0, "truncate": True, "base": 150000.0},
+        {"factor": 4.0, "original": 2048, "fast": 16.0, "slow": 2.0, "truncate": True, "base": 10000.0},
+        {"factor": 8.0, "original": 64, "fast": 32.0, "slow": 1.0, "truncate": False, "base": 500.0},
+    ],
+)
+def test_yarn_is_hugging_faces(rope: dict[str, Any]) -> None:
+    config = GptOssConfig(
+        head_dim=64,
+        max_position_embeddings=int(rope["factor"] * rope["original"]),
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": rope["base"],
+            "factor": rope["factor"],
+            "original_max_position_embeddings": rope["original"],
+            "beta_fast": rope["fast"],
+            "beta_slow": rope["slow"],
+            "truncate": rope["truncate"],
+        },
+    )
+    frequencies, size = _compute_yarn_parameters(config, torch.device("cpu"))
+    yarn = Yarn(rope["factor"], rope["original"], rope["fast"], rope["slow"], rope["truncate"])
+    plain = 1.0 / rope["base"] ** (torch.arange(0, 64, 2) / 64)
+    torch.testing.assert_close(yarn.frequencies(plain, rope["base"]), frequencies, rtol=1e-6, atol=0)
+    assert yarn.concentration == pytest.approx(size)
+    rotary = RotaryEmbedding(64, 100, rope["base"], yarn=yarn)
+    angles = torch.outer(torch.arange(100.0), frequencies)
+    torch.testing.assert_close(rotary.cos, angles.cos() * size, rtol=0, atol=2e-5)
+    torch.testing.assert_close(rotary.sin, angles.sin() * size, rtol=0, atol=2e-5)
+
+
+def test_yarn_keeps_the_fast_pairs_and_slows_the_slow_ones() -> None:
+    plain = 1.0 / 150000.0 ** (torch.arange(0, 64, 2) / 64)
+    stretched = Yarn().frequencies(plain, 150000.0)
+    assert stretched[0] == plain[0]
+    torch.testing.assert_close(stretched[-1], plain[-1] / 32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"head_dim": 5}, "head_dim = 5"),
+        ({"head_dim": 0}, "head_dim = 0"),
+        ({"head_dim": 4, "max_seq_len": 0}, "max_seq_len = 0"),
+        ({"head_dim": 4, "max_seq_len": 2.5}, "max_seq_len = 2.5"),
+        ({"head_dim": 4, "base": 1.0}, "base = 1.0"),
+        ({"head_dim": 4, "layout": "spiral"}, "layout = 'spiral'"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_embeddings_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        RotaryEmbedding(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"factor": 1.0}, "factor = 1.0"),
+        ({"original_max_seq_len": 0}, "original_max_seq_len = 0"),
+        ({"beta_fast": 1.0, "beta_slow": 2.0}, "beta_fast = 1.0"),
+        ({"beta_slow": 0.0}, "beta_slow = 0.0"),
+    ],
+)
+def test_impossible_yarn_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Yarn(**arguments)
+
+
+def test_bad_calls_are_refused() -> None:
+    rotary = RotaryEmbedding(8, 16)
+    with pytest.raises(InputError, match="start = -1"):
+        rotary(torch.zeros(1, 1, 2, 8), -1)
+    with pytest.raises(InputError, match="length = 0"):
+        rotary.rotation(0)
+    with pytest.raises(InputError, match="x with head_dim 6"):
+        rotary(torch.zeros(1, 1, 2, 6))

@@ -1,0 +1,437 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from glassformer.errors import InputError
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.positions import Yarn
+from glassformer.models.decoder import Decoder, DecoderConfig
+
+BASE = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)
+GPT_OSS = {
+    "num_kv_heads": 2,
+    "window": 6,
+    "windowed_layers": "even",
+    "num_experts": 6,
+    "top_k": 3,
+    "sinks": True,
+    "attention_bias": True,
+    "ff_bias": True,
+    "clamp": Clamp(),
+    "yarn": Yarn(factor=4.0, original_max_seq_len=16),
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "grouped": {"num_kv_heads": 2},
+    "windowed": {"window": 5},
+    "windowed everywhere": {"window": 1, "windowed_layers": "all", "num_kv_heads": 1},
+    "experts": {"num_experts": 8},
+    "sinks": {"sinks": True, "num_kv_heads": 2, "window": 7},
+    "key weights": {"key_weights": True, "num_kv_heads": 2},
+    "tied": {"tied_output": True},
+    "interleaved": {"rope_layout": "interleaved"},
+    "gpt-oss": GPT_OSS,
+}
+
+
+def make(**changes: Any) -> Decoder:
+    """A decoder whose sinks, biases and key weights are not the neutral ones it starts with."""
+    model = Decoder(dataclasses.replace(BASE, **changes)).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("bias", "sinks", "key_weights")):
+                weight.add_(torch.randn_like(weight) / 2)
+    return model
+
+
+def left_padded(lengths: list[int], length: int) -> tuple[Tensor, Tensor]:
+    tokens = torch.randint(BASE.vocab_size, (len(lengths), length))
+    return tokens, torch.arange(length) >= length - torch.tensor(lengths)[:, None]
+
+
+def in_chunks(model: Decoder, tokens: Tensor, chunks: list[int], key_padding: Tensor | None = None) -> Tensor:
+    cache, parts, start = model.new_cache(len(tokens), sum(chunks)), [], 0
+    for new in chunks:
+        piece = slice(start, start + new)
+        real = None if key_padding is None else key_padding[:, piece]
+        parts.append(model(tokens[:, piece], cache=cache, key_padding=real))
+        start += new
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(chunks=st.lists(st.integers(1, 20), min_size=1, max_size=4), seed=st.integers(0, 1000))
+@settings(max_examples=8, deadline=None)
+@torch.no_grad()
+def test_cached_logits_are_the_uncached_ones(form: str, chunks: list[int], seed: int) -> None:
+    torch.manual_seed(seed)
+    model = make(**FORMS[form])
+    chunks = [*chunks[:3], 1, 1]  # a prompt in up to three pieces, then steps
+    tokens = torch.randint(32, (3, sum(chunks)))
+    assert (in_chunks(model, tokens, chunks) - model(tokens)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+@torch.no_grad()
+def test_ragged_batches_are_their_rows_alone(form: str) -> None:
+    """Padded on the left, at once and with a cache, beyond every window."""
+    model = make(**FORMS[form])
+    lengths = [30, 17, 3, 1]
+    tokens, real = left_padded(lengths, 30)
+    at_once = model(tokens, key_padding=real)
+    cached = in_chunks(model, tokens, [20, 4, 1, 1, 4], real)
+    for row, length in enumerate(lengths):
+        alone = model(tokens[row : row + 1, -length:])[0]
+        assert (at_once[row, -length:] - alone).abs().max() <= 1e-5
+        assert (cached[row, -length:] - alone).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+@torch.no_grad()
+def test_padding_is_remembered_by_the_cache(form: str) -> None:
+    """Only the prompt is padded; steps come without a mask."""
+    model = make(**FORMS[form])
+    tokens = torch.randint(32, (2, 20))
+    prompt_real = torch.arange(12) >= 12 - torch.tensor([12, 5])[:, None]
+    cache = model.new_cache(2)
+    model(tokens[:, :12], cache=cache, key_padding=prompt_real)
+    steps = torch.cat([model(tokens[:, i : i + 1], cache=cache) for i in range(12, 20)], dim=1)
+    alone = model(tokens[1:, 7:])[:, 5:]
+    assert (steps[1:] - alone).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@torch.no_grad()
+def test_steps_of_fixed_shape_give_the_same_logits(form: str, padded: bool) -> None:
+    model = make(**FORMS[form])
+    tokens, real = left_padded([20, 9] if padded else [20, 20], 20)
+    whole = model(tokens, key_padding=real)
+    cache = model.new_cache(2, 24)
+    model(tokens[:, :12], cache=cache, key_padding=real[:, :12])
+    all_positions = nn.functional.pad(real, (0, 4), value=True) if padded else None
+    for position in range(12, 20):
+        logits = model.step(tokens[:, position : position + 1], torch.tensor([position]), cache, all_positions)
+        assert (logits - whole[:, position]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_later_token_changes_no_earlier_logit(form: str) -> None:
+    model = make(**FORMS[form])
+    tokens = torch.randint(32, (2, 20))
+    for changed_at in (1, 8, 19):
+        other = tokens.clone()
+        other[:, changed_at] = (other[:, changed_at] + 1) % 32
+        before, after = model(tokens), model(other)
+        assert torch.allclose(before[:, :changed_at], after[:, :changed_at], rtol=0, atol=1e-6)
+        assert (before[:, changed_at] - after[:, changed_at]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("windowed_layers", "reach"), [("all", 2 * 3), ("odd", None), ("even", None)])
+def test_windows_limit_how_far_a_token_reaches(windowed_layers: str, reach: int | None) -> None:
+    """Two layers of window 4 see 2 * 3 positions back; a single full layer sees everything."""
+    model = make(num_layers=2, window=4, windowed_layers=windowed_layers)
+    tokens = torch.randint(32, (1, 20))
+    other = tokens.clone()
+    other[:, 5] = (other[:, 5] + 1) % 32
+    changed = ((model(tokens) - model(other)).abs().amax(-1) > 1e-6)[0]
+    last = 19 if reach is None else 5 + reach
+    assert changed.tolist() == [5 <= position <= last for position in range(20)]
+
+
+def test_a_layer_has_its_window() -> None:
+    config = dataclasses.replace(BASE, window=7)
+    assert [config.layer_window(i) for i in range(4)] == [None, 7, None, 7]
+    even = dataclasses.replace(config, windowed_layers="even")
+    assert [even.layer_window(i) for i in range(4)] == [7, None, 7, None]
+    assert [dataclasses.replace(config, windowed_layers="all").layer_window(i) for i in range(4)] == [7] * 4
+    assert [BASE.layer_window(i) for i in range(4)] == [None] * 4
+    caches = Decoder(config).new_cache(2, 20).layers
+    assert [cache.keys.shape[2] for cache in caches] == [20, 7, 20, 7]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_parameter_gets_a_gradient(form: str) -> None:
+    model = make(**FORMS[form]).train()
+    model(torch.randint(32, (4, 30))).logsumexp(-1).sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+        assert (weight.grad != 0).any() or name.endswith("key.bias"), name  # a key bias shifts all scores alike
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_bfloat16_runs_and_is_near(form: str) -> None:
+    model = make(**FORMS[form])
+    tokens = torch.randint(32, (2, 20))
+    exact = model(tokens)
+    low = model.bfloat16()(tokens)
+    assert low.dtype == torch.bfloat16
+    assert (low.float() - exact).abs().mean() < 0.1 * exact.std()
+
+
+def test_under_autocast_it_is_near() -> None:
+    model = make(**GPT_OSS)
+    tokens = torch.randint(32, (2, 20))
+    exact = model(tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = model(tokens)
+        cached = in_chunks(model, tokens, [10, 1, 9])
+    assert (low.float() - exact).abs().mean() < 0.1 * exact.std()
+    assert (cached.float() - exact).abs().mean() < 0.1 * exact.std()
+
+
+@torch.no_grad()
+def test_a_single_text_under_autocast() -> None:
+    model = make(**GPT_OSS)
+    tokens = torch.randint(32, (1, 12))
+    exact = model(tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = in_chunks(model, tokens, [9, 1, 1, 1])
+    assert (low.float() - exact).abs().mean() < 0.1 * exact.std()
+
+
+def test_int32_tokens_are_tokens() -> None:
+    tokens = torch.randint(32, (2, 20))
+    model = make()
+    assert torch.equal(model(tokens.int()), model(tokens))
+
+
+def test_the_hidden_state_is_what_the_output_reads() -> None:
+    model = make()
+    tokens = torch.randint(32, (2, 20))
+    assert torch.equal(model.output(model.hidden(tokens)), model(tokens))
+
+
+def test_longer_than_the_first_rotary_table() -> None:
+    model = make(num_layers=1, max_seq_len=5000)
+    tokens = torch.randint(32, (1, 4200))
+    cache = model.new_cache(1)
+    with torch.no_grad():
+        model(tokens[:, :4190], cache=cache)
+        tail = model(tokens[:, 4190:], cache=cache)
+        assert (tail - model(tokens)[:, 4190:]).abs().max() <= 1e-5
+
+
+# Configuration
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_configuration_survives_json(form: str) -> None:
+    config = dataclasses.replace(BASE, dropout=0.125, balance_experts=True, norm_eps=1e-6, **FORMS[form])
+    text = config.to_json()
+    assert isinstance(json.loads(text), dict)
+    assert DecoderConfig.from_json(text) == config
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_json_that_is_no_configuration_is_refused() -> None:
+    fields = json.loads(BASE.to_json())
+    without = {name: value for name, value in fields.items() if name != "ff_dim"}
+    for text, message in [
+        ("{", "fault"),
+        ("[]", "fault"),
+        (json.dumps(fields | {"width": 3}), "width"),
+        (json.dumps(without), "ff_dim"),
+        (json.dumps(fields | {"clamp": {"height": 1}}), "height"),
+        (json.dumps(fields | {"yarn": 4}), "fault"),
+        (json.dumps(fields | {"num_heads": 0}), "num_heads = 0"),
+        (json.dumps(fields | {"num_heads": "4"}), "num_heads = '4'"),
+        (json.dumps(fields | {"window": "4"}), "fault|window"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            DecoderConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *(
+            ({name: size}, f"{name} = {size}; expected a whole number of at least 1")
+            for name in ("vocab_size", "num_layers", "hidden_dim", "ff_dim", "num_heads", "head_dim", "max_seq_len")
+            for size in (0, -1, 2.5, True)
+        ),
+        ({"head_dim": 7}, "head_dim = 7; expected an even number"),
+        ({"num_kv_heads": 3}, "num_kv_heads = 3 with num_heads = 4; expected a divisor of num_heads"),
+        ({"num_kv_heads": 8}, "num_kv_heads = 8"),
+        ({"num_kv_heads": 0}, "num_kv_heads = 0"),
+        ({"num_kv_heads": 2.0}, r"num_kv_heads = 2\.0"),
+        ({"window": 0}, "window = 0"),
+        ({"window": 2.5}, r"window = 2\.5"),
+        ({"windowed_layers": "third"}, "windowed_layers = 'third'"),
+        ({"num_experts": 0}, "num_experts = 0"),
+        ({"num_experts": 4, "top_k": 5}, "top_k = 5 with num_experts = 4; expected top_k <= num_experts"),
+        ({"num_experts": 4, "top_k": 0}, "top_k = 0"),
+        ({"dropout": 1.0}, r"dropout = 1\.0"),
+        ({"dropout": -0.5}, r"dropout = -0\.5"),
+        ({"norm_eps": 0.0}, r"norm_eps = 0\.0"),
+        ({"rope_base": 0.5}, r"base = 0\.5"),
+        ({"rope_layout": "spiral"}, "layout = 'spiral'"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_configurations_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(BASE, **change)
+
+
+# Initialisation and parameters
+
+
+@pytest.mark.parametrize("form", ["dense", "gpt-oss", "key weights"])
+def test_the_initialisation_is_the_documented_one(form: str) -> None:
+    sizes = {"vocab_size": 300, "hidden_dim": 128, "ff_dim": 200, "head_dim": 32, "num_layers": 3}
+    model = Decoder(dataclasses.replace(BASE, **sizes, **FORMS[form]))
+    for name, weight in model.named_parameters():
+        if name.endswith(("bias", "sinks")):
+            assert (weight == 0).all(), name
+        elif name.endswith(("norm.weight", "key_weights")):
+            assert (weight == 1).all(), name
+        else:
+            std = weight.shape[-1] ** -0.5
+            if name == "embedding.weight":
+                std = Decoder.EMBEDDING_STD
+            elif "attention.output" in name or "ffn.down" in name:
+                std *= (2 * 3) ** -0.5
+            spread = 5 / math.sqrt(2 * weight.numel())
+            assert weight.std().item() == pytest.approx(std, rel=spread), name
+            assert abs(weight.mean().item()) < 5 * std / math.sqrt(weight.numel()), name
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_new_model_predicts_nearly_evenly(tied: bool) -> None:
+    """The loss of a new model is near ln(vocab_size): its logits have a size of about one."""
+    model = Decoder(dataclasses.replace(BASE, hidden_dim=256, vocab_size=512, num_experts=4, tied_output=tied))
+    logits = model(torch.randint(512, (4, 50)))
+    assert 0.5 < logits.std() < 1.5
+
+
+def test_initialisation_follows_the_seed() -> None:
+    states = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        states.append(Decoder(dataclasses.replace(BASE, **GPT_OSS)).state_dict())
+    for name, weight in states[0].items():
+        assert torch.equal(weight, states[1][name]), name
+
+
+def test_rotary_tables_are_no_part_of_the_state_dict() -> None:
+    names = Decoder(dataclasses.replace(BASE, **GPT_OSS)).state_dict()
+    assert not [name for name in names if "rotary" in name or "load" in name]
+    assert set(names) == {name for name, _ in Decoder(dataclasses.replace(BASE, **GPT_OSS)).named_parameters()}
+
+
+def test_a_state_dict_moves_a_model() -> None:
+    model, other = make(**GPT_OSS), Decoder(dataclasses.replace(BASE, **GPT_OSS)).eval()
+    other.load_state_dict(model.state_dict())
+    tokens = torch.randint(32, (2, 20))
+    assert torch.equal(model(tokens), other(tokens))
+
+
+def test_tied_weights_are_one() -> None:
+    model = make(tied_output=True)
+    assert model.output.weight is model.embedding.weight
+    assert "output.weight" not in dict(model.named_parameters())
+    model.reset_parameters()
+    assert model.output.weight is model.embedding.weight
+    assert model.embedding.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
+    other = Decoder(model.config)
+    other.load_state_dict(model.state_dict())
+    assert other.output.weight is other.embedding.weight
+    assert Decoder(BASE).output.weight is not Decoder(BASE).embedding.weight
+
+
+# Calls that cannot be
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.zeros(3, dtype=torch.long), r"tokens of shape \[3\]; expected \[batch, position\]"),
+        (torch.zeros(2, 3, 4, dtype=torch.long), r"tokens of shape \[2, 3, 4\]"),
+        (torch.zeros(2, 0, dtype=torch.long), r"tokens of shape \[2, 0\].*start an empty text with a token"),
+        (torch.zeros(0, 3, dtype=torch.long), r"tokens of shape \[0, 3\]"),
+        (torch.zeros(2, 3), r"tokens of dtype torch\.float32; expected int64 or int32"),
+        (torch.zeros(2, 3, dtype=torch.bool), r"tokens of dtype torch\.bool"),
+        (torch.zeros(2, 3, dtype=torch.uint8), r"tokens of dtype torch\.uint8"),
+        (torch.tensor([[1, 32]]), r"tokens from 1 to 32; expected tokens in \[0, 32\)"),
+        (torch.tensor([[-1, 5]]), r"tokens from -1 to 5; expected tokens in \[0, 32\)"),
+        (torch.zeros(1, 65, dtype=torch.long), "65 positions; expected at most max_seq_len = 64"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_tokens_are_refused(tokens: Tensor, message: str) -> None:
+    model = make()
+    for door in (model, model.hidden):
+        with pytest.raises(InputError, match=message):
+            door(tokens)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_padding_is_refused() -> None:
+    tokens = torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(
+        InputError, match=r"key_padding of shape \[2, 4\].* expected .* the shape of the tokens, \[2, 3\]"
+    ):
+        make()(tokens, key_padding=torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(InputError, match=r"key_padding of .* dtype torch\.int64"):
+        make()(tokens, key_padding=torch.ones(2, 3, dtype=torch.long))
+    model = make()
+    with pytest.raises(InputError, match=r"key_padding of .* dtype torch\.int64"):
+        model(tokens, key_padding=torch.ones(2, 3, dtype=torch.long), cache=model.new_cache(2))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_a_refused_call_leaves_the_cache_as_it_was(padded: bool) -> None:
+    """Too many tokens, another batch, tokens outside the vocabulary: refused, and the text can go on."""
+    model = make()
+    tokens, real = left_padded([6, 3], 8)
+    cache = model.new_cache(2, 8)
+
+    def call(tokens: Tensor, real: Tensor) -> Tensor:
+        return model(tokens, cache=cache, key_padding=real if padded else None)
+
+    call(tokens[:, :5], real[:, :5])
+    all_real = torch.ones(3, 5, dtype=torch.bool)
+    with pytest.raises(InputError, match=r"4 new positions on top of 5|9 positions"):
+        call(tokens[:, :4], all_real[:2, :4])
+    with pytest.raises(InputError, match="got 3 texts; expected 2, as the cache was made for"):
+        call(torch.zeros(3, 1, dtype=torch.long), all_real[:, :1])
+    with pytest.raises(InputError, match="tokens from 99 to 99"):
+        call(torch.full((2, 1), 99), all_real[:2, :1])
+    rest = call(tokens[:, 5:], real[:, 5:])
+    whole = model(tokens, key_padding=real if padded else None)[:, 5:]
+    assert (rest - whole).abs().max() <= 1e-5
+
+
+def test_a_cache_beyond_the_model_is_refused() -> None:
+    with pytest.raises(InputError, match="max_seq_len = 65; expected at most the model's 64"):
+        make().new_cache(2, 65)
+    with pytest.raises(InputError, match="batch = 0"):
+        make().new_cache(0)
+
+
+def test_the_balance_loss() -> None:
+    model = make(num_experts=4, balance_experts=True).train()
+    with pytest.raises(InputError, match="no balance loss"):
+        model.balance_loss()
+    model(torch.randint(32, (4, 30)))
+    losses = [block.ffn.balance_loss for block in model.layers]
+    torch.testing.assert_close(model.balance_loss(), torch.stack(losses).mean())
+    assert 0.9 < model.balance_loss().item() < 2.5
+    model.balance_loss().backward()
+    assert all((block.ffn.router.score.weight.grad != 0).any() for block in model.layers)
+    for other in (make(num_experts=4), make(balance_experts=True)):
+        other.train()(torch.randint(32, (1, 5)))
+        with pytest.raises(InputError, match="Set balance_experts"):
+            other.balance_loss()
