@@ -17,7 +17,7 @@ from glassformer.checkpoints.mixtral import decoder_from_mixtral
 from glassformer.generation import generate
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
-from glassformer.models.decoder import Decoder, DecoderConfig
+from glassformer.models import Decoder, DecoderConfig
 
 VOCAB, MAX_SEQ_LEN, WINDOW = 512, 4096, 128
 SIZES = {

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.positions import Yarn
+from glassformer.models.decoder_config import DecoderConfig
+
+BASE = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)
+
+
+def test_a_layer_has_its_window() -> None:
+    config = dataclasses.replace(BASE, window=7)
+    assert [config.layer_window(i) for i in range(4)] == [None, 7, None, 7]
+    even = dataclasses.replace(config, windowed_layers="even")
+    assert [even.layer_window(i) for i in range(4)] == [7, None, 7, None]
+    assert [dataclasses.replace(config, windowed_layers="all").layer_window(i) for i in range(4)] == [7] * 4
+    assert [BASE.layer_window(i) for i in range(4)] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "form", [{}, {"clamp": Clamp(), "window": 6}, {"yarn": Yarn(factor=4.0, original_max_seq_len=16)}]
+)
+def test_a_configuration_survives_json(form: dict[str, Any]) -> None:
+    config = dataclasses.replace(BASE, dropout=0.125, balance_experts=True, norm_eps=1e-6, **form)
+    text = config.to_json()
+    assert isinstance(json.loads(text), dict)
+    assert DecoderConfig.from_json(text) == config
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_json_that_is_no_configuration_is_refused() -> None:
+    fields = json.loads(BASE.to_json())
+    without = {name: value for name, value in fields.items() if name != "ff_dim"}
+    for text, message in [
+        ("{", "fault"),
+        ("[]", "fault"),
+        (json.dumps(fields | {"width": 3}), "width"),
+        (json.dumps(without), "ff_dim"),
+        (json.dumps(fields | {"clamp": {"height": 1}}), "height"),
+        (json.dumps(fields | {"yarn": 4}), "fault"),
+        (json.dumps(fields | {"num_heads": 0}), "num_heads = 0"),
+        (json.dumps(fields | {"num_heads": "4"}), "num_heads = '4'"),
+        (json.dumps(fields | {"window": "4"}), "fault|window"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            DecoderConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *(
+            ({name: size}, f"{name} = {size}; expected a whole number of at least 1")
+            for name in ("vocab_size", "num_layers", "hidden_dim", "ff_dim", "num_heads", "head_dim", "max_seq_len")
+            for size in (0, -1, 2.5, True)
+        ),
+        ({"head_dim": 7}, "head_dim = 7; expected an even number"),
+        ({"num_kv_heads": 3}, "num_kv_heads = 3 with num_heads = 4; expected a divisor of num_heads"),
+        ({"num_kv_heads": 8}, "num_kv_heads = 8"),
+        ({"num_kv_heads": 0}, "num_kv_heads = 0"),
+        ({"num_kv_heads": 2.0}, r"num_kv_heads = 2\.0"),
+        ({"window": 0}, "window = 0"),
+        ({"window": 2.5}, r"window = 2\.5"),
+        ({"windowed_layers": "third"}, "windowed_layers = 'third'"),
+        ({"num_experts": 0}, "num_experts = 0"),
+        ({"num_experts": 4, "top_k": 5}, "top_k = 5 with num_experts = 4; expected top_k <= num_experts"),
+        ({"num_experts": 4, "top_k": 0}, "top_k = 0"),
+        ({"dropout": 1.0}, r"dropout = 1\.0"),
+        ({"dropout": -0.5}, r"dropout = -0\.5"),
+        ({"norm_eps": 0.0}, r"norm_eps = 0\.0"),
+        ({"rope_base": 0.5}, r"base = 0\.5"),
+        ({"rope_layout": "spiral"}, "layout = 'spiral'"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_configurations_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(BASE, **change)
