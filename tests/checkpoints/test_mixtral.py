@@ -18,7 +18,7 @@ from glassformer.checkpoints.mixtral import decoder_from_mixtral, mixtral_from_d
 from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
-from glassformer.models.decoder import Decoder, DecoderConfig
+from glassformer.models import Decoder, DecoderConfig
 
 # The form of the real thing, small: grouped heads, eight experts of which two are chosen.
 FORM = DecoderConfig(

@@ -3,7 +3,7 @@ import torch
 
 from glassformer.errors import InputError
 from glassformer.generation import SamplingRule, generate, stream
-from glassformer.models.decoder import Decoder, DecoderConfig
+from glassformer.models import Decoder, DecoderConfig
 
 SIZES = {"vocab_size": 61, "num_layers": 3, "hidden_dim": 32, "ff_dim": 48, "num_heads": 4, "head_dim": 8}
 VARIANTS = {

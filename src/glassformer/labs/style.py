@@ -1,0 +1,113 @@
+"""How the labs' figures look and are saved: series differ in a colour-blind-safe colour, in dashes and in marker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from glassformer.errors import require
+
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+"""Source: Okabe and Ito 2008, "Color Universal Design"; its yellow is left out, as it fades on white."""
+
+LINES: tuple[dict[str, Any], ...] = (
+    {"color": BLUE, "linestyle": "-", "marker": "o"},
+    {"color": RED, "linestyle": (0, (5, 1.5)), "marker": "s"},
+    {"color": GREEN, "linestyle": (0, (1, 1)), "marker": "^"},
+    {"color": ORANGE, "linestyle": "-.", "marker": "D"},
+    {"color": PURPLE, "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
+    {"color": SKY, "linestyle": (0, (8, 2)), "marker": "P"},
+)
+"""One way to draw for each series; they differ in colour, in dashes and in marker."""
+
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")
+"""One filling for each series of bars, beside its colour."""
+
+_STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "figure.dpi": 100,
+    "figure.facecolor": "white",
+    "font.size": 10,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "savefig.dpi": 150,
+    # Text stays text, and the file is the same for the same figure.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "glassformer",
+}
+
+
+in_style = matplotlib.rc_context(_STYLE)
+"""Decorates a function that draws: what it makes is in the labs' style, whatever the caller's settings are."""
+
+
+def new_figure(
+    width: float | int, height: float | int, rows: int = 1, columns: int = 1, **subplots: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure of ``width`` x ``height`` inches and its axes row by row; call it :data:`in_style`.
+
+    Further arguments are those of ``matplotlib.figure.Figure.subplots``.
+
+    Raises:
+        InputError: A size that is not above 0.
+    """
+    require(min(width, height) > 0, f"a figure of {width} x {height} inches", "both above 0", "Pass inches.")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(np.ravel(figure.subplots(rows, columns, squeeze=False, **subplots)))
+
+
+@in_style
+def save_figure(figure: Figure, directory: Path, name: str) -> list[Path]:
+    """Write ``directory / name`` as PNG (150 dots an inch) and as SVG; the same figure gives the same files.
+
+    Raises:
+        InputError: ``name`` is a path or has a suffix.
+    """
+    require(
+        name == Path(name).stem, f"name = {name!r}", "a plain name without directory or suffix", "Pass 'losses', say."
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = [directory / f"{name}.{suffix}" for suffix in ("png", "svg")]
+    for path, metadata in zip(paths, ({"Software": None}, {"Date": None}), strict=True):
+        figure.savefig(path, metadata=metadata)
+    return paths
+
+
+def line(series: int, points: int) -> dict[str, Any]:
+    """How to draw the line of number ``series`` with ``points`` points: about ten of them get the marker."""
+    # Offsets keep the markers of lines that lie on one another apart.
+    every, place = max(1, points // 10), series % len(LINES)
+    return {**LINES[place], "markevery": (place * every // len(LINES), every)}
+
+
+def annotate_cells(axes: Axes, values: Sequence[Sequence[float]], largest: float) -> None:
+    """Write each value of a heat map into its cell, in white on dark cells; ``largest`` is the darkest."""
+    for row, cells in enumerate(values):
+        for column, value in enumerate(cells):
+            colour = "white" if value > 0.55 * largest else "black"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=9)

@@ -1,0 +1,69 @@
+"""The labs' style: series can be told apart without colour, and files do not depend on who draws when."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from glassformer.errors import InputError
+from glassformer.labs import style
+
+
+@style.in_style
+def drawing() -> Figure:
+    figure, (left, right) = style.new_figure(6, 3, columns=2)
+    left.plot([1, 2, 3], **style.line(0, 3))
+    right.imshow([[0.1, 0.9]], cmap="Greys", vmin=0, vmax=1)
+    style.annotate_cells(right, [[0.1, 0.9]], 1.0)
+    left.set_title("a title")
+    return figure
+
+
+def test_series_differ_in_colour_dashes_and_marker() -> None:
+    for part in ("color", "linestyle", "marker"):
+        values = [line[part] for line in style.LINES]
+        assert len(set(values)) == len(values)
+    assert len(set(style.HATCHES)) == len(style.HATCHES)
+
+
+def test_neighbouring_series_differ_in_grey() -> None:
+    grey = [float(np.dot(to_rgb(line["color"]), (0.299, 0.587, 0.114))) for line in style.LINES]
+    assert min(abs(a - b) for a, b in pairwise(grey)) > 0.02
+
+
+@pytest.mark.parametrize("points", [1, 9, 64, 1000])
+def test_every_line_gets_some_markers(points: int) -> None:
+    for series in range(8):
+        start, every = style.line(series, points)["markevery"]
+        marked = len(range(points)[start::every])
+        assert 1 <= marked <= 20
+
+
+def test_png_and_svg_are_written_the_same_each_time_whatever_the_callers_settings(tmp_path: Path) -> None:
+    first = [path.read_bytes() for path in style.save_figure(drawing(), tmp_path / "a", "one")]
+    with matplotlib.rc_context({"axes.grid": False, "font.size": 20, "savefig.dpi": 30}):
+        paths = style.save_figure(drawing(), tmp_path / "b", "one")
+    assert [path.name for path in paths] == ["one.png", "one.svg"]
+    assert [path.read_bytes() for path in paths] == first
+    assert imread(paths[0]).shape[:2] == (450, 900)
+    assert "a title" in paths[1].read_text(encoding="utf-8")
+
+
+def test_cells_are_labelled_in_the_colour_that_shows() -> None:
+    texts = {text.get_text(): text.get_color() for text in drawing().axes[1].texts}
+    assert texts == {"0.10": "black", "0.90": "white"}
+
+
+def test_bad_sizes_and_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="0 x 3"):
+        style.new_figure(0, 3)
+    for name in ("a/b", "one.png"):
+        with pytest.raises(InputError, match="plain name"):
+            style.save_figure(drawing(), tmp_path, name)
