@@ -24,10 +24,11 @@ _COURSE = TrainingConfig(
     steps=COURSE_STEPS,
     batch_size=128,
     optimizer="muon",
-    learning_rate=5e-3,
+    learning_rate=1e-2,
     muon_learning_rate=0.02,
-    weight_decay=0.01,
-    warmup_steps=30,
+    weight_decay=0.0,
+    betas=(0.9, 0.98),
+    warmup_steps=50,
     eval_every=79,
     checkpoint_every=158,
     keep_checkpoints=1,
@@ -35,7 +36,7 @@ _COURSE = TrainingConfig(
 
 RECIPES: dict[str, TrainingConfig] = {
     "course": _COURSE,
-    "long": dataclasses.replace(_COURSE, steps=4000, warmup_steps=100, eval_every=250, checkpoint_every=500),
+    "long": dataclasses.replace(_COURSE, steps=7000, warmup_steps=100, eval_every=500, checkpoint_every=500),
     "quick": dataclasses.replace(_COURSE, steps=800, batch_size=16, eval_every=200, checkpoint_every=200),
 }
 """How each model is trained. The one place where the lab's training is decided."""
