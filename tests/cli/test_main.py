@@ -49,7 +49,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("labb", "'lab'"), ("lba", "'lab'"), ("--verson", "'--version'"), ("--hlep", "'--help'")]
+    ("wrong", "right"),
+    [
+        ("labb", "'lab'"),
+        ("trian", "'train'"),
+        ("generation", "'generate'"),
+        ("--verson", "'--version'"),
+        ("--hlep", "'--help'"),
+    ],
 )
 def test_a_misspelt_word_gets_the_right_one(wrong: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([wrong]) == 2
@@ -61,7 +68,8 @@ def test_a_misspelt_word_gets_the_right_one(wrong: str, right: str, capsys: pyte
 
 def test_a_word_unlike_any_command_gets_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["xyzzy"]) == 2
-    assert all(name in capsys.readouterr().err for name in cli.COMMANDS)
+    shown = capsys.readouterr().err
+    assert all(name in shown for name in cli.COMMANDS)
 
 
 def test_a_command_gets_the_rest_and_its_status_is_ours(command: Callable[..., None]) -> None:
@@ -106,7 +114,42 @@ def test_an_interruption_is_one_line_and_status_130(
     assert capsys.readouterr().err == "glassformer: interrupted\n"
 
 
-@pytest.mark.parametrize(("function", "kind"), [(refuse, InputError), (interrupt, KeyboardInterrupt)])
+def fill_the_disk(arguments: list[str], prog: str) -> int:
+    """A command that finds no space."""
+    raise OSError(28, "No space left on device", "runs/x")
+
+
+def test_a_failure_of_the_system_is_one_line_and_status_1(
+    command: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+    command(fill_the_disk)
+    assert cli.main(["probe"]) == 1
+    assert capsys.readouterr().err == "glassformer: error: [Errno 28] No space left on device: 'runs/x'\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    script = """if True:
+        import sys, types
+        from glassformer.cli import main as cli
+        def talk(arguments, prog):
+            while True:
+                print("word", flush=True)
+        sys.modules["probe"] = types.SimpleNamespace(main=talk)
+        cli.COMMANDS["probe"] = cli.Command("probe", "talk")
+        sys.exit(cli.main(["probe"]))
+    """
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"word\n"
+    process.stdout.close()
+    complaints = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(timeout=60), complaints) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"), [(refuse, InputError), (interrupt, KeyboardInterrupt), (fill_the_disk, OSError)]
+)
 def test_debug_lets_the_error_through(
     function: Callable[..., int],
     kind: type[BaseException],
@@ -121,7 +164,7 @@ def test_debug_lets_the_error_through(
     with pytest.raises(kind):
         cli.main(["probe"])
     monkeypatch.setenv(cli.DEBUG_VARIABLE, "0")
-    assert cli.main(["probe"]) in (2, 130)
+    assert cli.main(["probe"]) in (1, 2, 130)
 
 
 def test_help_answers_without_loading_torch() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.positions import convert_rows
-from glassformer.models.decoder import Decoder, DecoderConfig
+from glassformer.models import Decoder, DecoderConfig
 
 # Hugging Face leaves out of config.json what has its default value.
 _DEFAULTS: dict[str, Any] = {

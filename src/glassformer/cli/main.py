@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from glassformer import __version__
 from glassformer.errors import InputError
 
+EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "GLASSFORMER_DEBUG"
@@ -32,6 +33,8 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "lab": Command("glassformer.cli.lab", "run a lab from start to end and write its report"),
+    "train": Command("glassformer.cli.train", "train a decoder on a text file or on the recurrence"),
+    "generate": Command("glassformer.cli.generate", "continue a prompt with a trained decoder"),
 }
 
 
@@ -86,9 +89,9 @@ def run(arguments: Sequence[str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: run ``arguments`` (by default the process's own) and return the exit status.
 
-    Status 0 is success, 2 an argument that cannot be used (one line on standard error says why), 130 an interruption
-    from the keyboard. ``--debug`` as the first argument, or ``GLASSFORMER_DEBUG=1``, lets errors through with their
-    traceback.
+    Status 0 is success, 1 a failure of the system (no space, no permission) or of the command, 2 an argument that
+    cannot be used, 130 an interruption from the keyboard; one line on standard error says why. ``--debug`` as the first
+    argument, or ``GLASSFORMER_DEBUG=1``, lets errors through with their traceback.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
@@ -101,6 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"glassformer: error: {error}", file=sys.stderr)
         return EXIT_INPUT
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does; Python would complain again when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except OSError as error:
+        if debug:
+            raise
+        print(f"glassformer: error: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         if debug:
             raise

@@ -3,6 +3,7 @@
 from glassformer.training.checkpoint import load_weights, save_weights
 from glassformer.training.config import TrainingConfig
 from glassformer.training.loop import TrainingResult, train
+from glassformer.training.next_token import NextTokenTask
 from glassformer.training.stepper import DivergedError
 from glassformer.training.task import Batch, EpochBatches, Task, mix_seed
 
@@ -10,6 +11,7 @@ __all__ = [
     "Batch",
     "DivergedError",
     "EpochBatches",
+    "NextTokenTask",
     "Task",
     "TrainingConfig",
     "TrainingResult",

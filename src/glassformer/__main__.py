@@ -1,0 +1,10 @@
+"""``python -m glassformer``: the command line for launchers that start modules, as ``accelerate launch -m`` does."""
+
+from __future__ import annotations
+
+import sys
+
+from glassformer.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

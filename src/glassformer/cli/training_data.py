@@ -1,0 +1,151 @@
+"""What ``glassformer train`` can learn from: any text, byte by byte, or the recurrence."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from glassformer.data.bayes import optimal_accuracy
+from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
+from glassformer.errors import InputError, require, require_positive
+from glassformer.training.task import Batch, mix_seed
+
+RECURRENCE = "recurrence"
+BYTES = 256
+
+_TEXT_SEQ_LEN = 256
+_EVALUATION_SEQUENCES = 256
+_HELD_OUT_RECURRENCES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """Sequences to learn from, sequences to measure on, and what they are.
+
+    Args:
+        vocab_size: Number of different tokens.
+        seq_len: Tokens that a model reads of each sequence; it holds one more, the last to predict.
+        batches: ``batches(step, size)`` gives ``{"tokens": [size, seq_len + 1]}``, a function of both and of a seed.
+        evaluation: Sequences that training never sees.
+        metric: By which of the two a model is judged.
+        description: What a run keeps about its data, as JSON values.
+        summary: The same for people, in one line.
+        optimal_accuracy: The best that any model can expect on ``evaluation``, in [0, 1]; None where nobody knows.
+    """
+
+    vocab_size: int
+    seq_len: int
+    batches: Callable[[int, int], Batch]
+    evaluation: Int64[Tensor, "example position"]
+    metric: Literal["loss", "accuracy"]
+    description: dict[str, Any]
+    summary: str
+    optimal_accuracy: float | None = None
+
+
+def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
+    """The data that ``name`` stands for: "recurrence", or the path of a text file.
+
+    Args:
+        name: A file of this name is found with ``./recurrence``.
+        seq_len: Tokens a model reads of each sequence; None for 256 of a text, 64 of the recurrence.
+        seed: Seed of which sequences come when.
+
+    Raises:
+        InputError: No such file, or one too short; ``seq_len`` below 1.
+    """
+    if seq_len is not None:
+        require_positive(seq_len=seq_len)
+    if name == RECURRENCE:
+        config = RecurrenceConfig() if seq_len is None else RecurrenceConfig(seq_len=seq_len)
+        return recurrence_data(config, seed)
+    return text_data(Path(name), seq_len or _TEXT_SEQ_LEN, seed)
+
+
+def recurrence_data(config: RecurrenceConfig, seed: int) -> TrainingData:
+    """New sequences of the recurrence at every step; 1,000 sequences and their generators are kept for evaluation."""
+    held_out = make_split(config, num_train=1, num_test=_HELD_OUT_RECURRENCES, seed=seed).test
+
+    def batches(step: int, size: int) -> Batch:
+        return {"tokens": fresh_batch(config, size, seed=seed, step=step, excluded=held_out.generators).tokens}
+
+    return TrainingData(
+        vocab_size=config.vocab_size,
+        seq_len=config.seq_len,
+        batches=batches,
+        evaluation=held_out.tokens,
+        metric="accuracy",
+        description={"kind": RECURRENCE, **asdict(config)},
+        summary=f"the recurrence modulo {config.vocab_size}, new sequences of {config.seq_len} tokens at every step; "
+        f"{_HELD_OUT_RECURRENCES:,} of held-out generators for evaluation",
+        optimal_accuracy=float(optimal_accuracy(held_out.tokens, config).expected.mean()),
+    )
+
+
+def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
+    """The bytes of a file as tokens: random crops of its first nine tenths; the last tenth is for evaluation.
+
+    Evaluation runs over the last tenth from end to end, or over 256 sequences spread evenly in it if it holds more.
+
+    Raises:
+        InputError: A file that cannot be read, or whose last tenth is shorter than one sequence.
+    """
+    content = _read(path)
+    text = torch.from_numpy(content)
+    held_out = len(text) // 10
+    learned = len(text) - held_out
+    require(
+        held_out > seq_len,
+        f"{path} of {len(text):,} bytes with sequences of {seq_len} + 1",
+        f"at least {10 * (seq_len + 1):,} bytes, so that the last tenth, held out for evaluation, holds a sequence",
+        "Give a longer text, or shorter sequences with --seq-len.",
+    )
+
+    def batches(step: int, size: int) -> Batch:
+        generator = torch.Generator().manual_seed(mix_seed(seed, step))
+        starts = torch.randint(learned - seq_len, (size,), generator=generator)
+        return {"tokens": _crops(text, starts, seq_len)}
+
+    count = held_out // (seq_len + 1)
+    spread = torch.linspace(0, count - 1, min(count, _EVALUATION_SEQUENCES), dtype=torch.float64).round().long()
+    return TrainingData(
+        vocab_size=BYTES,
+        seq_len=seq_len,
+        batches=batches,
+        evaluation=_crops(text, learned + spread * (seq_len + 1), seq_len),
+        metric="loss",
+        description={
+            "kind": "text",
+            "path": str(path.resolve()),
+            "bytes": len(text),
+            "sha256": hashlib.sha256(content.data).hexdigest(),
+            "seq_len": seq_len,
+        },
+        summary=f"{path}, {learned:,} bytes to learn from in random crops of {seq_len}, "
+        f"{held_out:,} held out for evaluation",
+    )
+
+
+def _crops(
+    text: UInt8[Tensor, " byte"], starts: Int64[Tensor, " example"], seq_len: int
+) -> Int64[Tensor, "example position"]:
+    return text[starts[:, None] + torch.arange(seq_len + 1)].long()
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        return np.fromfile(path, dtype=np.uint8)
+    except OSError as error:
+        raise InputError(
+            f"--data {path}, which cannot be read ({error.strerror})",
+            f"'{RECURRENCE}', or the path of a text file",
+            "Mend the path.",
+        ) from error

@@ -1,0 +1,129 @@
+"""Predicting every next token: the task of all decoders, for sequences from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from glassformer.errors import require, require_positive
+from glassformer.models.decoder import Decoder
+from glassformer.training.checkpoint import plain_model
+from glassformer.training.task import Batch
+
+
+class NextTokenTask:
+    """Predicting each token of a sequence from those before it; a task for :func:`glassformer.training.train`.
+
+        loss = mean over positions of -log p(token t+1 | tokens 0 ... t)  +  balance_weight · balance_loss
+
+    The second part is the model's load-balancing loss. It is computed for each share of a batch by itself, so with it
+    the gradient depends a little on how many processes and micro-batches a batch is split into.
+
+    Args:
+        batches: ``batches(step, size)`` is ``{"tokens": int64 [example, length + 1]}``, a pure function of both:
+            :class:`~glassformer.training.task.EpochBatches`, for example.
+        evaluation: The sequences on which ``evaluate`` measures.
+        metric: Which metric decides what model is the best: "loss" (lower is better) or "accuracy" (higher).
+        balance_weight: Weight of the load-balancing loss; above 0 the model must be a decoder whose configuration has
+            ``balance_experts``.
+        evaluation_batch: Evaluation sequences in one forward pass.
+
+    Raises:
+        InputError: Evaluation sequences that are none or have fewer than two tokens, an unknown metric, a negative
+            weight, or ``evaluation_batch`` below 1.
+
+    Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", section 2 (the loss without its second part).
+    """
+
+    unit = "tokens"
+
+    def __init__(
+        self,
+        batches: Callable[[int, int], Batch],
+        evaluation: Int64[Tensor, "example position"],
+        *,
+        metric: Literal["loss", "accuracy"] = "loss",
+        balance_weight: float = 0.0,
+        evaluation_batch: int = 32,
+    ) -> None:
+        _require_sequences(evaluation, "evaluation")
+        require(metric in ("loss", "accuracy"), f"metric = {metric!r}", "'loss' or 'accuracy'", "Choose one of them.")
+        require(
+            balance_weight >= 0,
+            f"balance_weight = {balance_weight}",
+            "a number of at least 0",
+            "The Switch Transformer uses 0.01; 0 leaves the balance alone.",
+        )
+        require_positive(evaluation_batch=evaluation_batch)
+        self._batches, self._evaluation, self._evaluation_batch = batches, evaluation, evaluation_batch
+        self._balance_weight = balance_weight
+        self.metric = metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether the metric is the accuracy."""
+        return self.metric == "accuracy"
+
+    def batch(self, step: int, size: int) -> Batch:
+        """The sequences of update ``step``.
+
+        Raises:
+            InputError: If ``batches`` returned something else than sequences named "tokens".
+        """
+        batch = self._batches(step, size)
+        require("tokens" in batch, f"a batch of {sorted(batch)}", "'tokens' in it", "Name the sequences 'tokens'.")
+        _require_sequences(batch["tokens"], "a batch's tokens")
+        return batch
+
+    def count(self, batch: Batch) -> int:
+        """Predicted tokens in ``batch``."""
+        return batch["tokens"][:, 1:].numel()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The loss above, in nats per token.
+
+        Raises:
+            InputError: If the balance has a weight and ``model`` does not compute it.
+        """
+        tokens = batch["tokens"]
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return loss + self._balance_weight * _balance_loss(model) if self._balance_weight > 0 else loss
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """On the evaluation sequences: "loss" in nats per token, without balance, and "accuracy" in [0, 1].
+
+        Accuracy is the fraction of tokens that were the most likely one.
+        """
+        device = next(model.parameters()).device
+        loss, hits = 0.0, 0
+        for part in self._evaluation.split(self._evaluation_batch):
+            tokens = part.to(device)
+            logits, targets = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+            loss += F.cross_entropy(logits.float(), targets, reduction="sum").item()
+            hits += int((logits.argmax(dim=-1) == targets).sum())
+        count = self._evaluation[:, 1:].numel()
+        return {"loss": loss / count, "accuracy": hits / count}
+
+
+def _balance_loss(model: nn.Module) -> Float[Tensor, ""]:
+    decoder = plain_model(model)
+    require(
+        isinstance(decoder, Decoder),
+        f"a {type(decoder).__name__} with balance_weight above 0",
+        "a Decoder with balance_experts in its configuration",
+        "Set balance_weight to 0.",
+    )
+    return decoder.balance_loss()  # type: ignore[operator]
+
+
+def _require_sequences(tokens: Tensor, name: str) -> None:
+    require(
+        tokens.ndim == 2 and len(tokens) >= 1 and tokens.shape[1] >= 2,
+        f"{name} of shape {tuple(tokens.shape)}",
+        "[example, position] with at least one example and two positions",
+        "A sequence needs a token to read and one to predict.",
+    )

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import InputError
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.training import Batch, EpochBatches, Task, TrainingConfig, train
+from glassformer.training.next_token import NextTokenTask
+
+VOCAB_SIZE = 5
+DENSE = DecoderConfig(VOCAB_SIZE, num_layers=2, hidden_dim=8, ff_dim=16, num_heads=2, head_dim=4)
+BALANCED = DecoderConfig(
+    VOCAB_SIZE, num_layers=2, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, num_experts=4, balance_experts=True
+)
+
+
+class Table(nn.Module):
+    """Logits of the next token, looked up by the newest one."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.logits[tokens]
+
+
+def cycles(count: int, length: int = 9) -> Tensor:
+    """Sequences that count upwards modulo the vocabulary."""
+    return (torch.arange(count)[:, None] + torch.arange(length)) % VOCAB_SIZE
+
+
+def task(evaluation: Tensor | None = None, **options: object) -> NextTokenTask:
+    batches = EpochBatches({"tokens": cycles(20)})
+    return NextTokenTask(batches, cycles(7) if evaluation is None else evaluation, **options)
+
+
+def test_it_is_a_task_and_hands_its_batches_on() -> None:
+    assert isinstance(task(), Task)
+    assert torch.equal(task().batch(3, 6)["tokens"], EpochBatches({"tokens": cycles(20)})(3, 6)["tokens"])
+    assert task().count(task().batch(0, 6)) == 6 * 8
+    assert (task().metric, task().higher_is_better) == ("loss", False)
+    accurate = task(metric="accuracy")
+    assert (accurate.metric, accurate.higher_is_better, accurate.unit) == ("accuracy", True, "tokens")
+
+
+def test_loss_and_metrics_are_the_sums_written_out() -> None:
+    torch.manual_seed(1)
+    table, tokens = Table(torch.randn(VOCAB_SIZE, VOCAB_SIZE)), torch.randint(VOCAB_SIZE, (7, 6))
+    losses, hits = [], []
+    for row in tokens.tolist():
+        for now, then in pairwise(row):
+            scores = table.logits[now].tolist()
+            losses.append(math.log(sum(map(math.exp, scores))) - scores[then])
+            hits.append(scores[then] == max(scores))
+    loss = sum(losses) / len(losses)
+    assert task().loss(table, {"tokens": tokens}).item() == pytest.approx(loss, rel=1e-6)
+    for evaluation_batch in (1, 3, 7, 100):
+        metrics = task(tokens, evaluation_batch=evaluation_batch).evaluate(table)
+        assert metrics == pytest.approx({"loss": loss, "accuracy": sum(hits) / len(hits)}, rel=1e-6)
+
+
+def test_knowing_nothing_and_knowing_all() -> None:
+    ignorant, perfect = Table(torch.zeros(VOCAB_SIZE, VOCAB_SIZE)), Table(50 * torch.eye(VOCAB_SIZE).roll(1, dims=1))
+    assert task().evaluate(ignorant)["loss"] == pytest.approx(math.log(VOCAB_SIZE))
+    assert task().evaluate(perfect) == pytest.approx({"loss": 0.0, "accuracy": 1.0}, abs=1e-6)
+
+
+# The check of annotations cannot be compiled.
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: torch.compile(model, backend="eager")])
+def test_the_balance_loss_is_added_with_its_weight(wrap: object) -> None:
+    model = Decoder(BALANCED)
+    batch = {"tokens": cycles(4)}
+    plain = task().loss(wrap(model), batch)
+    weighed = task(balance_weight=0.5).loss(wrap(model), batch)
+    assert (weighed - plain).item() == pytest.approx(0.5 * model.balance_loss().item(), abs=1e-6)
+    weighed.backward()
+    assert model.layers[0].ffn.router.score.weight.grad.abs().sum() > 0
+    model.eval()
+    with torch.no_grad():
+        assert task(balance_weight=0.5).evaluate(model) == task().evaluate(model)
+
+
+def test_a_balance_that_the_model_does_not_compute_is_refused() -> None:
+    with pytest.raises(InputError, match="Table with balance_weight"):
+        task(balance_weight=0.1).loss(Table(torch.zeros(VOCAB_SIZE, VOCAB_SIZE)), {"tokens": cycles(2)})
+    with pytest.raises(InputError, match="balance_experts"):
+        task(balance_weight=0.1).loss(Decoder(DENSE), {"tokens": cycles(2)})
+
+
+def test_a_decoder_learns_to_count() -> None:
+    config = TrainingConfig(steps=60, batch_size=10, learning_rate=0.02, log_every=1)
+    result = train(Decoder(BALANCED), task(metric="accuracy", balance_weight=0.01), config, progress=False)
+    assert result.losses[0][1] > 1.0
+    assert result.best.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "options", "message"),
+    [
+        (torch.zeros(0, 4, dtype=torch.long), {}, r"evaluation of shape \(0, 4\)"),
+        (torch.zeros(3, 1, dtype=torch.long), {}, r"evaluation of shape \(3, 1\)"),
+        (torch.zeros(3, dtype=torch.long), {}, r"evaluation of shape \(3,\)"),
+        (cycles(2), {"metric": "los"}, "metric = 'los'"),
+        (cycles(2), {"balance_weight": -1.0}, "balance_weight = -1.0"),
+        (cycles(2), {"evaluation_batch": 0}, "evaluation_batch = 0"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_arguments_are_refused(evaluation: Tensor, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        task(evaluation, **options)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [({"words": cycles(2)}, "'words'"), ({"tokens": cycles(2)[:, :1]}, r"a batch's tokens of shape \(2, 1\)")],
+)
+def test_batches_of_something_else_are_refused(batch: Batch, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        NextTokenTask(lambda step, size: batch, cycles(2)).batch(0, 2)
