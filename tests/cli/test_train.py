@@ -230,6 +230,7 @@ def test_what_cannot_be_trained_is_one_line(
         (["--training.optimizer", "sgd"], "adamw"),
         (["--seed", "-1"], "--seed 0"),
         (["--balance-weight", "-1"], "at least 0"),
+        (["--model.balance-experts"], "--model.num-experts"),
         (["--run"], "--run"),
     ],
 )

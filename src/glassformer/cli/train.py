@@ -61,7 +61,7 @@ class TrainFlags:
     run, and 'glassformer train --run DIR --resume' continues it.
 
     Raises:
-        InputError: A seed or weight that is negative, or sequences longer than the model can read.
+        InputError: A seed or weight that is negative, or balanced experts where there are none.
     """
 
     data: Annotated[str, tyro.conf.arg(metavar="FILE|recurrence")]
@@ -92,6 +92,12 @@ class TrainFlags:
             f"balance_weight = {self.balance_weight}",
             "a number of at least 0",
             "Pass --balance-weight 0 or more.",
+        )
+        require(
+            self.model.num_experts is not None or not self.model.balance_experts,
+            "--model.balance-experts without experts",
+            "both or none",
+            "Pass --model.num-experts 8, for example.",
         )
 
 

@@ -19,9 +19,7 @@ GREEDY = SamplingRule(temperature=0.0)
 Prompts = Int[Tensor, "batch position"] | Sequence[Sequence[int]]
 """Texts as token ids: one tensor for texts of one length, a list of lists for texts of several."""
 
-_compiled_step: Callable[..., Tensor] = torch.compile(
-    Decoder.step, dynamic=False, options={"cpp_wrapper": True}
-)
+_compiled_step: Callable[..., Tensor] = torch.compile(Decoder.step, dynamic=False, options={"cpp_wrapper": True})
 
 
 def generate(
