@@ -367,3 +367,12 @@ def test_the_balance_loss() -> None:
         other.train()(torch.randint(32, (1, 5)))
         with pytest.raises(InputError, match="Set balance_experts"):
             other.balance_loss()
+
+
+def test_without_sinks_a_run_of_one_token_looks_like_its_first_and_with_sinks_it_does_not() -> None:
+    """Weights that sum to 1 over equal values give that value, however many there are; a sink lets them count."""
+    tokens = torch.full((1, 6), 3)
+    for sinks in (False, True):
+        logits = make(sinks=sinks, num_kv_heads=2)(tokens)[0]
+        same = torch.allclose(logits, logits[:1].expand_as(logits), atol=1e-5)
+        assert same is not sinks

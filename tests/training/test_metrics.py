@@ -106,14 +106,14 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     drive(Progress(6, 1, "accuracy", "tokens", True))
     last = terminal.text.split("\r")[-1]
     assert "4/6" in last
-    assert "loss 1.2500, tokens/s 12,346, accuracy 0.5000" in last
+    assert "loss 1.2500, tokens/s 12,346, evaluation accuracy 0.5000" in last
     assert "a word" in terminal.text
 
 
 def test_a_file_gets_a_line_an_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
     drive(Progress(6, 1, "accuracy", "tokens", True))
     assert capsys.readouterr().err.splitlines() == [
-        "step 2/6: loss 1.2500, tokens/s 12,346, accuracy 0.5000",
+        "step 2/6: loss 1.2500, tokens/s 12,346, evaluation accuracy 0.5000",
         "a word",
     ]
 

@@ -123,7 +123,7 @@ class Progress:
     def show(self, record: Record) -> None:
         """Show the numbers of ``record``."""
         if "evaluation" in record:
-            self._parts[self._metric] = f"{record['evaluation'][self._metric]:.4f}"
+            self._parts[f"evaluation {self._metric}"] = f"{record['evaluation'][self._metric]:.4f}"
         else:
             self._parts["loss"] = f"{record['loss']:.4f}"
             self._parts[f"{self._unit}/s"] = f"{record[f'{self._unit}_per_second']:,.0f}"

@@ -243,7 +243,8 @@ def _range(part: int) -> str:
 
 def _reason(part: int) -> str:
     return (
-        "where little is known and the prior over generators decides",
+        "where little is known, the prior over generators decides, and attention without a sink cannot tell a first "
+        "token from a run of it",
         "where few tokens, any of which may be noise, have to fix the coefficients",
         "where an optimal reader knows the coefficients and only has to apply them",
     )[part]
