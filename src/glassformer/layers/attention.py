@@ -159,7 +159,8 @@ def _windowed(
         parts.append(_banded(span, k[:, :, seen], v[:, :, seen], window, block, piece, scale, sink, dropout))
     if tail:
         parts.append(part(queries - tail, queries))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+    # Joined in the kernel's own order of memory, position before head, in which whoever merges the heads wants it.
+    return parts[0] if len(parts) == 1 else torch.cat([each.transpose(1, 2) for each in parts], dim=1).transpose(1, 2)
 
 
 def _banded(

@@ -61,7 +61,7 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, load: Te
 
     def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         out = _grouped_product(rows, weight.to(rows.dtype), ends)
-        return out if bias is None else out + bias.to(rows.dtype).index_select(0, expert)
+        return out if bias is None else out.add_(bias.to(rows.dtype).index_select(0, expert))
 
     gate = through(chosen, experts.gate, experts.gate_bias)
     hidden = swiglu(gate, through(chosen, experts.up, experts.up_bias), experts.clamp)

@@ -34,7 +34,9 @@ def swiglu(
     if clamp is None:
         return _SwiGLU.apply(gate, up) if torch.is_grad_enabled() else F.silu(gate).mul_(up)
     gate, up = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)
-    return gate * torch.sigmoid(clamp.alpha * gate) * (up + 1)
+    if torch.is_grad_enabled():
+        return gate * torch.sigmoid(clamp.alpha * gate) * (up + 1)
+    return (clamp.alpha * gate).sigmoid_().mul_(gate).mul_(up.add_(1))
 
 
 class _SwiGLU(torch.autograd.Function):

@@ -16,8 +16,8 @@ class RMSNorm(nn.RMSNorm):
 
         output = x / sqrt(mean(x ** 2) + eps) * weight
 
-    The same as :class:`torch.nn.RMSNorm` over the last axis, and computed in float32 as there. On the CPU a training
-    step spends most of its norm on passes over memory; this keeps just ``x`` and one number per position.
+    The same as :class:`torch.nn.RMSNorm` over the last axis, and computed in float32 as there; on the CPU in fewer
+    passes over memory. For the backward pass it keeps just ``x`` and one number per position.
 
     Args:
         hidden_dim: Width of a position.
@@ -38,9 +38,18 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Normalise every position on its own."""
-        if torch.is_grad_enabled() and x.device.type == "cpu":
+        if x.device.type != "cpu":
+            return super().forward(x)
+        if torch.is_grad_enabled():
             return _RMSNorm.apply(x, self.weight, self.eps)
-        return super().forward(x)
+        return _normalise(x, self.weight, self.eps)[0]
+
+
+def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The result and ``1 / rms`` of every position, in float32 or wider."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+    inverse = length.square().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (x * inverse).mul_(weight).to(x.dtype), inverse
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -48,10 +57,9 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-        inverse = length.square().div_(x.shape[-1]).add_(eps).rsqrt_()
+        out, inverse = _normalise(x, weight, eps)
         ctx.save_for_backward(x, weight, inverse)
-        return (x * inverse).mul_(weight).to(x.dtype)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
