@@ -45,6 +45,7 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 # A second call continues or shows what the first one made.
 labs: $(VENV)/.installed
 	$(BIN)/glassformer lab gpt-oss --quick --resume
+	@echo "the full version's report and figures: docs/labs/gpt-oss/report.md; to make it anew: $(BIN)/glassformer lab gpt-oss"
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m 'not slow'
