@@ -129,7 +129,8 @@ def _windowed(
     assert window is not None  # narrowed() keeps causal with it
     queries = q.shape[2]
     reach = min(k.shape[2], queries + window - 1)
-    k, v = k[:, :, -reach:], v[:, :, -reach:]
+    if reach < k.shape[2]:
+        k, v = k[:, :, -reach:], v[:, :, -reach:]
     padding = None if pattern.key_padding is None else pattern.key_padding[:, -reach:]
     block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
     head = min(queries, window + queries - reach)  # queries that see a window of keys or fewer
@@ -138,27 +139,28 @@ def _windowed(
     if body < 2 * block:
         head, tail, body = (queries, 0, 0) if queries <= 2 * block else (head, queries - head, 0)
 
-    def part(start: int, stop: int) -> Tensor:
-        """Queries start..stop with the keys they can see, under a dense mask."""
-        last = reach - queries + stop
-        first = max(0, last - (stop - start) - window + 1)
-        piece = None if padding is None else padding[:, first:last]
-        small = Pattern(True, window, piece).narrowed(stop - start, last - first)
+    def part(piece: Tensor, stop: int) -> Tensor:
+        """The queries of ``piece``, which end before ``stop``, with the keys they can see, under a dense mask."""
+        count, last = piece.shape[2], reach - queries + stop
+        first = max(0, last - count - window + 1)
+        seen_padding = None if padding is None else padding[:, first:last]
+        small = Pattern(True, window, seen_padding).narrowed(count, last - first)
         seen_k, seen_v = k[:, :, first:last], v[:, :, first:last]
         if small.window is None:
-            return _dense(q[:, :, start:stop], seen_k, seen_v, small, scale, sink, dropout)
-        mask = small.mask(stop - start, last - first, q.device)
-        return _kernel(q[:, :, start:stop], seen_k, seen_v, False, mask, scale, sink, dropout)
+            return _dense(piece, seen_k, seen_v, small, scale, sink, dropout)
+        mask = small.mask(count, last - first, q.device)
+        return _kernel(piece, seen_k, seen_v, False, mask, scale, sink, dropout)
 
-    parts = [part(0, head)] if head else []
+    # One split, whose gradient is one join; a slice each would make a whole gradient of zeros for each.
+    q_head, q_body, q_tail = q.split((head, body, tail), dim=2)
+    parts = [part(q_head, head)] if head else []
     if body:
         first = reach - queries + head - window + 1
         seen = slice(first, first + body + window - 1)
-        piece = None if padding is None else padding[:, seen]
-        span = q[:, :, head : head + body]
-        parts.append(_banded(span, k[:, :, seen], v[:, :, seen], window, block, piece, scale, sink, dropout))
+        seen_padding = None if padding is None else padding[:, seen]
+        parts.append(_banded(q_body, k[:, :, seen], v[:, :, seen], window, block, seen_padding, scale, sink, dropout))
     if tail:
-        parts.append(part(queries - tail, queries))
+        parts.append(part(q_tail, queries))
     # Joined in the kernel's own order of memory, position before head, in which whoever merges the heads wants it.
     return parts[0] if len(parts) == 1 else torch.cat([each.transpose(1, 2) for each in parts], dim=1).transpose(1, 2)
 
