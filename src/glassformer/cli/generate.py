@@ -55,7 +55,7 @@ class GenerateFlags:
     """Print each token as soon as it is chosen, or all at the end."""
 
     compile: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Compile the step first: half a minute or so, then several times as fast. Needs a C++ compiler."""
+    """Compile the step first: half a minute or so, then about 1.5 times as fast. Needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         require_positive(max_new_tokens=self.max_new_tokens)

@@ -46,7 +46,7 @@ def generate(
         stop_tokens: Tokens that end a text.
         use_cache: Keep keys and values between steps. Without, every step reads the whole text again: the reference
             that the cached path is tested against.
-        compile: Compile the step with ``torch.compile``: several times as fast on small models once it is compiled,
+        compile: Compile the step with ``torch.compile``: about 1.5 times as fast on small models once it is compiled,
             which takes half a minute or so the first time and needs a C++ compiler. Needs ``use_cache``.
 
     Raises:
