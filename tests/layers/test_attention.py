@@ -86,6 +86,7 @@ def make_case(
     queries: int = 16,
     earlier: int = 0,
     head_dim: int = 8,
+    value_dim: int | None = None,
     causal: bool = True,
     window: int | None = None,
     padding: str = "none",
@@ -97,11 +98,12 @@ def make_case(
     draw = torch.Generator().manual_seed(seed)
     heads, keys = kv_heads * groups, queries + earlier
 
-    def split_heads(positions: int, heads: int) -> Tensor:
+    def split_heads(positions: int, heads: int, width: int) -> Tensor:
         """As a projection leaves them: positions before heads in memory."""
-        return torch.randn(batch, positions, heads, head_dim, generator=draw, dtype=torch.float64).transpose(1, 2)
+        return torch.randn(batch, positions, heads, width, generator=draw, dtype=torch.float64).transpose(1, 2)
 
-    q, k, v = split_heads(queries, heads), split_heads(keys, kv_heads), split_heads(keys, kv_heads)
+    q, k = split_heads(queries, heads, head_dim), split_heads(keys, kv_heads, head_dim)
+    v = split_heads(keys, kv_heads, value_dim or head_dim)
     real = None
     if padding == "left":
         first = torch.randint(0, keys + 1, (batch, 1), generator=draw)  # up to a row without any key
@@ -128,6 +130,7 @@ def cases(scale: st.SearchStrategy[float | None]) -> st.SearchStrategy[Case]:
         queries=st.integers(1, 12) | st.integers(60, 200),
         earlier=st.just(0) | st.integers(1, 90),
         head_dim=st.sampled_from([1, 5, 8, 16]),
+        value_dim=st.none() | st.sampled_from([1, 3, 12]),
         causal=st.booleans(),
         window=st.none() | st.integers(1, 12) | st.integers(13, 150),
         padding=st.sampled_from(["none", "left", "scattered", "shared"]),
@@ -171,8 +174,9 @@ def gradients(out: Tensor, leaves: dict[str, Tensor], upstream: Tensor) -> dict[
 @settings(max_examples=40, deadline=None)
 def test_its_gradients_are_the_references_in_float64(case: Case) -> None:
     leaves = case.leaves()
-    upstream = torch.randn(case.q.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    ours = gradients(case.attend(), leaves, upstream)
+    out = case.attend()
+    upstream = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ours = gradients(out, leaves, upstream)
     theirs = gradients(case.reference(), leaves, upstream)
     for name in leaves:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
@@ -183,8 +187,9 @@ def test_its_gradients_are_the_references_in_float64(case: Case) -> None:
 def test_its_gradients_are_the_references_in_lower_precision(case: Case, dtype: torch.dtype) -> None:
     case = case.to(dtype)
     leaves = case.leaves()
-    upstream = torch.randn(case.q.shape, dtype=dtype, generator=torch.Generator().manual_seed(0)).double()
-    ours = gradients(case.attend(), leaves, upstream)
+    out = case.attend()
+    upstream = torch.randn(out.shape, dtype=dtype, generator=torch.Generator().manual_seed(0)).double()
+    ours = gradients(out, leaves, upstream)
     theirs = gradients(case.reference(), leaves, upstream)
     tolerance = 1e-5 if dtype == torch.float32 else 6e-2
     for name in leaves:

@@ -18,14 +18,14 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
 def attend(
     q: Float[Tensor, "batch head query head_dim"],
     k: Float[Tensor, "batch kv_head key head_dim"],
-    v: Float[Tensor, "batch kv_head key head_dim"],
+    v: Float[Tensor, "batch kv_head key value_dim"],
     pattern: Pattern = FULL,
     *,
     scale: float | None = None,
     key_weights: Float[Tensor, " head"] | None = None,
     sinks: Float[Tensor, " head"] | None = None,
     dropout: float = 0.0,
-) -> Float[Tensor, "batch head query head_dim"]:
+) -> Float[Tensor, "batch head query value_dim"]:
     r"""Attention: each query's mean of the values, weighted by how well query and key agree.
 
     For head h, which reads key-value head g(h) = h // (num_heads / num_kv_heads)::
@@ -43,7 +43,7 @@ def attend(
     Args:
         q: Queries. With a causal pattern they are the last positions of the keys.
         k: Keys; ``kv_head`` divides ``head``, and consecutive query heads share a key-value head.
-        v: Values.
+        v: Values. With a ``value_dim`` other than ``head_dim`` the weights are held, as no fused kernel takes them.
         pattern: Who may see whom.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
         key_weights: One factor per query head on its keys (weighted grouped-query attention).
@@ -79,8 +79,10 @@ def _check_sizes(
     dropout: float,
 ) -> None:
     shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-    fits = q.dim() == k.dim() == 4 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
-    require(fits, shapes, "[batch, head, position, head_dim], k and v alike", "Split heads before attending.")
+    fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
+    fits = fits and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    expected = "[batch, head, position, head_dim], k and v alike in all but the last"
+    require(fits, shapes, expected, "Split heads before attending.")
     require(
         k.shape[1] >= 1 and q.shape[1] % k.shape[1] == 0,
         f"{q.shape[1]} query heads and {k.shape[1]} key-value heads",
@@ -110,7 +112,7 @@ def _dense(
         folded = q.view(batch, k.shape[1], groups, head_dim)
         sink = None if sink is None else sink.view(1, k.shape[1], groups)
         mask = None if pattern.key_padding is None else pattern.mask(1, keys, q.device)
-        return _kernel(folded, k, v, False, mask, scale, sink, dropout).view(batch, heads, 1, head_dim)
+        return _kernel(folded, k, v, False, mask, scale, sink, dropout).reshape(batch, heads, 1, -1)
     square = pattern.causal and queries == keys and pattern.key_padding is None
     needs_mask = pattern.key_padding is not None or (pattern.causal and not square)
     mask = pattern.mask(queries, keys, q.device) if needs_mask else None
@@ -177,7 +179,7 @@ def _banded(
     dropout: float,
 ) -> Tensor:
     """Blocks of ``block`` queries; query i sees keys i .. i + window - 1 of ``queries + window - 1``."""
-    batch, heads, queries, head_dim = q.shape
+    batch, heads, queries, _ = q.shape
     blocks, width = queries // block, window - 1 + block
 
     def blocks_of(keys: Tensor) -> Tensor:
@@ -190,7 +192,7 @@ def _banded(
         mask = mask & padding.unfold(1, width, block).expand(batch, -1, -1).flatten(0, 1)[:, None, None, :]
     folded = q.unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
     out = _kernel(folded, blocks_of(k), blocks_of(v), False, mask, scale, sink, dropout)
-    return out.unflatten(0, (batch, blocks)).transpose(1, 2).reshape(batch, heads, queries, head_dim)
+    return out.unflatten(0, (batch, blocks)).transpose(1, 2).reshape(batch, heads, queries, -1)
 
 
 def _kernel(
@@ -204,7 +206,7 @@ def _kernel(
     dropout: float,
 ) -> Tensor:
     """The fused product, with a sink or without; ``causal`` and ``mask`` exclude one another."""
-    on_cpu = q.device.type == "cpu" and dropout == 0.0
+    on_cpu = q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]
     if sink is not None and not on_cpu:
         return _attend_to_zero_key(q, k, v, causal, mask, scale, sink, dropout)
     slow_backward = on_cpu and q.dtype.itemsize < 4 and q.requires_grad
