@@ -1,0 +1,349 @@
+"""One attention head and nothing else, whose weights a person can choose: NumPy and PyTorch twins of one another.
+
+Both compute, for a sequence of vectors x with a position vector concatenated to each where there is one::
+
+    K = x Km     Q = x Qm     V = x Vm     output = softmax(Q Kᵀ / sqrt(qk_dim)) V
+
+No mask, no residual, no norm, no MLP. The NumPy twin goes query by query and keeps every intermediate result; the
+PyTorch twin does whole batches and can be trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from glassformer.errors import InputError, require, require_positive
+from glassformer.layers.attention import attend
+from glassformer.layers.pattern import FULL, Pattern
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class HeadWeights:
+    """The weights of one head, in float64 and read-only; what both twins are made from and converted to.
+
+    Args:
+        Km: Makes keys; ``[input_dim + pos_dim, qk_dim]``.
+        Qm: Makes queries; of the same shape.
+        Vm: Makes values; ``[input_dim + pos_dim, v_dim]``.
+        pos: One vector for each position, ``[max_seq_len, pos_dim]``, concatenated to the input; None for a head that
+            does not know positions.
+
+    Raises:
+        InputError: A matrix that is not one, is empty, or has NaN or infinite entries; shapes that do not fit one
+            another.
+    """
+
+    def __init__(self, Km: ArrayLike, Qm: ArrayLike, Vm: ArrayLike, pos: ArrayLike | None = None) -> None:
+        self.Km, self.Qm, self.Vm = _matrix("Km", Km), _matrix("Qm", Qm), _matrix("Vm", Vm)
+        self.pos = None if pos is None else _matrix("pos", pos)
+        rows = {"Km": len(self.Km), "Qm": len(self.Qm), "Vm": len(self.Vm)}
+        require(
+            len(set(rows.values())) == 1,
+            f"matrices with {', '.join(f'{count} rows ({name})' for name, count in rows.items())}",
+            "the same number of rows, input_dim + pos_dim",
+            "Give each matrix one row for each entry of the input vector, those of the position included.",
+        )
+        require(
+            self.Km.shape[1] == self.Qm.shape[1],
+            f"Km with {self.Km.shape[1]} columns and Qm with {self.Qm.shape[1]}",
+            "the same number of columns, qk_dim",
+            "Keys and queries are multiplied with one another, so make them equally long.",
+        )
+        require(
+            self.pos_dim < len(self.Km),
+            f"pos of {self.pos_dim} columns with matrices of {len(self.Km)} rows",
+            "more rows than that: input_dim + pos_dim",
+            "Add rows for the tokens above those for the position.",
+        )
+
+    @property
+    def pos_dim(self) -> int:
+        """Length of a position's vector; 0 without positions."""
+        return 0 if self.pos is None else self.pos.shape[1]
+
+    @property
+    def input_dim(self) -> int:
+        """Length of an input vector, before its position is concatenated."""
+        return len(self.Km) - self.pos_dim
+
+    @property
+    def qk_dim(self) -> int:
+        """Length of a key and of a query."""
+        return self.Km.shape[1]
+
+    @property
+    def v_dim(self) -> int:
+        """Length of a value, and of an output."""
+        return self.Vm.shape[1]
+
+    @property
+    def max_seq_len(self) -> int | None:
+        """The longest sequence; None without positions, when any length will do."""
+        return None if self.pos is None else len(self.pos)
+
+    @property
+    def matrices(self) -> dict[str, Array]:
+        """The matrices under their names: Km, Qm, Vm, and pos where there is one."""
+        named = {"Km": self.Km, "Qm": self.Qm, "Vm": self.Vm}
+        return named if self.pos is None else {**named, "pos": self.pos}
+
+    def with_positions(self, seq: ArrayLike) -> Float[np.ndarray, "position total_dim"]:
+        """``seq`` [position, input_dim] with each position's vector concatenated.
+
+        Raises:
+            InputError: ``seq`` is no matrix of finite numbers, its rows have another length than ``input_dim``, or it
+                is longer than ``max_seq_len``.
+        """
+        x = _matrix("seq", seq)
+        require(
+            x.shape[1] == self.input_dim,
+            f"a sequence of vectors of length {x.shape[1]}",
+            f"vectors of length input_dim = {self.input_dim}",
+            "Encode the tokens as the weights expect them.",
+        )
+        _require_length(len(x), self.max_seq_len)
+        return x if self.pos is None else np.concatenate([x, self.pos[: len(x)]], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadTrace:
+    """Every intermediate result of one sequence.
+
+    Attributes:
+        K: Keys ``[position, qk_dim]``.
+        Q: Queries ``[position, qk_dim]``.
+        V: Values ``[position, v_dim]``.
+        scores: ``Q Kᵀ / sqrt(qk_dim)``, ``[query, key]``.
+        weights: Softmax of the scores over the keys, ``[query, key]``; rows add up to 1.
+        output: ``weights V``, ``[query, v_dim]``.
+    """
+
+    K: Array
+    Q: Array
+    V: Array
+    scores: Array
+    weights: Array
+    output: Array
+
+
+class NumpyHead:
+    """The head in NumPy: one query after another, every step visible, for reading and for checking the fast twin.
+
+    Args:
+        weights: The head's matrices.
+    """
+
+    def __init__(self, weights: HeadWeights) -> None:
+        self.weights = weights
+
+    def __call__(self, seq: ArrayLike) -> Float[np.ndarray, "position v_dim"]:
+        """The output for ``seq`` [position, input_dim]."""
+        return self.trace(seq).output
+
+    def trace(self, seq: ArrayLike) -> HeadTrace:
+        """All results on the way to the output for ``seq`` [position, input_dim].
+
+        The largest score of a query is subtracted from all of them before the exponential. That leaves the softmax as
+        it is, and scores above 709, whose exponential float64 cannot hold, give weights like any others.
+
+        Raises:
+            InputError: ``seq`` does not fit the weights; see :meth:`HeadWeights.with_positions`.
+        """
+        x = self.weights.with_positions(seq)
+        K, Q, V = x @ self.weights.Km, x @ self.weights.Qm, x @ self.weights.Vm
+        scores, weights, outputs = [], [], []
+        for query in Q:
+            score = K @ query / np.sqrt(self.weights.qk_dim)
+            exponential = np.exp(score - score.max())
+            weight = exponential / exponential.sum()
+            scores.append(score)
+            weights.append(weight)
+            outputs.append(weight @ V)
+        return HeadTrace(K, Q, V, np.stack(scores), np.stack(weights), np.stack(outputs))
+
+    def explain(self, seq: ArrayLike, names: list[str] | None = None) -> str:
+        """The computation as tables of text: K, Q and V, and for each query its scores, weights and output.
+
+        Args:
+            seq: ``[position, input_dim]``.
+            names: What to call the positions, such as their letters; numbers when None.
+
+        Raises:
+            InputError: ``seq`` does not fit the weights, or ``names`` has another length.
+        """
+        trace = self.trace(seq)
+        names = [str(i) for i in range(len(trace.K))] if names is None else names
+        require(
+            len(names) == len(trace.K),
+            f"{len(names)} names for {len(trace.K)} positions",
+            "one name for each position",
+            "Pass one name each, or none.",
+        )
+        tables = [_table(title, rows, names) for title, rows in (("K", trace.K), ("Q", trace.Q), ("V", trace.V))] + [
+            _table(f"query {i} ({name})", np.stack([trace.scores[i], trace.weights[i]], axis=1), names, "score weight")
+            + "\noutput  "
+            + " ".join(f"{number:10.4f}" for number in trace.output[i])
+            for i, name in enumerate(names)
+        ]
+        return "\n\n".join(tables)
+
+
+def run_head(
+    seq: Float[Tensor, "*batch position input_dim"],
+    Km: Float[Tensor, "total_dim qk_dim"],
+    Qm: Float[Tensor, "total_dim qk_dim"],
+    Vm: Float[Tensor, "total_dim v_dim"],
+    pos: Float[Tensor, "max_seq_len pos_dim"] | None = None,
+    real: Bool[Tensor, "batch position"] | None = None,
+) -> Float[Tensor, "*batch position v_dim"]:
+    """The output of the head with these matrices for one sequence ``[position, input_dim]`` or for a batch of them.
+
+    Args:
+        seq: The input vectors.
+        Km: Makes keys.
+        Qm: Makes queries.
+        Vm: Makes values.
+        pos: A vector for each position, concatenated to the input.
+        real: For a batch of sequences of different lengths: True where a position belongs to its sequence, False where
+            it is padding. Nothing attends to padding, and its own output is zero.
+
+    Raises:
+        InputError: Vectors of another length than ``input_dim``, a sequence longer than ``max_seq_len``, or ``real``
+            with a single sequence.
+    """
+    input_dim = Km.shape[0] - (0 if pos is None else pos.shape[1])
+    require(
+        seq.dim() in (2, 3) and seq.shape[-1] == input_dim,
+        f"seq of shape {list(seq.shape)}",
+        f"[position, {input_dim}] or [batch, position, {input_dim}]",
+        "Encode the tokens as the weights expect them.",
+    )
+    require(real is None or seq.dim() == 3, "padding of a single sequence", "a batch", "Leave real away.")
+    length = seq.shape[-2]
+    _require_length(length, None if pos is None else len(pos))
+    if pos is not None:
+        seq = torch.cat([seq, pos[:length].expand(*seq.shape[:-1], -1)], dim=-1)
+    q, k, v = ((seq @ matrix)[..., None, :, :] for matrix in (Qm, Km, Vm))
+    if seq.dim() == 2:
+        return attend(q[None], k[None], v[None])[0, 0]
+    out = attend(q, k, v, FULL if real is None else Pattern(key_padding=real)).squeeze(1)
+    return out if real is None else out.masked_fill(~real[..., None], 0.0)
+
+
+class SingleHead(nn.Module):
+    """The head in PyTorch: all queries of all sequences at once, and trainable.
+
+    Attributes are named as in the formula: ``Qm``, ``Km``, ``Vm`` are linear maps without bias (PyTorch keeps their
+    weights transposed), ``pos`` is an embedding of positions or None.
+
+    Args:
+        input_dim: Length of an input vector.
+        qk_dim: Length of keys and queries.
+        v_dim: Length of values and outputs.
+        pos_dim: Length of a position's vector; None for a head without positions.
+        max_seq_len: The longest sequence of a head with positions.
+
+    Raises:
+        InputError: A size that is not a whole number of at least 1, or positions without ``max_seq_len``.
+    """
+
+    def __init__(
+        self, input_dim: int, qk_dim: int, v_dim: int, pos_dim: int | None = None, max_seq_len: int | None = 10
+    ) -> None:
+        super().__init__()
+        require_positive(input_dim=input_dim, qk_dim=qk_dim, v_dim=v_dim)
+        self.pos = None
+        if pos_dim is not None:
+            if max_seq_len is None:
+                raise InputError(f"pos_dim = {pos_dim} without max_seq_len", "both or neither", "Pass max_seq_len.")
+            require_positive(pos_dim=pos_dim, max_seq_len=max_seq_len)
+            self.pos = nn.Embedding(max_seq_len, pos_dim)
+        total_dim = input_dim + (pos_dim or 0)
+        self.Qm = nn.Linear(total_dim, qk_dim, bias=False)
+        self.Km = nn.Linear(total_dim, qk_dim, bias=False)
+        self.Vm = nn.Linear(total_dim, v_dim, bias=False)
+
+    def forward(
+        self, seq: Float[Tensor, "*batch position input_dim"], real: Bool[Tensor, "batch position"] | None = None
+    ) -> Float[Tensor, "*batch position v_dim"]:
+        """The output for one sequence or for a batch of them; see :func:`run_head`."""
+        pos = None if self.pos is None else self.pos.weight
+        return run_head(seq, self.Km.weight.T, self.Qm.weight.T, self.Vm.weight.T, pos, real)
+
+    @classmethod
+    def from_weights(cls, weights: HeadWeights, dtype: torch.dtype = torch.float64) -> SingleHead:
+        """The head with these weights, rounded to ``dtype``."""
+        head = cls(weights.input_dim, weights.qk_dim, weights.v_dim, weights.pos_dim or None, weights.max_seq_len)
+        head = head.to(dtype)
+        with torch.no_grad():
+            for name, matrix in weights.matrices.items():
+                parameter = getattr(head, name).weight
+                parameter.copy_(torch.from_numpy(matrix.copy() if name == "pos" else matrix.T.copy()))
+        return head
+
+    def to_weights(self) -> HeadWeights:
+        """The weights as matrices in float64, as the NumPy twin takes them.
+
+        Raises:
+            InputError: A weight is NaN or infinite, as after a training that diverged.
+        """
+        transposed = {name: getattr(self, name).weight.detach().cpu().double().numpy().T for name in ("Km", "Qm", "Vm")}
+        return HeadWeights(
+            **transposed, pos=None if self.pos is None else self.pos.weight.detach().cpu().double().numpy()
+        )
+
+
+def _matrix(name: str, values: ArrayLike) -> Array:
+    """A read-only copy of ``values`` in float64, checked to be a matrix of finite numbers."""
+    try:
+        array = np.array(values)
+        require(
+            array.dtype.kind in "biuf", f"{name} of {array.dtype}", "a matrix of numbers", f"Pass {name} as numbers."
+        )
+        array = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{name}, which is not a table of numbers ({error})", "a matrix", "Give all rows the same length."
+        ) from error
+    require(
+        array.ndim == 2 and array.size > 0,
+        f"{name} of shape {list(array.shape)}",
+        "a matrix with at least one row and one column",
+        f"Pass {name} as a list of rows.",
+    )
+    if not np.isfinite(array).all():
+        row, column = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise InputError(
+            f"{name}[{row}, {column}] = {array[row, column]}", "finite numbers", f"Replace that entry of {name}."
+        )
+    array.setflags(write=False)
+    return array
+
+
+def _require_length(length: int, longest: int | None) -> None:
+    require(
+        length >= 1 and (longest is None or length <= longest),
+        f"a sequence of {length} positions",
+        "at least one" if longest is None else f"1 to {longest}, one row of pos for each",
+        "Shorten the sequence, or give pos more rows." if length else "Pass a token or more.",
+    )
+
+
+def _table(title: str, rows: Array, names: list[str], columns: str = "") -> str:
+    width = max(len(name) for name in names)
+    heads = columns.split() or [str(i) for i in range(rows.shape[1])]
+    lines = [f"{title}", " " * width + "".join(f"{head:>11}" for head in heads)]
+    lines += [
+        f"{name:>{width}}" + "".join(f"{number:11.4f}" for number in row) for name, row in zip(names, rows, strict=True)
+    ]
+    return "\n".join(lines)
