@@ -1,0 +1,99 @@
+"""A head in words: what its queries attend to, and what the attended places are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from glassformer.errors import InputError, require
+from glassformer.handcraft.selectors import Selector, Table
+from glassformer.handcraft.sequences import Block, SequenceSpace
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a head is to do: every query outputs the mean value of the places it attends to.
+
+    Args:
+        space: The sequences it is for.
+        attend: Which places a query attends to.
+        values: What each token is worth, a number or a list of numbers of one length for all. A token that is left out
+            is worth zeros. None makes each letter worth its one-hot vector, and CLS zeros.
+        position_values: What is added for the position, ``[num_positions, v_dim]``; nothing when None.
+
+    Raises:
+        InputError: Values for unknown tokens, of different lengths, or not finite.
+    """
+
+    space: SequenceSpace
+    attend: Selector
+    values: Mapping[str, Any] | None = None
+    position_values: Any = None
+
+    @cached_property
+    def table(self) -> Table:
+        """The selector worked out for all pairs of places."""
+        return self.attend.table(self.space)
+
+    @cached_property
+    def value_rows(self) -> Float[np.ndarray, "inputs v_dim"]:
+        """The value map: a row for each token and, below, one for each position."""
+        tokens = self._token_values()
+        shape = (self.space.num_positions, tokens.shape[1])
+        positions = np.zeros(shape) if self.position_values is None else np.array(self.position_values, dtype=float)
+        require(
+            positions.shape == shape and bool(np.isfinite(positions).all()),
+            f"position_values of shape {list(positions.shape)}",
+            f"finite numbers of shape {list(shape)}, a row for each position",
+            "Give one row for each position, CLS's first where there is one.",
+        )
+        return np.concatenate([tokens, positions])
+
+    @cached_property
+    def place_values(self) -> Float[np.ndarray, "place v_dim"]:
+        """What each place is worth."""
+        tokens, positions = self.space.places
+        return self.value_rows[tokens] + self.value_rows[self.space.num_tokens + positions]
+
+    def wanted(self, block: Block) -> Bool[np.ndarray, "sequence query key"]:
+        """Which keys each query is to attend to: those in the highest tier that its sequence has."""
+        place = self.space.place_of(block)
+        tiers = self.table.tiers[place[:, :, None], place[:, None, :]]
+        tiers = np.where(block.real[:, None, :], tiers, -1)
+        return np.asarray(tiers == tiers.max(axis=2, keepdims=True))
+
+    def output(self, block: Block) -> Float[np.ndarray, "sequence query v_dim"]:
+        """What a perfect head of this description outputs: the plain mean over the wanted keys."""
+        wanted = self.wanted(block).astype(float)
+        values = self.place_values[self.space.place_of(block)]
+        return wanted @ values / wanted.sum(axis=2, keepdims=True)
+
+    def __str__(self) -> str:
+        return f"attend to {self.attend.text}"
+
+    def _token_values(self) -> Float[np.ndarray, "token v_dim"]:
+        if self.values is None:
+            return np.eye(self.space.num_tokens, len(self.space.letters))
+        names = self.space.token_names
+        for name in self.values:
+            if name not in names:
+                raise InputError(f"a value for {name!r}", f"values for {', '.join(names)}", "Name one of these.")
+        require(bool(self.values), "no values", "a value for at least one token", "Leave values away for one-hot ones.")
+        try:
+            given = {name: np.atleast_1d(np.array(value, dtype=float)) for name, value in self.values.items()}
+        except (TypeError, ValueError) as error:
+            raise InputError(f"values {self.values!r}", "a number or a list of numbers each", "Mend them.") from error
+        lengths = {value.shape for value in given.values()}
+        require(
+            len(lengths) == 1 and all(value.ndim == 1 and np.isfinite(value).all() for value in given.values()),
+            f"values of shapes {sorted(lengths)}",
+            "finite numbers, equally many for every token",
+            "Give every token a number, or lists of the same length.",
+        )
+        v_dim = len(next(iter(given.values())))
+        return np.stack([given.get(name, np.zeros(v_dim)) for name in names])

@@ -1,0 +1,196 @@
+"""All the sequences that a head may meet: which letters, how long, with a CLS token in front or not."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from glassformer.errors import InputError, require, require_positive
+
+Tokens = np.ndarray[Any, np.dtype[np.int64]]
+
+CLS = "CLS"
+LETTERS = string.ascii_uppercase
+
+_MAX_PLACES = 4096
+
+
+class Block(NamedTuple):
+    """Some sequences side by side, the shorter ones padded at the end.
+
+    Attributes:
+        tokens: Token numbers ``[sequence, position]``, CLS included where there is one; 0 in the padding.
+        real: Where a position belongs to its sequence, ``[sequence, position]``.
+    """
+
+    tokens: Int[np.ndarray, "sequence position"]
+    real: Bool[np.ndarray, "sequence position"]
+
+
+@dataclass(frozen=True)
+class SequenceSpace:
+    """Every sequence of 1 to ``max_len`` letters.
+
+    Tokens are numbered in the order of the letters, CLS last. A *place* is a token at a position: the head sees nothing
+    else of a key or a query, so what holds for every pair of places holds for every sequence.
+
+    Args:
+        letters: The alphabet, 1 to 26 different letters.
+        max_len: The longest sequence, in letters; CLS is not counted.
+        has_cls: Whether a CLS token stands before the letters.
+
+    Raises:
+        InputError: No letters, more than 26, repeated or many-lettered ones; ``max_len`` below 1.
+    """
+
+    letters: tuple[str, ...]
+    max_len: int
+    has_cls: bool = False
+
+    def __post_init__(self) -> None:
+        fits = all(isinstance(x, str) and len(x) == 1 and x.isprintable() and not x.isspace() for x in self.letters)
+        require(
+            fits and len(set(self.letters)) == len(self.letters) and 1 <= len(self.letters) <= len(LETTERS),
+            f"letters = {self.letters!r}",
+            f"1 to {len(LETTERS)} different single letters",
+            "Pass tuple('ABC'), for example.",
+        )
+        require_positive(max_len=self.max_len)
+        require(
+            len(self.letters) * self.max_len <= _MAX_PLACES,
+            f"{len(self.letters)} letters at {self.max_len} positions",
+            f"letters times positions of at most {_MAX_PLACES:,}, since every pair of them is looked at",
+            "Take fewer letters or shorter sequences.",
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Letters and CLS: the length of a one-hot input vector."""
+        return len(self.letters) + self.has_cls
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the longest sequence, that of CLS included."""
+        return self.max_len + self.has_cls
+
+    @property
+    def token_names(self) -> tuple[str, ...]:
+        """What the tokens are called, in the order of their numbers."""
+        return (*self.letters, CLS) if self.has_cls else self.letters
+
+    @property
+    def count(self) -> int:
+        """How many sequences there are: the sum of ``letters ** length`` over all lengths."""
+        return sum(len(self.letters) ** length for length in range(1, self.max_len + 1))
+
+    @cached_property
+    def places(self) -> tuple[Tokens, Tokens]:
+        """Token and position of every place, CLS's first where there is one, then position by position."""
+        first = int(self.has_cls)
+        positions = np.repeat(np.arange(first, self.num_positions), len(self.letters))
+        tokens = np.tile(np.arange(len(self.letters)), self.max_len)
+        if self.has_cls:
+            positions, tokens = np.append(0, positions), np.append(len(self.letters), tokens)
+        return tokens, positions
+
+    def place_of(self, block: Block) -> Int[np.ndarray, "sequence position"]:
+        """The number of the place of every token of ``block``, as :attr:`places` orders them; 0 in the padding."""
+        positions = np.arange(block.tokens.shape[1]) - self.has_cls
+        place = positions * len(self.letters) + block.tokens + self.has_cls
+        if self.has_cls:
+            place[:, 0] = 0
+        return np.where(block.real, place, 0)
+
+    def one_hot(self, block: Block) -> Float[np.ndarray, "sequence position token"]:
+        """The input vectors of ``block``: letter i is the i-th unit vector, CLS the last; padding is zeros."""
+        return np.eye(self.num_tokens)[block.tokens] * block.real[..., None]
+
+    def encode(self, text: str | Sequence[str]) -> Int[np.ndarray, " letter"]:
+        """The letters of ``text`` as numbers, without CLS.
+
+        Raises:
+            InputError: A letter that the alphabet does not have, or too few or too many.
+        """
+        known = {letter: number for number, letter in enumerate(self.letters)}
+        for place, letter in enumerate(text):
+            if letter not in known:
+                raise InputError(
+                    f"the letter {letter!r} at place {place + 1} of {''.join(map(str, text))[:80]!r}",
+                    f"letters among {' '.join(self.letters)}",
+                    "Use the task's letters, in this case.",
+                )
+        require(
+            1 <= len(text) <= self.max_len,
+            f"a sequence of {len(text)} letters",
+            f"1 to {self.max_len} letters",
+            "Shorten it, or choose a task with longer sequences." if text else "Give a letter or more.",
+        )
+        return np.array([known[letter] for letter in text], dtype=np.int64)
+
+    def decode(self, letters: Sequence[int] | Int[np.ndarray, " letter"]) -> str:
+        """The letters with these numbers as text."""
+        return "".join(self.letters[number] for number in letters)
+
+    def letters_of(self, length: int, first: int, last: int) -> Int[np.ndarray, "sequence letter"]:
+        """Numbers ``first`` to ``last - 1`` of the sequences with ``length`` letters, in alphabetical order."""
+        numbers = np.arange(first, last, dtype=np.int64)[:, None]
+        powers = len(self.letters) ** np.arange(length - 1, -1, -1, dtype=np.int64)
+        return numbers // powers % len(self.letters)
+
+    def block(self, letters: Sequence[Int[np.ndarray, "..."]]) -> Block:
+        """Sequences of letters, or matrices of equally long ones, side by side; CLS is put in front of each."""
+        matrices = [np.atleast_2d(each) for each in letters]
+        width = max(each.shape[1] for each in matrices) + self.has_cls
+        tokens = np.zeros((sum(map(len, matrices)), width), dtype=np.int64)
+        real = np.zeros(tokens.shape, dtype=bool)
+        row = 0
+        for each in matrices:
+            rows, end = slice(row, row + len(each)), self.has_cls + each.shape[1]
+            tokens[rows, int(self.has_cls) : end], real[rows, :end] = each, True
+            row += len(each)
+        if self.has_cls:
+            tokens[:, 0] = len(self.letters)
+        return Block(tokens, real)
+
+    def blocks(self, size: int, longest: int | None = None) -> Iterator[Block]:
+        """All sequences, the shorter ones first and then by alphabet, in blocks of at most ``size``.
+
+        Args:
+            size: The largest number of sequences in a block.
+            longest: Only those of at most this many letters; ``max_len`` when None.
+        """
+        require_positive(size=size)
+        waiting: list[Int[np.ndarray, "..."]] = []
+        room = size
+        for length in range(1, (longest or self.max_len) + 1):
+            total, first = len(self.letters) ** length, 0
+            while first < total:
+                last = min(total, first + room)
+                waiting.append(self.letters_of(length, first, last))
+                room, first = room - (last - first), last
+                if room == 0:
+                    yield self.block(waiting)
+                    waiting, room = [], size
+        if waiting:
+            yield self.block(waiting)
+
+    def sample(self, count: int, seed: int) -> list[Int[np.ndarray, " letter"]]:
+        """``count`` random sequences: every length equally often, then every letter."""
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(1, self.max_len + 1, size=count)
+        return [rng.integers(0, len(self.letters), size=length) for length in lengths]
+
+    def longest_listable(self, limit: int) -> int:
+        """The largest length up to which there are at most ``limit`` sequences; 0 if there are more of one letter."""
+        total = 0
+        for length in range(1, self.max_len + 1):
+            total += len(self.letters) ** length
+            if total > limit:
+                return length - 1
+        return self.max_len

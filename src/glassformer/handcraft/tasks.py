@@ -1,0 +1,329 @@
+"""What a head is asked to do: sequences, the wanted output of each, and how an output is read.
+
+A task's ``target`` is written without any notion of attention, so that a head that is proved to reach it is proved
+against something independent. Its ``description`` says how one head can do it, where one can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from glassformer.errors import InputError, require
+from glassformer.handcraft.description import Description
+from glassformer.handcraft.selectors import (
+    at_position,
+    earlier,
+    everything,
+    itself,
+    latest,
+    previous,
+    same_token,
+    token,
+)
+from glassformer.handcraft.sequences import CLS, Block, SequenceSpace
+
+Letters = np.ndarray[Any, np.dtype[np.int64]]
+Target = Callable[[Int[np.ndarray, "sequence letter"]], Float[np.ndarray, "sequence letter v_dim"]]
+Readout = Literal["argmax", "sign"]
+
+_KEPT_CASES = 20_000
+_SAME = 1e-9
+
+
+class Queries(NamedTuple):
+    """The judged queries of some sequences, one after the other, each with its keys.
+
+    Keys come before queries, and coordinates before keys: numpy is fast along a long last axis, slow along a short one.
+
+    Attributes:
+        place: The place of each query, ``[query]``.
+        keys: The places of its sequence, ``[key, query]``; 0 in the padding.
+        wanted: Which of them it is to attend to.
+        others: Which of them it is not to attend to; like ``wanted`` False in the padding.
+        target: What it is to output, ``[v_dim, query]``.
+    """
+
+    place: Int[np.ndarray, " query"]
+    keys: Int[np.ndarray, "key query"]
+    wanted: Bool[np.ndarray, "key query"]
+    others: Bool[np.ndarray, "key query"]
+    target: Float[np.ndarray, "v_dim query"]
+
+
+class Cases(NamedTuple):
+    """Sequences with what is wanted of them.
+
+    Attributes:
+        block: The sequences.
+        counted: Which outputs are judged, ``[sequence, position]``: all but the padding's and CLS's.
+        target: The wanted outputs, ``[sequence, position, v_dim]``; zeros where none is judged.
+        queries: The judged queries with the keys that the task's description wants; None without a description.
+        as_described: Whether the description, followed to the letter, reaches every target to 1e-9.
+    """
+
+    block: Block
+    counted: Bool[np.ndarray, "sequence position"]
+    target: Float[np.ndarray, "sequence position v_dim"]
+    queries: Queries | None
+    as_described: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a head is asked to do.
+
+    Args:
+        name: Its name on the command line.
+        summary: It in one sentence.
+        space: The sequences it is asked of.
+        v_dim: Length of an output.
+        target: The wanted outputs for letter numbers ``[sequence, letter]``, all sequences of one length, CLS left out.
+        readout: What an output says: its largest entry ("argmax") or the sign of its only one ("sign").
+        tolerance: The largest error of an output that still counts as solved; None if only the readout counts.
+        decisive_error: No readout can be wrong while every error stays below this.
+        description: How one head does it; None where nobody has said, or none can.
+        examples: The only sequences it is asked of, as text; None for every sequence of the space.
+    """
+
+    name: str
+    summary: str
+    space: SequenceSpace
+    v_dim: int
+    target: Target
+    readout: Readout
+    tolerance: float | None
+    decisive_error: float
+    description: Description | None = None
+    examples: tuple[str, ...] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many sequences the task is asked of."""
+        return self.space.count if self.examples is None else len(self.examples)
+
+    @cached_property
+    def all_cases(self) -> Cases:
+        """Every sequence with its target, the shorter ones first; kept, as long as there are at most 20,000.
+
+        Raises:
+            InputError: There are more.
+        """
+        require(
+            self.count <= _KEPT_CASES, f"{self.count:,} sequences", f"at most {_KEPT_CASES:,}", "Take them in blocks."
+        )
+        if self.examples is None:
+            return self.cases(next(self.space.blocks(_KEPT_CASES)))
+        return self.cases(self.space.block([self.space.encode(text) for text in self.examples]))
+
+    def case_blocks(self, size: int, longest: int | None = None) -> Iterator[Cases]:
+        """Every sequence of up to ``longest`` letters with its target, in blocks of at most ``size`` sequences."""
+        longest = self.space.max_len if longest is None else longest
+        if self.examples is not None or (longest == self.space.max_len and self.count <= min(size, _KEPT_CASES)):
+            yield self.all_cases
+            return
+        for block in self.space.blocks(size, longest):
+            yield self.cases(block)
+
+    def cases(self, block: Block) -> Cases:
+        """The sequences of ``block`` with their targets.
+
+        Raises:
+            InputError: ``target`` gave another shape than ``[sequence, letter, v_dim]``, or NaN or infinity.
+        """
+        first = int(self.space.has_cls)
+        counted = block.real.copy()
+        counted[:, :first] = False
+        target = np.zeros((*block.tokens.shape, self.v_dim))
+        lengths = counted.sum(axis=1)
+        for length in np.unique(lengths).tolist():
+            rows = np.flatnonzero(lengths == length)
+            wanted = np.asarray(self.target(block.tokens[rows, first : first + length]), dtype=float)
+            shape = (len(rows), length, self.v_dim)
+            if wanted.shape != shape or not np.isfinite(wanted).all():
+                raise InputError(
+                    f"targets of shape {list(wanted.shape)} from the task {self.name!r}",
+                    f"finite numbers of shape {list(shape)}: [sequence, letter, v_dim]",
+                    "Mend the task's target.",
+                )
+            target[rows, first : first + length] = wanted
+        if self.description is None:
+            return Cases(block, counted, target, None, False)
+        missed = np.abs(self.description.output(block) - target).max(axis=2)[counted]
+        queries = queries_of(self.space, block, counted, self.description.wanted(block), target)
+        return Cases(block, counted, target, queries, bool(missed.max() <= _SAME))
+
+    def random_cases(self, count: int, seed: int) -> Cases:
+        """``count`` random sequences with their targets: every length equally often, then every letter.
+
+        Of a task with ``examples``, random ones among these.
+        """
+        if self.examples is None:
+            return self.cases(self.space.block(self.space.sample(count, seed)))
+        chosen = np.random.default_rng(seed).integers(len(self.examples), size=count)
+        return self.cases(self.space.block([self.space.encode(self.examples[i]) for i in chosen]))
+
+    def is_right(
+        self, output: Float[np.ndarray, "... v_dim"], target: Float[np.ndarray, "... v_dim"]
+    ) -> Bool[np.ndarray, "..."]:
+        """Whether each output reads as its target does. Where several letters are wanted alike, any of them will do."""
+        if self.readout == "sign":
+            return np.asarray((np.sign(output) == np.sign(target)).all(axis=-1))
+        wanted = target > target.max(axis=-1, keepdims=True) - _SAME
+        best_wanted = np.where(wanted, output, -np.inf).max(axis=-1)
+        best_other = np.where(wanted, -np.inf, output).max(axis=-1)
+        return np.asarray(best_wanted > best_other)
+
+
+def queries_of(
+    space: SequenceSpace,
+    block: Block,
+    counted: Bool[np.ndarray, "sequence position"],
+    wanted: Bool[np.ndarray, "sequence query key"],
+    target: Float[np.ndarray, "sequence position v_dim"],
+) -> Queries:
+    """The ``counted`` queries of ``block``, which are to attend to the ``wanted`` keys and output ``target``."""
+    rows, queries = np.nonzero(counted)
+    place = space.place_of(block)
+    others = block.real[:, None, :] & ~wanted
+    by_query = place[rows], wanted[rows, queries], others[rows, queries], target[rows, queries]
+    return Queries(place[rows, queries], *(np.ascontiguousarray(each.T) for each in by_query))
+
+
+def identity(letters: str = "ABC", max_len: int = 6) -> Task:
+    """Every position outputs its own letter. One can do it by content alone."""
+    space = SequenceSpace(tuple(letters), max_len)
+    description = Description(space, same_token())
+    return _of_letters("identity", "every position outputs its own letter", space, lambda x: x, description)
+
+
+def copy_first(letters: str = "ABC", max_len: int = 4) -> Task:
+    """Every position outputs the first letter. One can do it by position alone."""
+    space = SequenceSpace(tuple(letters), max_len)
+    description = Description(space, at_position(0))
+    first = lambda x: np.repeat(x[:, :1], x.shape[1], axis=1)  # noqa: E731
+    return _of_letters("copy_first", "every position outputs the first letter", space, first, description)
+
+
+def unique(letters: str = "ABC", max_len: int = 4) -> Task:
+    """+1 for a letter that occurs once, -1 for one that occurs again. It takes content and position."""
+    space = SequenceSpace(tuple(letters), max_len, has_cls=True)
+    values = {CLS: 1.0} | dict.fromkeys(letters, -1.0)
+    attend = same_token().but_not(itself()).otherwise(token(CLS))
+
+    def target(x: Letters) -> Float[np.ndarray, "sequence letter one"]:
+        times = (x[:, :, None] == x[:, None, :]).sum(axis=2, keepdims=True)
+        return np.where(times == 1, 1.0, -1.0)
+
+    summary = "+1 for a letter that occurs once, -1 for one that occurs again"
+    return _of_signs("unique", summary, space, target, Description(space, attend, values))
+
+
+def previous_token(letters: str = "ABC", max_len: int = 4) -> Task:
+    """Every position outputs the letter before it; the first position its own."""
+    space = SequenceSpace(tuple(letters), max_len)
+    description = Description(space, previous().otherwise(itself()))
+    shift = lambda x: np.concatenate([x[:, :1], x[:, :-1]], axis=1)  # noqa: E731
+    summary = "every position outputs the letter before it, the first its own"
+    return _of_letters("previous_token", summary, space, shift, description)
+
+
+def last_token(letters: str = "ABC", max_len: int = 4) -> Task:
+    """Every position outputs the last letter of the sequence, however long it is."""
+    space = SequenceSpace(tuple(letters), max_len)
+    last = lambda x: np.repeat(x[:, -1:], x.shape[1], axis=1)  # noqa: E731
+    return _of_letters(
+        "last_token", "every position outputs the last letter", space, last, Description(space, latest())
+    )
+
+
+def majority_letter(letters: str = "ABC", max_len: int = 4) -> Task:
+    """Every position outputs each letter's share of the sequence; the largest is the majority."""
+    space = SequenceSpace(tuple(letters), max_len)
+
+    def shares(x: Letters) -> Float[np.ndarray, "sequence letter v_dim"]:
+        share = np.eye(len(letters))[x].mean(axis=1, keepdims=True)
+        return np.repeat(share, x.shape[1], axis=1)
+
+    return Task(
+        "majority_letter",
+        "every position outputs each letter's share of the sequence; the largest entry is the majority",
+        space,
+        len(letters),
+        shares,
+        "argmax",
+        1e-3,
+        0.5 / max_len,
+        Description(space, everything()),
+    )
+
+
+def occurs_earlier(letters: str = "ABC", max_len: int = 4) -> Task:
+    """+1 where the same letter stands somewhere earlier, -1 where it does not."""
+    space = SequenceSpace(tuple(letters), max_len, has_cls=True)
+    values = {CLS: -1.0} | dict.fromkeys(letters, 1.0)
+    attend = (same_token() & earlier()).otherwise(token(CLS))
+
+    def target(x: Letters) -> Float[np.ndarray, "sequence letter one"]:
+        same = x[:, :, None] == x[:, None, :]
+        before = np.tril(np.ones((x.shape[1], x.shape[1]), dtype=bool), -1)
+        return np.where((same & before).any(axis=2, keepdims=True), 1.0, -1.0)
+
+    summary = "+1 where the same letter stands somewhere earlier, -1 where it does not"
+    return _of_signs("occurs_earlier", summary, space, target, Description(space, attend, values))
+
+
+def parity(letters: str = "AB", max_len: int = 4) -> Task:
+    """+1 if the first letter occurs an even number of times in the sequence, else -1. No single head can do this.
+
+    Proof: at position i the output has the sign of ``sum_j exp(score_ij) value_j``, where term j depends on the letter
+    at j alone: write it f_j(letter). Fix all letters but two, at j and k, neither of them the query's. Parity asks for
+    ``f_j(A) + f_k(A)`` and ``f_j(B) + f_k(B)`` plus the rest to be on one side of zero, and ``f_j(A) + f_k(B)`` and
+    ``f_j(B) + f_k(A)`` plus the rest on the other. But the first two and the last two have the same sum.
+    """
+    space = SequenceSpace(tuple(letters), max_len)
+
+    def target(x: Letters) -> Float[np.ndarray, "sequence letter one"]:
+        even = (x == 0).sum(axis=1) % 2 == 0
+        return np.repeat(np.where(even, 1.0, -1.0)[:, None, None], x.shape[1], axis=1)
+
+    summary = f"+1 if {letters[0]} occurs an even number of times, else -1; beyond any single head"
+    return _of_signs("parity", summary, space, target, None)
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "identity": identity,
+    "copy_first": copy_first,
+    "unique": unique,
+    "previous_token": previous_token,
+    "last_token": last_token,
+    "majority_letter": majority_letter,
+    "occurs_earlier": occurs_earlier,
+    "parity": parity,
+}
+"""The built-in tasks; each takes ``letters`` and ``max_len``."""
+
+
+def _of_letters(
+    name: str,
+    summary: str,
+    space: SequenceSpace,
+    wanted: Callable[[Letters], Letters],
+    description: Description,
+) -> Task:
+    """A task whose outputs are one-hot letters: ``wanted`` gives their numbers."""
+    one_hot = np.eye(len(space.letters))
+    tolerance = 1e-3  # what the course asks for
+    return Task(
+        name, summary, space, len(space.letters), lambda x: one_hot[wanted(x)], "argmax", tolerance, 0.5, description
+    )
+
+
+def _of_signs(name: str, summary: str, space: SequenceSpace, target: Target, description: Description | None) -> Task:
+    """A task whose outputs are +1 or -1, of which only the sign counts."""
+    return Task(name, summary, space, 1, target, "sign", None, 1.0, description)
