@@ -1,0 +1,225 @@
+"""Does a head solve its task? Every sequence is run where that can be done, and a bound decides where it cannot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.errors import InputError, require
+from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries
+from glassformer.handcraft.certificate import Certificate, Failure, RestsOn, Verdict
+from glassformer.handcraft.tasks import Cases, Queries, Task, queries_of
+from glassformer.models.single_head import HeadWeights, run_head
+
+_SCORES_AT_ONCE = 1 << 19
+_SHORT_SEQUENCES = 20_000
+_SAMPLES = 2_000
+_SAME_TARGET = 1e-9
+_DTYPES = (torch.float64, torch.float32)
+
+
+def verify(
+    head: HeadWeights,
+    task: Task,
+    *,
+    tolerance: float | Literal["task"] | None = "task",
+    dtype: torch.dtype = torch.float64,
+    limit: int = 1_000_000,
+) -> Certificate:
+    """Prove that ``head`` solves ``task``, find a sequence on which it does not, or say that neither came out.
+
+    Up to ``limit`` sequences are all run, in batches, shorter ones first. Beyond that, all short ones and 2,000 random
+    ones are run in search of a counterexample, and :func:`~glassformer.handcraft.bounds.bound_of_pairs` decides: it
+    holds for every sequence, if the task's description says what is to be attended to. That the description does what
+    the task wants is checked on the sequences that are run.
+
+    Args:
+        head: The weights.
+        task: What they are for.
+        tolerance: The largest error of an output that counts as solved. ``None`` asks only that every output *reads* as
+            wanted (largest entry, or sign). ``"task"`` takes the task's own.
+        dtype: Number format that the head is run in: float64, or float32.
+        limit: Largest number of sequences that are all run.
+
+    Raises:
+        InputError: Shapes that do not fit the task, weights whose scores overflow ``dtype``, a tolerance that is not
+            above 0, or another dtype.
+    """
+    tolerance = task.tolerance if tolerance == "task" else tolerance
+    require(
+        tolerance is None or (tolerance > 0 and math.isfinite(tolerance)),
+        f"tolerance = {tolerance}",
+        "a number above 0, or None",
+        "Pass 1e-3, for example.",
+    )
+    require(dtype in _DTYPES, f"dtype = {dtype}", "torch.float64 or torch.float32", "Choose one of these.")
+    require_fits(head, task)
+    matrices = {name: torch.from_numpy(matrix.copy()).to(dtype) for name, matrix in head.matrices.items()}
+    tables = PlaceTables.of(_rounded(head, matrices, dtype), task.space, torch.finfo(dtype).eps / 2)
+    limits = torch.finfo(dtype)
+    require(
+        math.isfinite(tables.largest_sum) and tables.largest_sum < limits.max / 4,
+        f"scores of up to {tables.largest_sum:.3g}",
+        f"scores that {limits.dtype} can hold, below {limits.max / 4:.2g}",
+        "Scale Km or Qm down.",
+    )
+    tally = _Tally(task, matrices, tables, tolerance)
+    if task.examples is not None or task.count <= limit:
+        for cases in task.case_blocks(_block_size(task)):
+            tally.add(cases)
+        return tally.certificate(
+            "every sequence" if task.examples is None else "the listed examples", Bound(tally.margin, tally.bound)
+        )
+    for cases in task.case_blocks(_block_size(task), task.space.longest_listable(_SHORT_SEQUENCES)):
+        tally.add(cases)
+    per_block = _block_size(task)
+    for number in range(-(-_SAMPLES // per_block)):
+        tally.add(task.random_cases(min(per_block, _SAMPLES - number * per_block), seed=number))
+    if task.description is None or not tally.as_described:
+        return tally.certificate("samples", Bound(math.inf, math.inf))
+    return tally.certificate("the bound", bound_of_pairs(tables, task.description))
+
+
+def require_fits(head: HeadWeights, task: Task) -> None:
+    """Check that the matrices of ``head`` have the shapes that ``task`` needs.
+
+    Raises:
+        InputError: Naming the matrix, its shape and the needed one.
+    """
+    space = task.space
+    tokens = f"{len(space.letters)} letters" + (" and CLS" if space.has_cls else "")
+    require(
+        head.input_dim == space.num_tokens,
+        f"Km of shape {list(head.Km.shape)} with pos of {head.pos_dim} columns, so inputs of length {head.input_dim}",
+        f"{space.num_tokens} + {head.pos_dim} = {space.num_tokens + head.pos_dim} rows, for the {tokens} of the task "
+        f"{task.name!r}" + (" and the position" if head.pos is not None else ""),
+        "Give Km, Qm and Vm one row for each token and below them one for each column of pos.",
+    )
+    require(
+        head.v_dim == task.v_dim,
+        f"Vm of shape {list(head.Vm.shape)}",
+        f"{task.v_dim} columns, as long as the outputs of the task {task.name!r}",
+        "Give Vm one column for each number of an output.",
+    )
+    longest = space.num_positions if task.examples is None else max(map(len, task.examples)) + space.has_cls
+    require(
+        head.max_seq_len is None or head.max_seq_len >= longest,
+        f"pos of shape {[head.max_seq_len, head.pos_dim]}",
+        f"at least {longest} rows, one for each position of the longest sequence of the task {task.name!r}",
+        "Give pos a row for each position" + (", that of CLS included." if space.has_cls else "."),
+    )
+
+
+@dataclass
+class _Tally:
+    """What has been seen so far."""
+
+    task: Task
+    matrices: dict[str, Tensor]
+    tables: PlaceTables
+    tolerance: float | None
+    num_sequences: int = 0
+    num_outputs: int = 0
+    num_right: int = 0
+    largest_error: float = -math.inf
+    worst: Failure | None = None
+    first: Failure | None = None
+    margin: float = math.inf
+    bound: float = 0.0
+    as_described: bool = True
+
+    def add(self, cases: Cases) -> None:
+        """Run the sequences of ``cases``."""
+        block, counted, target = cases[:3]
+        output = self._run(cases)
+        error = np.abs(output - target)
+        error = np.where(counted, error[..., 0] if error.shape[2] == 1 else error.max(axis=2), -np.inf)
+        # An output closer than that cannot be misread, so only the others are read.
+        right = error < self.task.decisive_error
+        doubtful = counted & ~right
+        right[doubtful] = self.task.is_right(output[doubtful], target[doubtful])
+        failing = counted & (~right if self.tolerance is None else error > self.tolerance)
+        self.num_sequences += len(block.tokens)
+        self.num_outputs += int(counted.sum())
+        self.num_right += int((right & counted).sum())
+        if error.max() > self.largest_error:
+            self.largest_error = float(error.max())
+            self.worst = self._failure(cases, output, int(error.argmax()))
+        if self.first is None and failing.any():
+            self.first = self._failure(cases, output, int(failing.argmax()))
+        found = bound_of_queries(self.tables, cases.queries or self._queries_by_value(cases))
+        self.margin, self.bound = min(self.margin, found.margin), max(self.bound, found.error)
+        self.as_described &= cases.as_described
+
+    def certificate(self, rests_on: RestsOn, known: Bound) -> Certificate:
+        """The verdict on what was seen, given what is ``known`` of all sequences."""
+        if self.tolerance is not None:
+            criterion = f"every error at most {self.tolerance:g}"
+        else:
+            criterion = "every sign right" if self.task.readout == "sign" else "every largest entry right"
+        verdict: Verdict = "holds"
+        if self.first is not None:
+            verdict = "fails"
+        elif rests_on in ("the bound", "samples"):
+            decisive = known.error < self.task.decisive_error
+            proved = decisive if self.tolerance is None else known.error <= self.tolerance
+            verdict = "holds" if proved else "undecided"
+        return Certificate(
+            task=self.task.name,
+            verdict=verdict,
+            rests_on=rests_on,
+            criterion=criterion,
+            dtype=str(self.matrices["Km"].dtype).removeprefix("torch."),
+            num_checked=self.num_sequences,
+            num_possible=self.task.count,
+            num_outputs=self.num_outputs,
+            num_right=self.num_right,
+            largest_error=self.largest_error,
+            worst=self.worst,
+            margin=known.margin if math.isfinite(known.margin) else None,
+            bound=known.error,
+            counterexample=self.first,
+        )
+
+    def _run(self, cases: Cases) -> Float[np.ndarray, "sequence position v_dim"]:
+        dtype = self.matrices["Km"].dtype
+        inputs = torch.from_numpy(self.task.space.one_hot(cases.block)).to(dtype)
+        with torch.inference_mode():
+            return run_head(inputs, **self.matrices, real=torch.from_numpy(cases.block.real)).double().numpy()
+
+    def _queries_by_value(self, cases: Cases) -> Queries:
+        """The queries, for want of a description with the keys whose value is the target, or all if there are none."""
+        space, block = self.task.space, cases.block
+        values, real = self.tables.values[space.place_of(block)], block.real[:, None, :]
+        distance = np.abs(values[:, None, :, :] - cases.target[:, :, None, :]).max(axis=3)
+        matches = (distance <= (self.tolerance or _SAME_TARGET)) & real
+        wanted = np.where(matches.any(axis=2, keepdims=True), matches, real)
+        return queries_of(space, block, cases.counted, wanted, cases.target)
+
+    def _failure(self, cases: Cases, output: Float[np.ndarray, "sequence position v_dim"], index: int) -> Failure:
+        row, position = divmod(index, output.shape[1])
+        first = int(self.task.space.has_cls)
+        letters = cases.block.tokens[row, first:][cases.block.real[row, first:]]
+        got, wanted = output[row, position].tolist(), cases.target[row, position].tolist()
+        error = float(np.abs(output[row, position] - cases.target[row, position]).max())
+        return Failure(self.task.space.decode(letters), position - first, tuple(got), tuple(wanted), error)
+
+
+def _rounded(head: HeadWeights, matrices: dict[str, Tensor], dtype: torch.dtype) -> HeadWeights:
+    """The weights as they are after rounding to ``dtype``."""
+    if dtype == torch.float64:
+        return head
+    try:
+        return HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
+    except InputError as error:
+        raise InputError(error.got, f"weights that {dtype} can hold", "Scale the weights down.") from error
+
+
+def _block_size(task: Task) -> int:
+    return max(1, _SCORES_AT_ONCE // task.space.num_positions**2)
