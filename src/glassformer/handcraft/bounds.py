@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from glassformer.handcraft.circuits import place_inputs
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Queries
@@ -80,10 +81,7 @@ class PlaceTables:
     @classmethod
     def of(cls, head: HeadWeights, space: SequenceSpace, roundoff: float) -> PlaceTables:
         """The tables of ``head`` for the places of ``space``, on a machine with this unit roundoff."""
-        tokens, positions = space.places
-        x = np.eye(space.num_tokens)[tokens]
-        if head.pos is not None:
-            x = np.concatenate([x, head.pos[positions]], axis=1)
+        x = place_inputs(head, space)
         scale = 1 / math.sqrt(head.qk_dim)
         with np.errstate(over="ignore", invalid="ignore"):
             scores = (x @ head.Qm) @ (x @ head.Km).T * scale

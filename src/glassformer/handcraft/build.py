@@ -147,6 +147,7 @@ def _weights(description: Description, sharpness: float) -> HeadWeights:
     columns = sum(term.factors.query.shape[1] for term in terms)
     scale = sharpness * math.sqrt(columns)
     query = np.concatenate([scale * term.coefficient * term.factors.query for term in terms], axis=1)
+    query += 0.0  # turns -0 into 0
     key = np.concatenate([term.factors.key for term in terms], axis=1)
     values = description.value_rows
     tokens = slice(space.num_tokens)

@@ -2,5 +2,6 @@
 
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.single_head import HeadWeights, NumpyHead, SingleHead
 
-__all__ = ["Decoder", "DecoderConfig"]
+__all__ = ["Decoder", "DecoderConfig", "HeadWeights", "NumpyHead", "SingleHead"]
