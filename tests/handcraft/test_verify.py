@@ -108,8 +108,8 @@ def test_listing_and_the_bound_agree(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT)
-@pytest.mark.parametrize(("size", "max_len"), [(2, 18), (3, 12), (5, 8), (10, 5), (26, 4)])
-def test_designs_hold_wherever_a_million_sequences_can_be_listed(name: str, size: int, max_len: int) -> None:
+@pytest.mark.parametrize(("size", "max_len"), [(2, 14), (4, 7), (26, 3)])
+def test_designs_hold_on_every_one_of_many_sequences(name: str, size: int, max_len: int) -> None:
     task = TASKS[name](LETTERS[:size], max_len)
     assert task.count <= 1_000_000
     certificate = verify(design(task).weights, task, tolerance=1e-9)

@@ -195,7 +195,7 @@ def _part_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray
 
 
 def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place inputs"]:
-    """What the head is given for each place: the token's one-hot vector, then its position's vector, if there is one."""
+    """What the head is given for each place: the token's one-hot vector, then its position's vector, if any."""
     parts = _part_inputs(weights, space)
     tokens, positions = space.places
     return parts[tokens] if weights.pos is None else parts[tokens] + parts[space.num_tokens + positions]
