@@ -2,7 +2,8 @@
 
     python benchmarks/verify.py [--rounds 15] [--out benchmarks/verification.json]
 
-Both are given the sequences, one-hot, with their targets; "with the listing" also makes these anew each time for us.
+Each turn is five calls. Both are given the sequences, one-hot, with their targets; "with the listing" also makes these
+anew each time for us.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=HERE / "verification.json")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(2)
     tasks = [make() for make in MAKERS]
     heads = [design(task).weights for task in tasks]
     inputs = [prepared(task) for task in tasks]
@@ -56,6 +57,7 @@ def main() -> None:
             "NumPy twin": lambda: [one_by_one(head, *given) for head, given in zip(heads, inputs, strict=True)],
         },
         arguments.rounds,
+        repeats=5,
     )
     differences = [
         abs(verify(head, task).largest_error - one_by_one(head, *given))

@@ -260,3 +260,13 @@ def test_a_damaged_byte_is_refused_or_harmless(
     # Dates, versions and the like may change. The checksum covers the numbers.
     found = read_or_refused(path)
     assert found is None or same(found, weights)
+
+
+@pytest.mark.parametrize("place", [200, 5000, 12_000])
+def test_a_damaged_number_of_a_large_array_is_found_by_its_checksum(place: int, tmp_path: Path) -> None:
+    path = tmp_path / "head.npz"
+    write_head(HeadWeights(np.eye(40), np.eye(40), np.eye(40)), path)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    refused(path, "damaged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -76,8 +77,8 @@ class Certificate:
         return self.verdict == "holds"
 
     def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values."""
-        return asdict(self)
+        """All attributes as JSON values; an infinite bound is null."""
+        return {**asdict(self), "bound": self.bound if math.isfinite(self.bound) else None}
 
     def __str__(self) -> str:
         share = self.num_right / self.num_outputs
@@ -86,12 +87,17 @@ class Certificate:
             f"  rests on        {self._ground()}",
             f"  read rightly    {self.num_right:,} of {self.num_outputs:,} outputs ({share:.2%})",
             f"  largest error   {self.largest_error:.3g}" + (f" at {self.worst}" if self.worst else ""),
-            f"  margin          {'none needed' if self.margin is None else f'{self.margin:.6g}'}",
-            f"  bound on error  {self.bound:.3g}",
+            f"  margin          {self._margin()}",
+            f"  bound on error  {f'{self.bound:.3g}' if math.isfinite(self.bound) else 'none known'}",
         ]
         if self.counterexample is not None:
             lines.append(f"  counterexample  {self.counterexample}")
         return "\n".join(lines)
+
+    def _margin(self) -> str:
+        if self.margin is not None:
+            return f"{self.margin:.6g}"
+        return "none needed" if math.isfinite(self.bound) else "not known"
 
     def _ground(self) -> str:
         possible = f"{self.num_possible:,}" if self.num_possible < 10**12 else f"{self.num_possible:.3g}"

@@ -63,6 +63,7 @@ class Cases(NamedTuple):
         block: The sequences.
         counted: Which outputs are judged, ``[sequence, position]``: all but the padding's and CLS's.
         target: The wanted outputs, ``[sequence, position, v_dim]``; zeros where none is judged.
+        inputs: The sequences as one-hot vectors, ``[sequence, position, token]``.
         queries: The judged queries with the keys that the task's description wants; None without a description.
         as_described: Whether the description, followed to the letter, reaches every target to 1e-9.
     """
@@ -70,6 +71,7 @@ class Cases(NamedTuple):
     block: Block
     counted: Bool[np.ndarray, "sequence position"]
     target: Float[np.ndarray, "sequence position v_dim"]
+    inputs: Float[np.ndarray, "sequence position token"]
     queries: Queries | None
     as_described: bool
 
@@ -152,11 +154,12 @@ class Task:
                     "Mend the task's target.",
                 )
             target[rows, first : first + length] = wanted
+        inputs = self.space.one_hot(block)
         if self.description is None:
-            return Cases(block, counted, target, None, False)
+            return Cases(block, counted, target, inputs, None, False)
         missed = np.abs(self.description.output(block) - target).max(axis=2)[counted]
         queries = queries_of(self.space, block, counted, self.description.wanted(block), target)
-        return Cases(block, counted, target, queries, bool(missed.max() <= _SAME))
+        return Cases(block, counted, target, inputs, queries, bool(missed.max() <= _SAME))
 
     def random_cases(self, count: int, seed: int) -> Cases:
         """``count`` random sequences with their targets: every length equally often, then every letter.

@@ -337,8 +337,8 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
             "as many as its shape needs",
             "Write it again with numpy.savez.",
         )
-        # The byte too many makes the library reach the end, where it compares the checksum.
-        rest = member.read(size - len(start.getvalue()) + 1)
+        # With the last byte the library compares the checksum.
+        rest = member.read(size - len(start.getvalue()))
     numbers = np.frombuffer(start.read() + rest, dtype=dtype, count=count)
     return numbers.reshape(shape, order="F" if by_columns else "C").astype(np.float64)
 
