@@ -68,6 +68,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/run.py
 
 notebooks: $(VENV)/.installed-dev

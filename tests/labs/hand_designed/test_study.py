@@ -173,17 +173,6 @@ def test_a_head_that_gets_there_needs_no_rescue(
     assert (story.kind, len(story.moments), story.minimum, story.escaped) == (kind, moments, None, None)
 
 
-@pytest.mark.parametrize(("stages", "solved"), [("kept", 2), ("short", 0)])
-def test_rescues_are_counted(monkeypatch: pytest.MonkeyPatch, stages: str, solved: int) -> None:
-    # Copies of a head that does the task stay solved; a few steps on a new one solve nothing.
-    recipe = course_recipe("unique").scaled(0.001)
-    if stages == "kept":
-        monkeypatch.setattr(study, "_train_on", lambda *args: None)
-        monkeypatch.setattr(study, "train_head", lambda *args: (designed(), [], 0.0))
-    monkeypatch.setattr(study, "fast_recipe", lambda task: fast_recipe(task).scaled(0.001))
-    assert study.count_rescues(3, tries=2, recipe=recipe, factors=(1, 2)) == {10: solved, 20: solved}
-
-
 def test_bad_stories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no seeds"):
         follow_failures(tmp_path, [])

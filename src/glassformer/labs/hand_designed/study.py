@@ -264,25 +264,6 @@ def follow_failures(
     return stories
 
 
-def count_rescues(
-    seed: int, *, tries: int = 10, recipe: Recipe | None = None, factors: Sequence[int] = (1, 2, 4)
-) -> dict[int, int]:
-    """How a trap deepens: the fast recipe, begun ``tries`` times at the weights of a head that fails on unique.
-
-    Returns:
-        For ``factors`` (from 1 on) times the steps of ``recipe`` (the course's): how many tries solve the task.
-    """
-    task, found = unique(), {}
-    for head, steps in _ever_longer(task, recipe or course_recipe("unique"), seed, factors):
-        solved = 0
-        for number in range(tries):
-            away = SingleHead.from_weights(head.to_weights(), torch.float32)
-            _train_on(away, task, fast_recipe("unique").stages, mix_seed(seed, number))
-            solved += not moment_of(away, task, steps).wrong
-        found[steps] = solved
-    return found
-
-
 def _cell(directory: Path, recipe: Recipe, seed: int) -> Cell:
     """The training of ``recipe`` from ``seed``: from its file, or done now and put there."""
     path = directory / f"{recipe.task}-{recipe.name}-{seed}.json"

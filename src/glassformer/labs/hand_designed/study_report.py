@@ -130,11 +130,11 @@ def _trapped_text(stories: Sequence[Story], trapped: Sequence[Story]) -> str:
         else ""
     )
     way_out = (
-        f" The fast recipe, begun at these weights, solves the task for {escaped} of {len(trapped)}: "
+        f" The fast recipe, begun where this one ends, solves the task for {escaped} of {len(trapped)}: "
         + (
             "its first steps are too large for such a hollow to hold them."
             if escaped == len(trapped)
-            else "once deep, the hollow holds it too. Its large steps help at the start, while the hollow is shallow."
+            else "the hollow can hold it too. Its large steps help most at the start, while the hollow is shallow."
         )
         if trapped[0].escaped is not None
         else ""
