@@ -130,7 +130,8 @@ def _trapped_text(stories: Sequence[Story], trapped: Sequence[Story]) -> str:
         else ""
     )
     way_out = (
-        f" The fast recipe, begun where this one ends, solves the task for {escaped} of {len(trapped)}: "
+        " The fast recipe, begun at the weights that the course's recipe leaves, solves the task for "
+        f"{escaped} of {len(trapped)}: "
         + (
             "its first steps are too large for such a hollow to hold them."
             if escaped == len(trapped)
