@@ -92,12 +92,31 @@ def test_tolerance_and_number_format(blunt: Path, good: Path, capsys: pytest.Cap
         (["--tolerance", "1e-12"], 1, "every error at most 1e-12"),
         (["--tolerance", "readout"], 0, "every sign right"),
         (["--tolerance", "1e-6", "--float32"], 0, "every error at most 1e-06; float32"),
-        (["--tolerance", "-1"], 2, "tolerance = -1.0"),
     ):
         assert main(["verify", str(good), "--task", "unique", *flags]) == status
         shown = capsys.readouterr()
         assert words in (shown.err if status == 2 else shown.out)
     assert main(["verify", str(blunt), "--task", "unique", "--tolerance", "5"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--tolerance", "-1", "above 0"),
+        ("--tolerance", "nan", "above 0"),
+        ("--json", "{directory}", "which is a directory"),
+        ("--figure", "{file}", "which is a file"),
+    ],
+)
+def test_flags_that_cannot_be_used_are_found_before_the_work(
+    good: Path, tmp_path: Path, flag: str, value: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["verify", str(good), "--task", "unique", flag, value.format(directory=tmp_path, file=good)])
+    assert stopped.value.code == 2
+    shown = capsys.readouterr()
+    assert words in " ".join(shown.err.replace("│", " ").split())
+    assert shown.out == ""
 
 
 def test_more_sequences_than_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

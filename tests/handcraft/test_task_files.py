@@ -184,10 +184,10 @@ def test_json_that_is_no_table(text: str, word: str, tmp_path: Path) -> None:
 
 
 def test_tables_whose_work_would_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {"input": "A" * 2000, "output": [[1, 2, 3]] * 2000}
+    one = {"input": "A" * 1000, "output": [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 1000}
     message = complaint(table(tmp_path / "mine.json", {"letters": "AB", "examples": [one]}))
-    assert "1 examples of up to 2,000 letters with outputs of 3 numbers" in message
-    assert "not 12,000,000" in message
+    assert "1 examples of up to 1,000 letters with outputs of 9 numbers" in message
+    assert "not 9,000,000" in message
     many = [{"input": "A", "output": [1]}] * (MAX_EXAMPLES + 1)
     assert "20001 examples" in complaint(table(tmp_path / "mine.json", {"letters": "AB", "examples": many}))
     monkeypatch.setattr(task_files, "MAX_CELLS", 18)

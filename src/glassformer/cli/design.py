@@ -18,7 +18,7 @@ from glassformer.handcraft.build import design
 from glassformer.handcraft.certificate import Certificate
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verify import verify
-from glassformer.handcraft.weight_files import shown, write_head
+from glassformer.handcraft.weight_files import require_place, require_size, shown, write_head
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def run(flags: DesignFlags) -> Certificate:
         "a new name",
         "Choose another one, or pass --overwrite.",
     )
+    require_place(flags.out)
     task = built_in(flags.task, flags.letters, flags.max_len)
     _require_possible(task)
     require(
@@ -70,6 +71,7 @@ def run(flags: DesignFlags) -> Certificate:
         "Pass 1e-9, for example.",
     )
     made = design(task, flags.largest_error)
+    require_size(made.weights)
     say(f"{task.name}: {task.summary}")
     say(f"  head            {made.description}")
     sizes = ", ".join(f"{name} {len(m)} x {m.shape[1]}" for name, m in made.weights.matrices.items())

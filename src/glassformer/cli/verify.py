@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import read_head
 from glassformer.models.single_head import HeadWeights, NumpyHead
+
+Written = TypeVar("Written")
 
 TaskName = Literal[
     "identity",
@@ -122,6 +124,22 @@ class VerifyFlags:
             "Leave it away, or add --task-file FILE.",
         )
         require_positive(limit=self.limit)
+        require(
+            isinstance(self.tolerance, str) or (self.tolerance > 0 and math.isfinite(self.tolerance)),
+            f"--tolerance {self.tolerance}",
+            "a number above 0, 'task' or 'readout'",
+            "Pass 1e-3, for example.",
+        )
+        for flag, path, taken in (
+            ("--json", self.json, self.json is not None and self.json.is_dir()),
+            ("--figure", self.figure, self.figure is not None and self.figure.exists() and not self.figure.is_dir()),
+        ):
+            require(
+                not taken,
+                f"{flag} {path}, which is a {'directory' if flag == '--json' else 'file'}",
+                f"a {'file' if flag == '--json' else 'directory'}, new or old",
+                "Choose another name.",
+            )
         inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
         require(
             self.json is None or self.json.resolve() not in inputs,
@@ -216,10 +234,11 @@ def run(flags: VerifyFlags) -> Certificate:
         say(f"\n{_advice(certificate)}")
     if flags.figure is not None and shown is not None:
         name = "counterexample" if failure is not None else "largest-error"
-        for path in _draw(shown, flags.figure, name):
+        for path in _written(flags.figure, lambda directory: _draw(shown, directory, name)):
             say(f"figure: {path}")
     if flags.json is not None:
-        write_text(flags.json, json.dumps(_finite(certificate.to_json()), indent=2, allow_nan=False) + "\n")
+        text = json.dumps(certificate.to_json(), indent=2, allow_nan=False) + "\n"
+        _written(flags.json, lambda path: write_text(path, text))
         say(f"certificate: {flags.json}")
     return certificate
 
@@ -244,8 +263,9 @@ def _draw(shown: Shown, directory: Path, name: str) -> list[Path]:
     return save_figure(draw_attention(shown.attention, shown.names, shown.names, shown.title), directory, name)
 
 
-def _finite(value: Any) -> Any:
-    """``value`` with null for what JSON has no number for."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _written(path: Path, write: Callable[[Path], Written]) -> Written:
+    """What ``write`` returns. A place that cannot be written to is bad input, with its own exit status."""
+    try:
+        return write(path)
+    except OSError as error:
+        raise InputError(f"{path} ({error.strerror})", "a place that can be written to", "Choose another.") from error

@@ -73,12 +73,17 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether the head is proved to solve the task, to the criterion."""
+        """Whether the verdict is "holds": a proof, of all that ``rests_on`` names.
+
+        Where that is the bound, the head is proved to do what the task's description says on every sequence; that the
+        description is the task was checked on ``num_checked`` sequences.
+        """
         return self.verdict == "holds"
 
     def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values; an infinite bound is null."""
-        return {**asdict(self), "bound": self.bound if math.isfinite(self.bound) else None}
+        """All attributes as JSON values, with null for numbers that JSON does not have."""
+        values: dict[str, Any] = _finite(asdict(self))
+        return values
 
     def __str__(self) -> str:
         share = self.num_right / self.num_outputs
@@ -111,3 +116,11 @@ class Certificate:
                 f"{self.num_checked:,} of them"
             )
         return f"samples: {self.num_checked:,} of {possible} sequences were run, and no bound covers the rest"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

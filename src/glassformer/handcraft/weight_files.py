@@ -82,15 +82,8 @@ def write_head(weights: HeadWeights, path: Path | str) -> None:
             something else than weights, or more than ``MAX_NUMBERS`` numbers.
     """
     path = Path(path)
-    kind = "" if path.is_dir() else path.suffix.lower()
-    total = sum(matrix.size for matrix in weights.matrices.values())
-    require(total <= MAX_NUMBERS, f"{total:,} numbers", f"at most {MAX_NUMBERS:,}", "Use numpy.savez for such a head.")
-    require(
-        kind in ("", ".json", ".npz") and not (path.is_dir() and path.suffix.lower() in (".json", ".npz")),
-        shown(path) + (", a directory" if path.is_dir() else ""),
-        "a name that ends in .json or .npz, or has no ending for a directory of .csv files",
-        "Choose another name.",
-    )
+    kind = require_place(path)
+    require_size(weights)
     if kind == ".json":
         write_text(path, _json_text(weights))
     elif kind == ".npz":
@@ -99,6 +92,32 @@ def write_head(weights: HeadWeights, path: Path | str) -> None:
         _write_bytes(path, buffer.getvalue())
     else:
         _write_directory(weights, path)
+
+
+def require_place(path: Path) -> str:
+    """The format that ``path`` asks :func:`write_head` for: ".json", ".npz", or "" for a directory.
+
+    Raises:
+        InputError: Another ending, or a directory where a file is to be.
+    """
+    kind = "" if path.is_dir() else path.suffix.lower()
+    require(
+        kind in ("", ".json", ".npz") and not (path.is_dir() and path.suffix.lower() in (".json", ".npz")),
+        shown(path) + (", a directory" if path.is_dir() else ""),
+        "a name that ends in .json or .npz, or has no ending for a directory of .csv files",
+        "Choose another name.",
+    )
+    return kind
+
+
+def require_size(weights: HeadWeights) -> None:
+    """Check that the weights have at most ``MAX_NUMBERS`` numbers, so that they can be read again.
+
+    Raises:
+        InputError: They have more.
+    """
+    total = sum(matrix.size for matrix in weights.matrices.values())
+    require(total <= MAX_NUMBERS, f"{total:,} numbers", f"at most {MAX_NUMBERS:,}", "Use numpy.savez for such a head.")
 
 
 def read_bytes(path: Path, largest: int = MAX_BYTES) -> bytes:
