@@ -103,9 +103,9 @@ def _slow_text(stories: Sequence[Story], slow: Sequence[Story]) -> str:
         "part, in the median), but a letter that occurs again does not yet leave itself out everywhere. At the worst "
         f"position its weight on itself, as a share of that weight and the one on another occurrence, is "
         f"{_median_own(slow, 0):.2f}{compared}; further steps bring it to {_median_own(slow, -1):.2f}. For "
-        f"{worst.count(position)} of {len(slow)} of these heads the worst position is that of letter {position + 1}. The course "
-        "draws every "
-        f"length equally often, so only {_share_of_sequences(position):.0%} of the sequences have such a letter. The "
+        f"{worst.count(position)} of {len(slow)} of these heads the worst position is that of letter {position + 1}. "
+        "The course draws every length equally often, so only "
+        f"{_share_of_sequences(position):.0%} of the sequences have such a letter. The "
         "score between a position and itself is a product of two small random vectors, and each position has to find "
         "its own: at one sequence a step, those that are seldom met are late."
     )
