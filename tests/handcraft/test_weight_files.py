@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,61 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from weight_file_checks import GOOD, WIDEST, little_memory, read_or_refused, refused, same
 
 from glassformer.errors import InputError
 from glassformer.handcraft import weight_files
 from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import unique
-from glassformer.handcraft.weight_files import MAX_NUMBERS, known_name, parse_json, read_bytes, read_head, write_head
+from glassformer.handcraft.weight_files import MAX_NUMBERS, read_bytes, read_head, write_head
 from glassformer.models.single_head import HeadWeights
 
 FORMATS = ("head.json", "head.npz", "head")
-GOOD = {"Km": [[1, 0], [0, 1]], "Qm": [[2, 0], [0, 2]], "Vm": [[1], [-1]]}
-WIDEST = 4 * 2**20
-"""Bytes that reading a hostile file of a few kB may take at most, libraries included."""
-
-
-def same(first: HeadWeights, second: HeadWeights) -> bool:
-    """Whether all bits are the same, signs of zeros included."""
-    one, other = first.matrices, second.matrices
-    return one.keys() == other.keys() and all(
-        one[name].shape == other[name].shape and one[name].tobytes() == other[name].tobytes() for name in one
-    )
-
-
-def refused(path: Path, *words: str) -> None:
-    """Reading ``path`` is one line that names the file and has these words in it."""
-    with pytest.raises(InputError) as raised:
-        read_head(path)
-    message = str(raised.value)
-    assert message.count("\n") == 0
-    assert message.isprintable()
-    assert len(message) < 600
-    assert path.name in message
-    assert [word for word in words if word not in message] == []
-
-
-def read_or_refused(path: Path) -> HeadWeights | None:
-    """The weights in ``path``, or None if they are refused in one line."""
-    try:
-        return read_head(path)
-    except InputError as error:
-        complaint = str(error)
-    assert complaint.isprintable()
-    return None
-
-
-@contextmanager
-def little_memory(most: int = WIDEST) -> Iterator[None]:
-    """The block takes at most this much memory at once."""
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < most
-    finally:
-        tracemalloc.stop()
-
-
 # Round trips
 
 
@@ -263,13 +215,6 @@ def test_any_json_is_read_or_refused(
         read_or_refused(path)
 
 
-def test_all_numbers_of_json_are_floats(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"a": [1, -0, 1e2], "b": "text"}')
-    value = parse_json(tmp_path / "x.json")
-    assert value == {"a": [1.0, -0.0, 100.0], "b": "text"}
-    assert all(type(number) is float for number in value["a"])
-
-
 # CSV
 
 
@@ -390,8 +335,3 @@ def test_places_that_are_not_written_to(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="plain, a file; expected a directory"):
         write_head(weights, taken)
     assert taken.read_text() == "a file"
-
-
-def test_suggestions() -> None:
-    assert known_name("QM", ["Km", "Qm"]) == "Did you mean 'Qm'?"
-    assert known_name("q" * 10**6, ["Km", "Qm"]) == "Known are Km, Qm."

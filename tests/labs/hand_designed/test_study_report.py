@@ -34,7 +34,7 @@ def test_failures_are_told_by_kind(stories: list[Story]) -> None:
     assert "1 then solves the task, and 2 do not" in first
     assert "62% have 4 letters" in first
     assert "98%" in slow
-    assert "is 0.40 of that" in slow
+    assert "on another occurrence, is 0.40" in slow
     assert "1 of 1 of these heads the worst position is that of letter 2" in slow
     assert "75% of the sequences" in slow
     assert "0.15 in the heads that had solved it" in slow
@@ -43,7 +43,7 @@ def test_failures_are_told_by_kind(stories: list[Story]) -> None:
     assert "loss of 0.3" in trapped
     assert "for 1 of 2 nothing curves down" in trapped
     assert "second CLS" in trapped
-    assert "for 1 of 2: once deep" in trapped
+    assert "for 1 of 2: the hollow can hold it too" in trapped
 
 
 def test_what_did_not_happen_is_not_told(stories: list[Story]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError, require
 from glassformer.handcraft.tasks import TASKS
+from glassformer.labs.claim import claim
 from glassformer.labs.hand_designed.cases import COURSE_TASKS
 from glassformer.labs.hand_designed.figures import draw_figures
 from glassformer.labs.hand_designed.measure import compare, measure_design, refute
@@ -99,7 +99,7 @@ def run(out: Path, quick: bool, seed: int, resume: bool) -> Path:
 def run_plan(plan: Plan, out: Path, seed: int, resume: bool) -> Path:
     """As :func:`run`, with a plan of one's own."""
     require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
-    _claim(plan, out, seed, resume)
+    claim(out, {"seed": seed, **asdict(plan)}, resume)
     stored = out / "results.json"
     results = Results.read(stored) if stored.exists() else _measure(plan, out, seed)
     results.write(stored)
@@ -137,29 +137,3 @@ def _kept_comparison(task: str, plan: Plan, directory: Path, seed: int) -> Compa
         return read_comparison(path.read_text(encoding="utf-8"))
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path}, which cannot be read", "a comparison", "Remove it and run the lab again.") from error
-
-
-def _claim(plan: Plan, out: Path, seed: int, resume: bool) -> None:
-    """Make ``out`` the directory of this run, or check that it is."""
-    path = out / "lab.json"
-    asked = {"seed": seed, **asdict(plan)}
-    if not path.exists():
-        write_text(path, json.dumps(asked, indent=1) + "\n")
-        return
-    require(
-        resume,
-        f"{out}, which holds a run of the lab",
-        "a directory without one",
-        "Continue it with resume=True (on the command line: --resume), or choose another directory.",
-    )
-    try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-        changed = sorted(name for name in asked if earlier[name] != asked[name])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"{path}, which cannot be read", "the plan of a run", "Choose another directory.") from error
-    require(
-        not changed,
-        f"{out}, which holds a run with another {', '.join(changed)}",
-        "the plan and the seed that it was begun with",
-        "Remove it, or choose another directory.",
-    )
