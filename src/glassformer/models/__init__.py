@@ -2,5 +2,7 @@
 
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder import Encoder, embed
+from glassformer.models.encoder_config import EncoderConfig
 
-__all__ = ["Decoder", "DecoderConfig"]
+__all__ = ["Decoder", "DecoderConfig", "Encoder", "EncoderConfig", "embed"]
