@@ -1,0 +1,1 @@
+"""Looking inside: figures of heads and circuits, and what a model costs."""
