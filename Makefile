@@ -44,8 +44,11 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 
 # A second call continues or shows what the first one made.
 labs: $(VENV)/.installed
+	$(BIN)/glassformer lab hand-designed --quick --resume
 	$(BIN)/glassformer lab gpt-oss --quick --resume
-	@echo "the full version's report and figures: docs/labs/gpt-oss/report.md; to make it anew: $(BIN)/glassformer lab gpt-oss"
+	@echo "reports of these quick versions: runs/hand-designed-quick/report.md, runs/gpt-oss-quick/report.md"
+	@echo "the full versions, with figures: docs/labs/hand-designed/report.md, docs/labs/gpt-oss/report.md"
+	@echo "to make one anew: $(BIN)/glassformer lab hand-designed, or gpt-oss"
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m 'not slow'
@@ -65,6 +68,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/run.py
 
 notebooks: $(VENV)/.installed-dev

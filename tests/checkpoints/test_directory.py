@@ -120,3 +120,10 @@ def test_text_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert path.read_text(encoding="utf-8") == "old ö"
     remove_leftovers(path.parent)
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+def test_a_text_that_cannot_take_its_place_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        write_text(tmp_path / "taken", "text")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]

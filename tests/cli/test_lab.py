@@ -54,6 +54,7 @@ def test_flags_reach_the_lab_and_the_report_is_named(
     ("arguments", "helpful"),
     [
         (["gpt-os"], "gpt-oss"),
+        (["hand"], "hand-designed"),
         ([], "gpt-oss"),
         (["gpt-oss", "--quik"], "--quick"),
         (["gpt-oss", "--sead", "1"], "--seed"),
@@ -79,7 +80,8 @@ def test_help_tells_every_flag(capsys: pytest.CaptureFixture[str], monkeypatch: 
         main(["lab", "--help"])
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("gpt-oss", "--quick", "--out DIR", "--seed", "--resume", "under two"))
+    words = ("hand-designed", "gpt-oss", "--quick", "--out DIR", "--seed", "--resume", "under two")
+    assert all(word in shown for word in words)
 
 
 def test_a_negative_seed_is_refused_in_code_too() -> None:

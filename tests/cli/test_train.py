@@ -227,7 +227,7 @@ def test_what_cannot_be_trained_is_one_line(
         (["--seeds", "1"], "--seed"),
         (["--model.vocab-size", "9"], "Unrecognized"),
         (["--model.num-heads", "0"], "at least"),
-        (["--training.optimizer", "sgd"], "adamw"),
+        (["--training.optimizer", "rmsprop"], "adamw"),
         (["--seed", "-1"], "--seed 0"),
         (["--balance-weight", "-1"], "at least 0"),
         (["--model.balance-experts"], "--model.num-experts"),
@@ -235,8 +235,13 @@ def test_what_cannot_be_trained_is_one_line(
     ],
 )
 def test_wrong_flags_name_the_right_ones(
-    flags: list[str], helpful: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: list[str],
+    helpful: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     needed = ["--data", "recurrence", "--run", "nowhere"] if flags and flags != ["--run"] else []
     with pytest.raises(SystemExit) as stopped:

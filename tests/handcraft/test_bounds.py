@@ -102,7 +102,7 @@ def test_score_tables_are_the_heads_scores() -> None:
     place = space.place_of(block)[0]
     np.testing.assert_allclose(tables.scores[np.ix_(place, place)], trace.scores, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(tables.values[place], trace.V, rtol=1e-13, atol=1e-14)
-    assert tables.largest_sum >= np.abs(tables.scores).max()
+    assert tables.largest_score >= np.abs(tables.scores).max()
 
 
 def test_rounding_of_scores_stays_within_what_is_claimed() -> None:

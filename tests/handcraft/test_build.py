@@ -134,3 +134,5 @@ def test_errors_that_are_none_are_refused(largest_error: float) -> None:
 def test_an_error_below_rounding_is_refused_with_the_one_that_can_be_had() -> None:
     with pytest.raises(InputError, match=r"at least \d.*rounding"):
         design(TASKS["identity"](), 1e-16)
+    with pytest.raises(InputError, match=r"at least \d.*rounding"):
+        design(TASKS["identity"](), 1e-320)

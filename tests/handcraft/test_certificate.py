@@ -55,6 +55,13 @@ def test_what_less_than_every_sequence_proves_is_told(rests_on: str, words: str)
     assert words in str(certificate)
 
 
+def test_what_is_not_known_is_said_and_is_null_in_json() -> None:
+    unknown = replace(PROOF, verdict="undecided", rests_on="samples", margin=None, bound=float("inf"))
+    assert "margin          not known" in str(unknown)
+    assert "bound on error  none known" in str(unknown)
+    assert json.loads(json.dumps(unknown.to_json(), allow_nan=False))["bound"] is None
+
+
 def test_a_certificate_is_json() -> None:
     values = json.loads(json.dumps(replace(PROOF, worst=FAILURE).to_json()))
     assert values["worst"]["output"] == [0.25, 0.75]

@@ -88,3 +88,11 @@ def test_text_and_numbers_translate_both_ways() -> None:
 def test_spaces_that_are_none_are_refused(letters: tuple[str, ...], max_len: int) -> None:
     with pytest.raises(InputError):
         SequenceSpace(letters, max_len)
+
+
+def test_regular_sequences_are_of_every_length_and_fit() -> None:
+    space = SequenceSpace(tuple("ABC"), 9)
+    texts = {space.decode(x) for x in space.regular()}
+    assert {len(text) for text in texts} == set(range(1, 10))
+    assert {"AAAAAAAAA", "ABABA", "BAAA", "AAAB", "AAABAA", "ABCABCABC"} <= texts
+    assert {len(x) for x in space.regular(3)} == {1, 5, 9}

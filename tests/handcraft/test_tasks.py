@@ -144,3 +144,9 @@ def test_large_tasks_are_not_kept_in_memory_at_once() -> None:
 def test_targets_of_another_shape_are_refused(target: Any) -> None:
     with pytest.raises(InputError, match="targets of shape"):
         _ = replace(identity(), target=target).all_cases
+
+
+@pytest.mark.parametrize(("letters", "max_len"), [("A", 4), ("AB", 2)])
+def test_parity_is_asked_only_where_no_head_can_do_it(letters: str, max_len: int) -> None:
+    with pytest.raises(InputError, match="at least 2 letters and sequences of at least 3"):
+        TASKS["parity"](letters, max_len)

@@ -17,8 +17,9 @@ from glassformer.training import TrainingConfig
 @given(
     steps=st.integers(1, 10**6),
     learning_rate=st.floats(1e-9, 1e3),
-    optimizer=st.sampled_from(["adamw", "muon"]),
+    optimizer=st.sampled_from(["adamw", "muon", "sgd"]),
     betas=st.tuples(st.floats(0, 0.9999), st.floats(0, 0.9999)),
+    momentum=st.floats(0, 0.9999),
     clip_norm=st.none() | st.floats(1e-6, 1e6),
     patience=st.none() | st.integers(1, 100),
     tensorboard=st.booleans(),
@@ -54,7 +55,9 @@ def test_absent_fields_take_their_defaults() -> None:
         ({"warmup_steps": -1}, "warmup_steps"),
         ({"steps": 5, "warmup_steps": 6}, "warmup_steps = 6 with steps = 5"),
         ({"seed": -1}, "seed"),
-        ({"optimizer": "sgd"}, "optimizer = 'sgd'"),
+        ({"optimizer": "lion"}, "optimizer = 'lion'"),
+        ({"momentum": 1.0}, "momentum = 1.0"),
+        ({"momentum": -0.1}, "momentum = -0.1"),
         ({"schedule": "linear"}, "schedule = 'linear'"),
         ({"precision": "fp8"}, "precision = 'fp8'"),
         ({"optimizer": "muon", "precision": "fp16"}, "muon"),
@@ -100,6 +103,7 @@ def test_what_decides_the_weights_must_stay_on_resuming() -> None:
         "muon_learning_rate": 0.5,
         "weight_decay": 0.5,
         "betas": (0.1, 0.1),
+        "momentum": 0.5,
         "schedule": "constant",
         "warmup_steps": 3,
         "final_lr_fraction": 0.5,
@@ -111,7 +115,7 @@ def test_what_decides_the_weights_must_stay_on_resuming() -> None:
         with pytest.raises(InputError, match=f"{field} was"):
             dataclasses.replace(earlier, **{field: value}).require_continues(earlier)
     # Every field is either free or refused.
-    assert len(looks) + 13 == len(dataclasses.fields(TrainingConfig))
+    assert len(looks) + 14 == len(dataclasses.fields(TrainingConfig))
 
 
 def test_a_constant_schedule_allows_more_steps() -> None:
@@ -134,7 +138,7 @@ def test_fields_are_flags_with_help() -> None:
         tyro.cli(TrainingConfig, args=["--help"])
     text = " ".join(shown.getvalue().replace("│", " ").split())
     assert "Updates of the weights in the whole run." in text
-    assert "Peak learning rate of AdamW." in text
+    assert "Peak learning rate of AdamW, or of SGD." in text
 
 
 def test_json_is_readable() -> None:

@@ -61,13 +61,41 @@ def same_weights(first: nn.Module, second: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_it_learns(optimizer: str) -> None:
-    config = TrainingConfig(steps=150, batch_size=16, learning_rate=0.03, optimizer=optimizer, warmup_steps=10)
+@pytest.mark.parametrize(("optimizer", "rate", "momentum"), [("adamw", 0.03, 0), ("muon", 0.03, 0), ("sgd", 0.1, 0.9)])
+def test_it_learns(optimizer: str, rate: float, momentum: float) -> None:
+    config = TrainingConfig(
+        steps=150, batch_size=16, learning_rate=rate, optimizer=optimizer, momentum=float(momentum), warmup_steps=10
+    )
     result = train(ToyModel(), ToyTask(), config, progress=False)
     assert result.losses[0][1] > 1.5
     assert result.evaluations[-1][1]["loss"] < 0.3
     assert (result.step, result.ending, result.directory) == (150, "finished", None)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_plain_sgd_is_a_bare_loop(momentum: float) -> None:
+    steps, rate, task, model, bare = 50, 0.03, ToyTask(), ToyModel(), ToyModel()
+    config = TrainingConfig(
+        steps=steps,
+        batch_size=1,
+        learning_rate=rate,
+        optimizer="sgd",
+        momentum=momentum,
+        weight_decay=0.0,
+        schedule="constant",
+        clip_norm=None,
+        log_every=1,
+    )
+    result = train(model, task, config, progress=False)
+    optimizer, losses = torch.optim.SGD(bare.parameters(), lr=rate, momentum=momentum), []
+    for step in range(steps):
+        loss = task.loss(bare, task.batch(step, 1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append((step + 1, loss.item()))
+    assert result.losses == losses
+    assert same_weights(model, bare)
 
 
 def test_records_tell_the_run(tmp_path: Path) -> None:
@@ -140,6 +168,16 @@ def test_ctrl_c_saves_and_resuming_changes_nothing(
     assert quiet(second.history) == quiet(expected.history) == metrics(tmp_path / "parts")
     assert same_weights(model, whole)
     assert second.seconds > first.seconds or at == 19
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_goes_on_where_it_stopped(tmp_path: Path, momentum: float) -> None:
+    config = dataclasses.replace(CONFIG, optimizer="sgd", momentum=momentum)
+    whole, model = ToyModel(), ToyModel(seed=5)
+    train(whole, ToyTask(), config, progress=False)
+    train(ToyModel(), InterruptedTask(at=6), config, tmp_path, progress=False)
+    train(model, ToyTask(), config, tmp_path, resume=True, progress=False)
+    assert same_weights(model, whole)
 
 
 def test_ctrl_c_without_a_directory_says_that_nothing_was_saved(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,14 +25,16 @@ def test_muon_takes_the_matrices_of_blocks_only(tied: bool) -> None:
     assert muon_weights(ToyModel(tied=tied)) == BLOCK_MATRICES
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    ("optimizer", "classes"), [("adamw", ["AdamW"]), ("muon", ["Muon", "AdamW"]), ("sgd", ["SGD"])]
+)
 @pytest.mark.parametrize("tied", [False, True])
-def test_every_weight_is_updated_by_one_optimizer(optimizer: str, tied: bool) -> None:
+def test_every_weight_is_updated_by_one_optimizer(optimizer: str, classes: list[str], tied: bool) -> None:
     model = ToyModel(tied=tied)
     optimizers = build_optimizers(model, TrainingConfig(optimizer=optimizer))
     updated = [id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]]
     assert sorted(updated) == sorted(id(weight) for weight in model.parameters())
-    assert [type(each).__name__ for each in optimizers] == (["Muon", "AdamW"] if optimizer == "muon" else ["AdamW"])
+    assert [type(each).__name__ for each in optimizers] == classes
 
 
 def test_decay_and_rates_of_each_kind() -> None:
@@ -69,6 +71,24 @@ def test_adamw_follows_its_formula() -> None:
         expected = expected * (1 - 0.1 * 0.5)
         expected = expected - 0.1 * (first / (1 - 0.9**step)) / ((second / (1 - 0.99**step)).sqrt() + 1e-8)
     torch.testing.assert_close(model.weight.data.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sgd_follows_its_formula() -> None:
+    model = nn.Linear(2, 1)
+    model.weight.data.copy_(torch.tensor([[1.0, -2.0]]))
+    model.bias.data.fill_(3.0)
+    config = TrainingConfig(optimizer="sgd", learning_rate=0.1, momentum=0.5, weight_decay=0.25)
+    (sgd,) = build_optimizers(model, config)
+    matrix, vector = model.weight.data.double().clone(), model.bias.data.double().clone()
+    moving, moving_vector = torch.zeros(1, 2).double(), torch.zeros(1).double()
+    for gradient, bias_gradient in (([3.0, 0.5], 1.0), ([-1.0, 0.25], -2.0), ([0.0, 1.0], 0.5)):
+        model.weight.grad, model.bias.grad = torch.tensor([gradient]), torch.tensor([bias_gradient])
+        sgd.step()
+        moving = 0.5 * moving + torch.tensor([gradient]).double() + 0.25 * matrix
+        moving_vector = 0.5 * moving_vector + bias_gradient
+        matrix, vector = matrix - 0.1 * moving, vector - 0.1 * moving_vector
+    torch.testing.assert_close(model.weight.data.double(), matrix, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(model.bias.data.double(), vector, rtol=1e-6, atol=1e-6)
 
 
 def test_frozen_weights_stay_out() -> None:

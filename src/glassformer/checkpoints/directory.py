@@ -85,9 +85,13 @@ def write_text(path: Path, text: str) -> None:
     """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = _beside(path, _PARTIAL)
-    draft.write_text(text, encoding="utf-8")
-    _flush(draft)
-    os.replace(draft, path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        _flush(draft)
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     _flush(path.parent)
 
 

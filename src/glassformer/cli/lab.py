@@ -13,10 +13,13 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.errors import require
 
-LabName = Literal["gpt-oss"]
+LabName = Literal["hand-designed", "gpt-oss"]
 
 # Each module offers run(out, quick, seed, resume) -> path of the report.
-LABS: dict[LabName, str] = {"gpt-oss": "glassformer.labs.gpt_oss"}
+LABS: dict[LabName, str] = {
+    "hand-designed": "glassformer.labs.hand_designed",
+    "gpt-oss": "glassformer.labs.gpt_oss",
+}
 
 
 @dataclass(frozen=True)

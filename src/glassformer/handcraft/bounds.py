@@ -19,9 +19,9 @@ Together, with ``r = |mean_S v - t|``, what an even mean of the wanted values wo
     |error| <= r + tanh(d / 4) range_S(v) + w(U) max_U |v - t|
 
 *Rounding.* A machine with unit roundoff u computes each score to within ``sigma = (2 inputs + qk_dim + 8) u A``, where
-A is the largest sum of absolute products in a score (Higham 2002, section 3.1), so m shrinks and d grows by 2 sigma.
-What remains, of exponentials and means, is below ``(n + inputs + 16) u`` times the largest sum of absolute products in
-a value.
+A is the largest sum of absolute products in a score (Higham 2002, section 3.1). The scores that m and d are read from
+are rounded as well, so m shrinks and d grows by 4 sigma. What remains, of exponentials, values and means, here and in
+the head, is below ``2 (n + inputs + 16) u`` times the largest sum of absolute products in a value.
 
 *Pairs instead of sequences.* A score depends on the query's place and the key's place (a place is a token at a
 position), and so do tiers and values. For each query place and each tier that can be the highest one in its sequence,
@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from glassformer.handcraft.circuits import place_inputs
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Queries
@@ -66,45 +67,45 @@ class PlaceTables:
     Attributes:
         scores: ``[query place, key place]``.
         values: ``[place, v_dim]``.
-        score_rounding: Largest rounding error of a score.
-        value_rounding: Largest rounding error of an output, that of its scores left out.
-        largest_sum: Largest sum of absolute products in a score.
+        score_rounding: Largest rounding error of a difference of two scores, in the head and in these tables.
+        value_rounding: The same of an output, that of its scores left out.
+        largest_score: Largest sum of absolute products in a score.
+        largest_value: Largest sum of absolute products in a value.
     """
 
     scores: Float[np.ndarray, "query key"]
     values: Float[np.ndarray, "place v_dim"]
     score_rounding: float
     value_rounding: float
-    largest_sum: float
+    largest_score: float
+    largest_value: float
 
     @classmethod
     def of(cls, head: HeadWeights, space: SequenceSpace, roundoff: float) -> PlaceTables:
         """The tables of ``head`` for the places of ``space``, on a machine with this unit roundoff."""
-        tokens, positions = space.places
-        x = np.eye(space.num_tokens)[tokens]
-        if head.pos is not None:
-            x = np.concatenate([x, head.pos[positions]], axis=1)
+        x = place_inputs(head, space)
         scale = 1 / math.sqrt(head.qk_dim)
         with np.errstate(over="ignore", invalid="ignore"):
             scores = (x @ head.Qm) @ (x @ head.Km).T * scale
             query_sums, key_sums = np.abs(x) @ np.abs(head.Qm), np.abs(x) @ np.abs(head.Km)
             largest = float((query_sums.max(axis=0) @ key_sums.max(axis=0)) * scale)
+            values = x @ head.Vm
+            value_sum = float((np.abs(x) @ np.abs(head.Vm)).max())
         inputs = x.shape[1]
-        value_sum = float((np.abs(x) @ np.abs(head.Vm)).max())
         return cls(
             scores,
-            x @ head.Vm,
-            (2 * inputs + head.qk_dim + 8) * roundoff * largest,
-            (space.num_positions + inputs + 16) * roundoff * value_sum,
+            values,
+            4 * (2 * inputs + head.qk_dim + 8) * roundoff * largest,
+            2 * (space.num_positions + inputs + 16) * roundoff * value_sum,
             largest,
+            value_sum,
         )
 
 
 def leakage(margin: Float[np.ndarray, "..."], others: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """The largest weight that ``others`` keys, all at least ``margin`` below one, can take together."""
-    with np.errstate(divide="ignore"):
-        odds = np.log(others.astype(float)) - margin
-    return np.asarray(np.exp(-np.logaddexp(0.0, -odds)))
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.asarray(1 / (1 + np.exp(margin) / others))
 
 
 def bound_of_queries(tables: PlaceTables, queries: Queries) -> Bound:
@@ -124,8 +125,8 @@ def _bound_of_piece(tables: PlaceTables, queries: Queries) -> Bound:
     scores = tables.scores.ravel().take(place * len(tables.scores) + keys)
     best, worst = _largest(scores, wanted), -_largest(-scores, wanted)
     margin, spread = best - _largest(scores, others), best - worst
-    leaked = leakage(margin - 2 * tables.score_rounding, others.sum(axis=0))
-    uneven = np.tanh((spread + 2 * tables.score_rounding) / 4)
+    leaked = leakage(margin - tables.score_rounding, others.sum(axis=0))
+    uneven = np.tanh((spread + tables.score_rounding) / 4)
     # Products with 0 and 1 leave out keys faster than np.where does.
     on_wanted, on_others = wanted.astype(float), others.astype(float)
     difference = tables.values.T.take(keys, axis=1) - target[:, None]
@@ -149,8 +150,8 @@ def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
         distance = np.zeros(len(missed))
         if case.lower.any():
             distance = np.maximum(np.maximum(lower.max(axis=0) - low, high - lower.min(axis=0)), 0.0)
-        leaked = leakage(case.margin - 2 * rounding, others)
-        uneven = np.tanh((case.spread + 2 * rounding) / 4)
+        leaked = leakage(case.margin - rounding, others)
+        uneven = np.tanh((case.spread + rounding) / 4)
         errors = missed + uneven[:, None] * span + leaked[:, None] * distance
         margin, error = min(margin, float(case.margin.min())), max(error, float(errors.max()))
     return Bound(margin, error + tables.value_rounding)

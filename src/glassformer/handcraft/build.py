@@ -16,11 +16,13 @@ What one head without an MLP cannot do:
   be built, and :func:`build` says so.
 - *Follow a pointer.* What a key has to offer is fixed by its own token and position. "The letter that came after my
   last occurrence" (induction) needs the key to know its predecessor, and that takes a layer before this one.
-- *Read a parity.* See :func:`glassformer.handcraft.tasks.parity` for the proof. The verifier refutes every attempt:
+- *Read a parity* of two letters in sequences of three or more. See :func:`glassformer.handcraft.tasks.parity` for the
+  proof. The verifier refutes every attempt:
 
       verify(head, parity())    # fails on a sequence of at most three letters, whatever the weights
 
-- *Count.* Weights add up to 1, so "A" and "AA" give one output: shares can be read, numbers cannot.
+- *Count* without positions and CLS: weights add up to 1, so "A" and "AA" give one output. Shares can be read, numbers
+  cannot. A CLS mends that: as one more key, always there, it turns numbers into shares.
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ def needed_sharpness(description: Description, largest_error: float) -> float:
     if math.isinf(gap) or difference == 0 or others == 0:
         return 1.0
     # Half of the error is left to rounding.
-    return float(max(1, math.ceil(math.log(max(2 * others * difference / largest_error, 1.0)) / gap)))
+    return float(max(1, math.ceil((math.log(2 * others * difference) - math.log(largest_error)) / gap)))
 
 
 def _smallest_gap(description: Description) -> float:
@@ -147,6 +149,7 @@ def _weights(description: Description, sharpness: float) -> HeadWeights:
     columns = sum(term.factors.query.shape[1] for term in terms)
     scale = sharpness * math.sqrt(columns)
     query = np.concatenate([scale * term.coefficient * term.factors.query for term in terms], axis=1)
+    query += 0.0  # turns -0 into 0
     key = np.concatenate([term.factors.key for term in terms], axis=1)
     values = description.value_rows
     tokens = slice(space.num_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -72,12 +73,17 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether the head is proved to solve the task, to the criterion."""
+        """Whether the verdict is "holds": a proof, of all that ``rests_on`` names.
+
+        Where that is the bound, the head is proved to do what the task's description says on every sequence; that the
+        description is the task was checked on ``num_checked`` sequences.
+        """
         return self.verdict == "holds"
 
     def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values."""
-        return asdict(self)
+        """All attributes as JSON values, with null for numbers that JSON does not have."""
+        values: dict[str, Any] = _finite(asdict(self))
+        return values
 
     def __str__(self) -> str:
         share = self.num_right / self.num_outputs
@@ -86,12 +92,17 @@ class Certificate:
             f"  rests on        {self._ground()}",
             f"  read rightly    {self.num_right:,} of {self.num_outputs:,} outputs ({share:.2%})",
             f"  largest error   {self.largest_error:.3g}" + (f" at {self.worst}" if self.worst else ""),
-            f"  margin          {'none needed' if self.margin is None else f'{self.margin:.6g}'}",
-            f"  bound on error  {self.bound:.3g}",
+            f"  margin          {self._margin()}",
+            f"  bound on error  {f'{self.bound:.3g}' if math.isfinite(self.bound) else 'none known'}",
         ]
         if self.counterexample is not None:
             lines.append(f"  counterexample  {self.counterexample}")
         return "\n".join(lines)
+
+    def _margin(self) -> str:
+        if self.margin is not None:
+            return f"{self.margin:.6g}"
+        return "none needed" if math.isfinite(self.bound) else "not known"
 
     def _ground(self) -> str:
         possible = f"{self.num_possible:,}" if self.num_possible < 10**12 else f"{self.num_possible:.3g}"
@@ -105,3 +116,11 @@ class Certificate:
                 f"{self.num_checked:,} of them"
             )
         return f"samples: {self.num_checked:,} of {possible} sequences were run, and no bound covers the rest"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

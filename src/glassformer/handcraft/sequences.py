@@ -18,7 +18,7 @@ Tokens = np.ndarray[Any, np.dtype[np.int64]]
 CLS = "CLS"
 LETTERS = string.ascii_uppercase
 
-_MAX_PLACES = 4096
+_MAX_PLACES = 2048
 
 
 class Block(NamedTuple):
@@ -59,7 +59,7 @@ class SequenceSpace:
             fits and len(set(self.letters)) == len(self.letters) and 1 <= len(self.letters) <= len(LETTERS),
             f"letters = {self.letters!r}",
             f"1 to {len(LETTERS)} different single letters",
-            "Pass tuple('ABC'), for example.",
+            "Name each letter once, as in ABC.",
         )
         require_positive(max_len=self.max_len)
         require(
@@ -185,6 +185,23 @@ class SequenceSpace:
         rng = np.random.default_rng(seed)
         lengths = rng.integers(1, self.max_len + 1, size=count)
         return [rng.integers(0, len(self.letters), size=length) for length in lengths]
+
+    def regular(self, num_lengths: int = 64) -> list[Int[np.ndarray, " letter"]]:
+        """Sequences that random ones hardly ever are, of every length or of ``num_lengths`` different ones.
+
+        They are: one letter repeated, with another one first, last or in the middle; two letters in turns; all letters
+        in order.
+        """
+        size, lengths = len(self.letters), np.unique(np.linspace(1, self.max_len, num_lengths).astype(int)).tolist()
+        made = []
+        for length in lengths:
+            positions = np.arange(length)
+            made.append(positions % size)
+            for letter in range(size):
+                same, other = np.full(length, letter), (letter + 1) % size
+                made += [same, np.where(positions % 2 == 0, letter, other)]
+                made += [np.where(positions == odd, other, letter) for odd in {0, length // 2, length - 1}]
+        return made
 
     def longest_listable(self, limit: int) -> int:
         """The largest length up to which there are at most ``limit`` sequences; 0 if there are more of one letter."""

@@ -63,6 +63,7 @@ class Cases(NamedTuple):
         block: The sequences.
         counted: Which outputs are judged, ``[sequence, position]``: all but the padding's and CLS's.
         target: The wanted outputs, ``[sequence, position, v_dim]``; zeros where none is judged.
+        inputs: The sequences as one-hot vectors, ``[sequence, position, token]``.
         queries: The judged queries with the keys that the task's description wants; None without a description.
         as_described: Whether the description, followed to the letter, reaches every target to 1e-9.
     """
@@ -70,6 +71,7 @@ class Cases(NamedTuple):
     block: Block
     counted: Bool[np.ndarray, "sequence position"]
     target: Float[np.ndarray, "sequence position v_dim"]
+    inputs: Float[np.ndarray, "sequence position token"]
     queries: Queries | None
     as_described: bool
 
@@ -152,11 +154,12 @@ class Task:
                     "Mend the task's target.",
                 )
             target[rows, first : first + length] = wanted
+        inputs = self.space.one_hot(block)
         if self.description is None:
-            return Cases(block, counted, target, None, False)
+            return Cases(block, counted, target, inputs, None, False)
         missed = np.abs(self.description.output(block) - target).max(axis=2)[counted]
         queries = queries_of(self.space, block, counted, self.description.wanted(block), target)
-        return Cases(block, counted, target, queries, bool(missed.max() <= _SAME))
+        return Cases(block, counted, target, inputs, queries, bool(missed.max() <= _SAME))
 
     def random_cases(self, count: int, seed: int) -> Cases:
         """``count`` random sequences with their targets: every length equally often, then every letter.
@@ -281,11 +284,21 @@ def occurs_earlier(letters: str = "ABC", max_len: int = 4) -> Task:
 def parity(letters: str = "AB", max_len: int = 4) -> Task:
     """+1 if the first letter occurs an even number of times in the sequence, else -1. No single head can do this.
 
-    Proof: at position i the output has the sign of ``sum_j exp(score_ij) value_j``, where term j depends on the letter
-    at j alone: write it f_j(letter). Fix all letters but two, at j and k, neither of them the query's. Parity asks for
-    ``f_j(A) + f_k(A)`` and ``f_j(B) + f_k(B)`` plus the rest to be on one side of zero, and ``f_j(A) + f_k(B)`` and
-    ``f_j(B) + f_k(A)`` plus the rest on the other. But the first two and the last two have the same sum.
+    Proof, in exact arithmetic: at position i the output has the sign of ``sum_j exp(score_ij) value_j``, where term j
+    depends on the letter at j alone: write it f_j(letter). In a sequence of three, fix the query's letter and let the
+    other two, at j and k, be A or B. Parity asks for ``f_j(A) + f_k(A)`` and ``f_j(B) + f_k(B)`` plus the rest to be on
+    one side of zero, and ``f_j(A) + f_k(B)`` and ``f_j(B) + f_k(A)`` plus the rest on the other. But the first two and
+    the last two have the same sum.
+
+    Raises:
+        InputError: Fewer than two letters, or sequences of fewer than three: some heads can do that.
     """
+    require(
+        len(letters) >= 2 and max_len >= 3,
+        f"parity of {len(letters)} letters and sequences of at most {max_len}",
+        "at least 2 letters and sequences of at least 3",
+        "Ask for more: a single head can do less than that.",
+    )
     space = SequenceSpace(tuple(letters), max_len)
 
     def target(x: Letters) -> Float[np.ndarray, "sequence letter one"]:

@@ -36,15 +36,17 @@ class TrainingConfig:
     batch_size: int = 128
     """Examples per update, over all processes and micro-batches together."""
     learning_rate: float = 1e-3
-    """Peak learning rate of AdamW."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """AdamW for every weight, or Muon for the matrices inside the network and AdamW for the rest."""
+    """Peak learning rate of AdamW, or of SGD."""
+    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
+    """AdamW for every weight, Muon for the matrices inside the network and AdamW for the rest, or plain SGD."""
     muon_learning_rate: float = 0.02
     """Peak learning rate of the weights that Muon updates; unused without Muon."""
     weight_decay: float = 0.01
-    """Decoupled weight decay of matrices; biases, gains and other vectors are never decayed."""
+    """Weight decay of matrices, decoupled (SGD's is part of the gradient); vectors, as biases, are never decayed."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay rates of the first and the second moment."""
+    momentum: float = 0.0
+    """SGD's momentum: the share of the last update's direction that is kept; unused without SGD."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """Course of the learning rate after warm-up: constant, or half a cosine down to final_lr_fraction."""
     warmup_steps: int = 0
@@ -89,6 +91,7 @@ class TrainingConfig:
         _require_number(
             "final_lr_fraction", self.final_lr_fraction, "a number in [0, 1]", lambda value: 0 <= value <= 1
         )
+        _require_number("momentum", self.momentum, "a number in [0, 1)", lambda value: 0 <= value < 1)
         if self.clip_norm is not None:
             _require_number("clip_norm", self.clip_norm, "a number above 0, or None", lambda value: value > 0)
         require(
@@ -112,7 +115,7 @@ class TrainingConfig:
             "a warm-up no longer than the run",
             "Lower warmup_steps or raise steps.",
         )
-        _require_choice("optimizer", self.optimizer, ("adamw", "muon"))
+        _require_choice("optimizer", self.optimizer, ("adamw", "muon", "sgd"))
         _require_choice("schedule", self.schedule, ("constant", "cosine"))
         _require_choice("precision", self.precision, ("no", "bf16", "fp16"))
         require(

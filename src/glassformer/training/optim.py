@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from torch import nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import SGD, AdamW, Muon, Optimizer
 
 from glassformer.errors import require
 from glassformer.training.config import TrainingConfig
@@ -14,20 +14,23 @@ from glassformer.training.config import TrainingConfig
 def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer]:
     """The optimisers that together update every trainable weight of ``model`` once.
 
-    With ``config.optimizer = "adamw"`` there is one. With ``"muon"`` there is Muon for the weights that
+    With ``config.optimizer = "adamw"`` or ``"sgd"`` there is one. With ``"muon"`` there is Muon for the weights that
     :func:`muon_weights` names, and AdamW for the rest. Weight decay acts on tensors with two or more axes: biases and
-    gains have no direction to shrink along.
+    gains have no direction to shrink along. SGD, with momentum m, learning rate r and decay d, does
+
+        g = gradient + d w        v = m v + g        w = w - r v
 
     Raises:
         InputError: If ``model`` has no trainable weight, or "muon" was asked for and no weight is one for Muon.
 
-    Source: AdamW, Loshchilov & Hutter 2019 (arXiv:1711.05101); Muon, Jordan et al. 2024.
+    Source: AdamW, Loshchilov & Hutter 2019 (arXiv:1711.05101); Muon, Jordan et al. 2024; SGD's momentum, Polyak
+    1964, as PyTorch writes it.
     """
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     require(bool(trainable), "a model without trainable weights", "at least one", "Set requires_grad on its weights.")
     hidden = muon_weights(model) if config.optimizer == "muon" else set()
     require(
-        bool(hidden) or config.optimizer == "adamw",
+        bool(hidden) or config.optimizer != "muon",
         'optimizer = "muon" with a model that has no matrix inside blocks',
         "at least one matrix that is neither an embedding nor an output head",
         'Use optimizer="adamw".',
@@ -42,7 +45,9 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
     if hidden:
         matrices = [weight for name, weight in trainable.items() if name in hidden]
         optimizers.append(Muon(matrices, lr=config.muon_learning_rate, weight_decay=config.weight_decay))
-    if groups:
+    if groups and config.optimizer == "sgd":
+        optimizers.append(SGD(groups, lr=config.learning_rate, momentum=config.momentum))
+    elif groups:
         optimizers.append(AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True))
     for optimizer in optimizers:
         for group in optimizer.param_groups:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.data.recurrence import make_split
-from glassformer.errors import InputError, require
+from glassformer.errors import require
+from glassformer.labs.claim import claim
 from glassformer.labs.gpt_oss.figures import draw_figures
 from glassformer.labs.gpt_oss.measure import measure_all, measure_model, new_sequences
 from glassformer.labs.gpt_oss.plan import DATA, FULL, QUICK, Plan
@@ -40,7 +39,7 @@ def run(out: Path, quick: bool, seed: int, resume: bool) -> Path:
 def run_plan(plan: Plan, out: Path, seed: int, resume: bool) -> Path:
     """As :func:`run`, with a plan of one's own."""
     require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
-    _claim(plan, out, seed, resume)
+    claim(out, {"seed": seed, **asdict(plan)}, resume)
     stored = out / "results.json"
     results = Results.read(stored) if stored.exists() else _train_and_measure(plan, out, seed)
     results.write(stored)
@@ -61,29 +60,3 @@ def _train_and_measure(plan: Plan, out: Path, seed: int) -> Results:
         trained.append((measure_model(experiment, model, training, measured), model))
     print("measuring generation", flush=True)
     return measure_all(plan, seed, split, measured, trained)
-
-
-def _claim(plan: Plan, out: Path, seed: int, resume: bool) -> None:
-    """Make ``out`` the directory of this run, or check that it is."""
-    path = out / "lab.json"
-    asked = json.loads(json.dumps({"seed": seed, **asdict(plan)}))
-    if not path.exists():
-        write_text(path, json.dumps(asked, indent=1) + "\n")
-        return
-    require(
-        resume,
-        f"{out}, which holds a run of the lab",
-        "a directory without one",
-        "Continue it with resume=True (on the command line: --resume), or choose another directory.",
-    )
-    try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-        changed = sorted(name for name in asked if earlier[name] != asked[name])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"{path}, which cannot be read", "the plan of a run", "Choose another directory.") from error
-    require(
-        not changed,
-        f"{out}, which holds a run with another {', '.join(changed)}",
-        "the plan and the seed that it was begun with",
-        "Remove it, or choose another directory.",
-    )

@@ -1,4 +1,4 @@
-"""The labs' style: series can be told apart without colour, and files do not depend on who draws when."""
+"""The figures' style: series can be told apart without colour, and files do not depend on who draws when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from glassformer.errors import InputError
-from glassformer.labs import style
+from glassformer.observe import style
 
 
 @style.in_style
@@ -46,14 +46,26 @@ def test_every_line_gets_some_markers(points: int) -> None:
         assert 1 <= marked <= 20
 
 
-def test_png_and_svg_are_written_the_same_each_time_whatever_the_callers_settings(tmp_path: Path) -> None:
-    first = [path.read_bytes() for path in style.save_figure(drawing(), tmp_path / "a", "one")]
+def test_files_are_written_the_same_each_time_whatever_the_callers_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formats = ("png", "svg", "pdf")
+    first = [path.read_bytes() for path in style.save_figure(drawing(), tmp_path / "a", "one", formats=formats)]
+    # A day that matplotlib would write into the files.
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     with matplotlib.rc_context({"axes.grid": False, "font.size": 20, "savefig.dpi": 30}):
-        paths = style.save_figure(drawing(), tmp_path / "b", "one")
-    assert [path.name for path in paths] == ["one.png", "one.svg"]
+        paths = style.save_figure(drawing(), tmp_path / "b", "one", formats=formats)
+    assert [path.name for path in paths] == ["one.png", "one.svg", "one.pdf"]
     assert [path.read_bytes() for path in paths] == first
     assert imread(paths[0]).shape[:2] == (450, 900)
     assert "a title" in paths[1].read_text(encoding="utf-8")
+    assert first[2].startswith(b"%PDF")
+    assert b"CreationDate" not in first[2]
+
+
+def test_png_and_svg_are_what_one_gets_unasked(tmp_path: Path) -> None:
+    paths = style.save_figure(drawing(), tmp_path, "one")
+    assert sorted(tmp_path.iterdir()) == paths == [tmp_path / "one.png", tmp_path / "one.svg"]
 
 
 def test_cells_are_labelled_in_the_colour_that_shows() -> None:
@@ -64,6 +76,9 @@ def test_cells_are_labelled_in_the_colour_that_shows() -> None:
 def test_bad_sizes_and_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="0 x 3"):
         style.new_figure(0, 3)
-    for name in ("a/b", "one.png"):
+    for name in ("a/b", "one.png", "", "../a"):
         with pytest.raises(InputError, match="plain name"):
             style.save_figure(drawing(), tmp_path, name)
+    with pytest.raises(InputError, match=r"'gif'.*one of png, svg, pdf"):
+        style.save_figure(drawing(), tmp_path, "one", formats=("png", "gif"))
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""How the labs' figures look and are saved: series differ in a colour-blind-safe colour, in dashes and in marker."""
+"""How figures look and are saved: series differ in a colour-blind-safe colour, in dashes and in marker."""
 
 from __future__ import annotations
 
@@ -61,8 +61,16 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What matplotlib would add by itself and is left out, so that files do not depend on the day or its version."""
+
+
 in_style = matplotlib.rc_context(_STYLE)
-"""Decorates a function that draws: what it makes is in the labs' style, whatever the caller's settings are."""
+"""Decorates a function that draws: what it makes is in the project's style, whatever the caller's settings are."""
 
 
 def new_figure(
@@ -82,19 +90,30 @@ def new_figure(
 
 
 @in_style
-def save_figure(figure: Figure, directory: Path, name: str) -> list[Path]:
-    """Write ``directory / name`` as PNG (150 dots an inch) and as SVG; the same figure gives the same files.
+def save_figure(figure: Figure, directory: Path, name: str, *, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Write ``directory / name`` in each of ``formats``; the same figure gives the same files.
+
+    Args:
+        figure: What to save.
+        directory: Where to; made if it is not there.
+        name: The files' name without suffix.
+        formats: Among "png" (150 dots an inch), "svg" and "pdf".
 
     Raises:
-        InputError: ``name`` is a path or has a suffix.
+        InputError: ``name`` is a path or has a suffix, or an unknown format.
     """
     require(
-        name == Path(name).stem, f"name = {name!r}", "a plain name without directory or suffix", "Pass 'losses', say."
+        name == Path(name).stem and name != "",
+        f"name = {name!r}",
+        "a plain name without directory or suffix",
+        "Pass 'losses', say.",
     )
+    for suffix in formats:
+        require(suffix in _METADATA, f"the format {suffix!r}", f"one of {', '.join(_METADATA)}", "Choose one of these.")
     directory.mkdir(parents=True, exist_ok=True)
-    paths = [directory / f"{name}.{suffix}" for suffix in ("png", "svg")]
-    for path, metadata in zip(paths, ({"Software": None}, {"Date": None}), strict=True):
-        figure.savefig(path, metadata=metadata)
+    paths = [directory / f"{name}.{suffix}" for suffix in formats]
+    for path, suffix in zip(paths, formats, strict=True):
+        figure.savefig(path, format=suffix, metadata=_METADATA[suffix])
     return paths
 
 

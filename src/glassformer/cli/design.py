@@ -1,0 +1,102 @@
+"""``glassformer design``: the weights of a head that solves a task, built from its description, proved and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional
+
+from glassformer.cli.terminal import say
+from glassformer.cli.verify import TaskName, built_in
+from glassformer.errors import InputError, require
+from glassformer.handcraft.build import design
+from glassformer.handcraft.certificate import Certificate
+from glassformer.handcraft.tasks import TASKS, Task
+from glassformer.handcraft.untrusted import shown
+from glassformer.handcraft.verify import verify
+from glassformer.handcraft.weight_files import require_place, require_size, write_head
+
+
+@dataclass(frozen=True)
+class DesignFlags:
+    """Build the weights of an attention head that solves a task, prove that it does, and write them.
+
+    OUT ends in .json or .npz; without an ending it is a directory of Km.csv, Qm.csv, Vm.csv and, where the head has to
+    know positions, pos.csv. 'glassformer verify OUT --task TASK' reads it again.
+    """
+
+    task: Positional[TaskName]
+    """What the head is to do; 'parity' is there to be refused."""
+
+    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
+    """Where to write the weights."""
+
+    letters: Annotated[str | None, tyro.conf.arg(metavar="ABC")] = None
+    """Alphabet. None: the task's own, mostly ABC."""
+
+    max_len: int | None = None
+    """Longest sequence, CLS not counted. None: the task's own, 4 to 6."""
+
+    largest_error: float = 1e-9
+    """Largest error of any output that is allowed: the smaller, the sharper the attention."""
+
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Replace OUT if it is there."""
+
+
+def run(flags: DesignFlags) -> Certificate:
+    """Build, verify, print sharpness and certificate, and write the weights if they are proved.
+
+    Raises:
+        InputError: A task that no single head can do, an error that is out of range or too small for float64, a place
+            that weights cannot be written to, or one that is taken and may not be overwritten.
+    """
+    require(
+        flags.overwrite or not os.path.lexists(flags.out),
+        f"{shown(flags.out)}, which is there already",
+        "a new name",
+        "Choose another one, or pass --overwrite.",
+    )
+    require_place(flags.out)
+    task = built_in(flags.task, flags.letters, flags.max_len)
+    _require_possible(task)
+    require(
+        0 < flags.largest_error < task.decisive_error,
+        f"--largest-error {flags.largest_error}",
+        f"above 0 and below {task.decisive_error:g}, so that no output is misread",
+        "Pass 1e-9, for example.",
+    )
+    made = design(task, flags.largest_error)
+    require_size(made.weights)
+    say(f"{task.name}: {task.summary}")
+    say(f"  head            {made.description}")
+    sizes = ", ".join(f"{name} {len(m)} x {m.shape[1]}" for name, m in made.weights.matrices.items())
+    say(f"  matrices        {sizes}")
+    say(f"  sharpness       {made.sharpness:g}, for errors of at most {flags.largest_error:g}\n")
+    certificate = verify(made.weights, task, tolerance=flags.largest_error)
+    say(str(certificate))
+    if certificate.holds:
+        write_head(made.weights, flags.out)
+        say(f"\nweights: {shown(flags.out)}")
+    return certificate
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """Parse ``arguments``, design, and return the exit status: 0 if the head is proved and written, else 1."""
+    return 0 if run(tyro.cli(DesignFlags, prog=prog, args=arguments)).holds else 1
+
+
+def _require_possible(task: Task) -> None:
+    if task.description is None:
+        possible = [name for name, make in TASKS.items() if make().description is not None]
+        raise InputError(
+            f"the task {task.name!r}, which no single head can do",
+            f"one of {', '.join(possible)}",
+            "Choose one of these; its proof is in glassformer.handcraft.tasks, and 'glassformer verify' finds a "
+            "failing sequence for any weights.",
+        )

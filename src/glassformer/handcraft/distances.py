@@ -1,0 +1,176 @@
+"""How far two heads are from one another: in what they attend to, in what they output, and in their circuits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from glassformer.errors import require, require_positive
+from glassformer.handcraft.circuits import centred_scores, qk_between_places, values_at_places
+from glassformer.handcraft.sequences import Block, SequenceSpace
+from glassformer.models.single_head import HeadWeights
+
+_SCORES_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class HeadDistance:
+    """How far two heads are from one another, in terms that no change of basis moves.
+
+    Queries are all letters of all compared sequences; CLS's own are left out, since no task judges them.
+
+    Attributes:
+        attention_mean: Jensen-Shannon divergence of the two heads' weights, mean over the queries, in bits: 0 for the
+            same attention, 1 for attention to different places.
+        attention_max: The largest of these.
+        farthest: The sequence that has it.
+        output_mean: Mean absolute difference of the outputs' entries, in the units of the values.
+        output_max: The largest of these.
+        qk_cosine: Of the scores between places, less what softmax ignores. It does not see how sharp a head is; the
+            attention does. See :func:`circuit_similarity`.
+        value_cosine: Of the values of the places.
+        num_sequences: How many sequences were compared.
+        num_possible: How many there are.
+    """
+
+    attention_mean: float
+    attention_max: float
+    farthest: str
+    output_mean: float
+    output_max: float
+    qk_cosine: float
+    value_cosine: float
+    num_sequences: int
+    num_possible: int
+
+
+def attention_weights(
+    weights: HeadWeights, space: SequenceSpace, block: Block
+) -> Float[np.ndarray, "sequence query key"]:
+    """The head's attention in every sequence of ``block``; zeros in the rows and columns of the padding.
+
+    Raises:
+        InputError: The weights do not fit the space.
+    """
+    return _softmax(qk_between_places(weights, space), space, block)
+
+
+def jensen_shannon(
+    first: Float[np.ndarray, "*queries key"], second: Float[np.ndarray, "*queries key"]
+) -> Float[np.ndarray, "*queries"]:
+    """The Jensen-Shannon divergence of two heads' weights over the last axis, in bits, from 0 to 1.
+
+    With m = (p + q) / 2 it is ``(KL(p, m) + KL(q, m)) / 2``: how much one drawn key tells about which head drew it.
+
+    Source: Lin 1991, "Divergence measures based on the Shannon entropy".
+    """
+    together = first + second
+    divergence = np.zeros(first.shape[:-1])
+    for each in (first, second):
+        ratio = np.divide(2 * each, together, out=np.ones_like(each), where=each > 0)
+        divergence += (each * np.log2(ratio)).sum(axis=-1)
+    return np.asarray(np.clip(divergence / 2, 0.0, 1.0))
+
+
+def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceSpace) -> tuple[float, float]:
+    """Cosines, from -1 to 1, of the two heads' QK circuits and of their value maps.
+
+    QK: of :func:`~glassformer.handcraft.circuits.centred_scores` over the possible pairs whose query is a letter. A
+    factor on all scores, the sharpness, does not change it. Values: of
+    :func:`~glassformer.handcraft.circuits.values_at_places`, as they are; :mod:`glassformer.handcraft.circuits` says
+    why. Two tables of zeros have the cosine 1, one beside another table 0.
+
+    Raises:
+        InputError: A head does not fit the space, or the two have values of different lengths.
+    """
+    _require_alike(first, second)
+    judged = slice(int(space.has_cls), None)
+    scores = [np.nan_to_num(centred_scores(head, space)[judged]) for head in (first, second)]
+    return _cosine(*scores), _cosine(values_at_places(first, space), values_at_places(second, space))
+
+
+def head_distance(
+    first: HeadWeights, second: HeadWeights, space: SequenceSpace, *, limit: int = 20_000, seed: int = 0
+) -> HeadDistance:
+    """How far two heads are from one another over every sequence of ``space``.
+
+    Args:
+        first: A head.
+        second: Another; its qk_dim and positions' dimension may differ.
+        space: The sequences.
+        limit: If there are more sequences than this, so many random ones stand for them: every length equally often.
+        seed: Of these.
+
+    Raises:
+        InputError: A head does not fit the space, or the two have values of different lengths.
+    """
+    require_positive(limit=limit)
+    qk_cosine, value_cosine = circuit_similarity(first, second, space)
+    scores = [qk_between_places(head, space) for head in (first, second)]
+    values = [values_at_places(head, space) for head in (first, second)]
+    sums, counts, largest_output, farthest, num_sequences = np.zeros(2), np.zeros(2), 0.0, (-1.0, ""), 0
+    for block in _blocks(space, limit, seed):
+        place, letters = space.place_of(block), block.real.copy()
+        letters[:, : int(space.has_cls)] = False
+        weights = [_softmax(table, space, block) for table in scores]
+        divergence = np.where(letters, jensen_shannon(*weights), -1.0)
+        outputs = [weight @ value[place] for weight, value in zip(weights, values, strict=True)]
+        difference = np.abs(outputs[0] - outputs[1])[letters]
+        sums += divergence[letters].sum(), difference.sum()
+        counts += letters.sum(), difference.size
+        largest_output = max(largest_output, float(difference.max()))
+        if divergence.max() > farthest[0]:
+            row = int(divergence.max(axis=1).argmax())
+            farthest = float(divergence.max()), space.decode(block.tokens[row][letters[row]])
+        num_sequences += len(block.tokens)
+    means = sums / counts
+    return HeadDistance(
+        attention_mean=float(means[0]),
+        attention_max=farthest[0],
+        farthest=farthest[1],
+        output_mean=float(means[1]),
+        output_max=largest_output,
+        qk_cosine=qk_cosine,
+        value_cosine=value_cosine,
+        num_sequences=num_sequences,
+        num_possible=space.count,
+    )
+
+
+def _blocks(space: SequenceSpace, limit: int, seed: int) -> Iterator[Block]:
+    size = max(1, _SCORES_AT_ONCE // space.num_positions**2)
+    if space.count <= limit:
+        yield from space.blocks(size)
+        return
+    sampled = space.sample(limit, seed)
+    for start in range(0, limit, size):
+        yield space.block(sampled[start : start + size])
+
+
+def _softmax(
+    scores: Float[np.ndarray, "place place"], space: SequenceSpace, block: Block
+) -> Float[np.ndarray, "sequence query key"]:
+    place = space.place_of(block)
+    rows = np.where(block.real[:, None, :], scores[place[:, :, None], place[:, None, :]], -np.inf)
+    exponential = np.exp(rows - rows.max(axis=2, keepdims=True))
+    return exponential / exponential.sum(axis=2, keepdims=True) * block.real[:, :, None]
+
+
+def _cosine(first: Float[np.ndarray, "..."], second: Float[np.ndarray, "..."]) -> float:
+    lengths = np.linalg.norm(first), np.linalg.norm(second)
+    if not all(lengths):
+        return float(lengths[0] == lengths[1])
+    # Each is made of length 1 first: the product of two long ones could overflow.
+    return float(np.clip(np.vdot(first / lengths[0], second / lengths[1]), -1.0, 1.0))
+
+
+def _require_alike(first: HeadWeights, second: HeadWeights) -> None:
+    require(
+        first.v_dim == second.v_dim,
+        f"values of length {first.v_dim} and {second.v_dim}",
+        "two heads whose values are equally long",
+        "Compare heads for one task.",
+    )

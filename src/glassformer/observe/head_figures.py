@@ -1,0 +1,256 @@
+"""One head as pictures: its weights and every intermediate result of one sequence, and attention maps.
+
+Matrices are drawn transposed, as the course draws them: along the horizontal axis runs the sequence, or the input
+vector; along the vertical one the entries of a key, query, value or output. In the panel of the attention the queries
+stand side by side and each column adds up to 1.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from glassformer.errors import require
+from glassformer.models.single_head import HeadWeights, NumpyHead
+from glassformer.observe.heat_maps import DIVERGING, MOST_TEXTS, Names, finish, name_row, panel, rescaled
+from glassformer.observe.style import in_style, new_figure, save_figure
+
+_CELL, _LABELLED_CELL = 0.22, 0.36
+_SMALLEST, _LARGEST = 0.75, 8.0
+_ROWS = (0, 1, 2, 6), (3, 4, 5, 7)
+
+__all__ = ["Panel", "draw_attention", "draw_comparison", "draw_head", "panel", "rescaled", "save_head_figure"]
+
+
+class Panel(NamedTuple):
+    """What one panel shows.
+
+    Attributes:
+        title: Above it.
+        values: ``[row, column]``, as drawn.
+        x_label: Along the columns.
+        y_label: Along the rows.
+        x_names: One for each column, or none.
+        y_names: One for each row, or none.
+    """
+
+    title: str
+    values: np.ndarray
+    x_label: str
+    y_label: str
+    x_names: Names = ()
+    y_names: Names = ()
+
+
+@in_style
+def draw_head(
+    weights: HeadWeights,
+    seq: ArrayLike,
+    names: list[str] | None = None,
+    *,
+    input_names: list[str] | None = None,
+    title: str = "",
+    labels: bool = False,
+    absolute: bool = False,
+) -> Figure:
+    """The course's eight panels for one sequence: Km, Qm, Vm and the attention; below them K, Q, V and the output.
+
+    Each panel is rescaled to [0, 1] by itself, so that patterns can be compared and sizes cannot.
+
+    Args:
+        weights: The head.
+        seq: ``[position, input_dim]``.
+        names: What to call the sequence's positions, such as their letters; numbers when None.
+        input_names: What to call the entries of an input vector, ``input_dim`` of them; numbers when None. Those of
+            the position follow as p0, p1, ...
+        title: Above the figure.
+        labels: Write the true values into the cells, in panels of up to 22 rows and columns.
+        absolute: One scale for all panels instead, centred at 0, with a colour bar.
+
+    Raises:
+        InputError: ``seq`` does not fit the weights, or names of another number.
+    """
+    return _draw_rows([("", weights)], seq, names, input_names, title, labels, absolute)
+
+
+@in_style
+def draw_comparison(
+    first: HeadWeights,
+    second: HeadWeights,
+    seq: ArrayLike,
+    names: list[str] | None = None,
+    *,
+    row_names: tuple[str, str] = ("hand-designed", "learned"),
+    input_names: list[str] | None = None,
+    title: str = "",
+    labels: bool = False,
+    absolute: bool = False,
+) -> Figure:
+    """Two heads on the same sequence: each of the eight panels of one stands above that of the other.
+
+    Args:
+        first: The head of the upper panels.
+        second: That of the lower ones.
+        row_names: What to call the two.
+        seq: As for :func:`draw_head`, and so are the other arguments. With ``absolute``, both share one scale.
+
+    Raises:
+        InputError: ``seq`` does not fit one of the heads, or names of another number.
+    """
+    rows = [(row_names[0], first), (row_names[1], second)]
+    return _draw_rows(rows, seq, names, input_names, title, labels, absolute)
+
+
+@in_style
+def draw_attention(
+    weights: Float[np.ndarray, "query key"], query_names: Names, key_names: Names, title: str = ""
+) -> Figure:
+    """An attention map, a row for each query, from 0 to 1; up to 22 x 22 with the weights in the cells.
+
+    Raises:
+        InputError: Names of another number than rows and columns, or weights that are not finite.
+    """
+    rows, columns = weights.shape
+    cell = _LABELLED_CELL if max(weights.shape) <= MOST_TEXTS else _CELL
+    across, down = (float(np.clip(cell * count, _SMALLEST, _LARGEST)) for count in (columns, rows))
+    figure, (ax,) = new_figure(max(across + 1.9, 3.2), down + 1.2)
+    image = panel(
+        ax,
+        weights,
+        x_label="key",
+        y_label="query",
+        labels=True,
+        limits=(0.0, 1.0),
+        x_names=key_names,
+        y_names=query_names,
+    )
+    # The figure's size makes near squares of the cells, and the colour bar is as high as they are.
+    ax.set_box_aspect(None)
+    figure.colorbar(image, ax=ax, label="attention", aspect=down / 0.13, panchor=False)
+    finish(figure, title)
+    return figure
+
+
+def save_head_figure(
+    figure: Figure,
+    directory: Path,
+    name: str,
+    *,
+    format: str = "png",
+    timestamp: bool = False,
+    run_name: str | None = None,
+) -> Path:
+    """Save a figure as ``directory / run_name / name_YYYYmmdd_HHMMSS.format``.
+
+    Args:
+        figure: What to save.
+        directory: Where to; made if it is not there.
+        name: The file's name without suffix.
+        format: "png", "svg" or "pdf".
+        timestamp: Whether to add the local time.
+        run_name: A directory inside ``directory`` for the figures of one run; none when None.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputError: ``name`` or ``run_name`` is a path, or an unknown format.
+    """
+    if run_name is not None:
+        require(
+            run_name not in ("", ".", "..") and run_name.isprintable() and not set(run_name) & set("/\\"),
+            f"run_name = {run_name!r}",
+            "a plain name of one directory",
+            "Pass 'first-try', say.",
+        )
+        directory = directory / run_name
+    stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if timestamp else ""
+    return save_figure(figure, directory, name + stamp, formats=(format,))[0]
+
+
+def _draw_rows(
+    heads: list[tuple[str, HeadWeights]],
+    seq: ArrayLike,
+    names: list[str] | None,
+    input_names: list[str] | None,
+    title: str,
+    labels: bool,
+    absolute: bool,
+) -> Figure:
+    """Rows of four panels: the weights with the attention of every head, below them what they make of the sequence."""
+    panels = [(row_name, _eight_panels(weights, seq, names, input_names)) for row_name, weights in heads]
+    rows = [(row_name, [each[i] for i in order]) for order in _ROWS for row_name, each in panels]
+    cell, lowest = _LABELLED_CELL if labels else _CELL, 1.2 if heads[0][0] else _SMALLEST
+    widths = [max(_size(row[i].values.shape[1], cell) for _, row in rows) for i in range(4)]
+    heights = [max(lowest, *(_size(each.values.shape[0], cell) for each in row)) for _, row in rows]
+    figure, axes = new_figure(
+        sum(widths) + 4 * 0.65 + 0.3 * bool(heads[0][0]) + 1.0 * absolute,
+        sum(heights) + len(rows) * 0.8 + 0.4 * bool(title),
+        rows=len(rows),
+        columns=4,
+        width_ratios=widths,
+        height_ratios=heights,
+    )
+    largest = max(float(np.abs(each.values).max()) for _, row in rows for each in row) or 1.0
+    for number, (row_name, row) in enumerate(rows):
+        for ax, each in zip(axes[4 * number :], row, strict=False):
+            image = panel(
+                ax,
+                each.values,
+                *(each.title, each.x_label, each.y_label),
+                labels=labels,
+                limits=(-largest, largest) if absolute else None,
+                colormap=DIVERGING if absolute else "Reds",
+                x_names=each.x_names,
+                y_names=each.y_names,
+            )
+        name_row(axes[4 * number], row_name)
+    if absolute:
+        figure.colorbar(image, ax=axes, label="value, one scale for all panels", aspect=30, panchor=False)
+    finish(figure, title)
+    return figure
+
+
+def _eight_panels(
+    weights: HeadWeights, seq: ArrayLike, names: list[str] | None, input_names: list[str] | None
+) -> list[Panel]:
+    trace = NumpyHead(weights).trace(seq)
+    length = len(trace.K)
+    names = [str(i) for i in range(length)] if names is None else names
+    require(
+        len(names) == length,
+        f"{len(names)} names for {length} positions",
+        "one name for each",
+        "Pass one each, or none.",
+    )
+    inputs = [str(i) for i in range(weights.input_dim)] if input_names is None else input_names
+    require(
+        len(inputs) == weights.input_dim,
+        f"{len(inputs)} input_names",
+        f"input_dim = {weights.input_dim} of them",
+        "Pass one name for each token, or none.",
+    )
+    inputs = [*inputs, *(f"p{i}" for i in range(weights.pos_dim))]
+    made = [
+        Panel(name, matrix.T, "d_in", size, inputs)
+        for name, matrix, size in (("Km", weights.Km, "d_qk"), ("Qm", weights.Qm, "d_qk"), ("Vm", weights.Vm, "d_v"))
+    ]
+    made += [
+        Panel(name, matrix.T, "seq", size, names)
+        for name, matrix, size in (("K", trace.K, "d_qk"), ("Q", trace.Q, "d_qk"), ("V", trace.V, "d_v"))
+    ]
+    return [
+        *made,
+        Panel("Attn", trace.weights.T, "Q", "K", names, names),
+        Panel("Out", trace.output.T, "seq", "d_v", names),
+    ]
+
+
+def _size(count: int, cell: float) -> float:
+    return float(np.clip(cell * count, _SMALLEST, _LARGEST))

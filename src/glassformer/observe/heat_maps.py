@@ -1,0 +1,167 @@
+"""Matrices as heat maps: one panel, whose cells may carry their values, and what stands around panels."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from numpy.typing import ArrayLike
+
+from glassformer.errors import require
+
+Names = Sequence[str]
+
+DIVERGING = "RdBu_r"
+"""For values of both signs: ColorBrewer's red and blue, which colour-blind people tell apart too."""
+
+MOST_TEXTS = 22
+"""Values are written into the cells of panels of at most so many rows and columns."""
+
+_MOST_NAMES = 40
+
+
+def rescaled(values: ArrayLike) -> Float[np.ndarray, "row column"]:
+    """``(values - min) / (max - min)``: from 0 to 1; zeros where all values are the same.
+
+    Raises:
+        InputError: No matrix of finite numbers.
+    """
+    array = _finite_matrix(values)
+    largest = float(np.abs(array).max())
+    # Without the division, the difference of the two could overflow.
+    array = array / largest if largest > 0 else array
+    array = array - array.min()
+    return array / array.max() if array.max() > 0 else array
+
+
+def panel(
+    ax: Axes,
+    values: ArrayLike,
+    title: str = "",
+    x_label: str | None = None,
+    y_label: str | None = None,
+    *,
+    labels: bool = False,
+    limits: tuple[float | int, float | int] | None = None,
+    colormap: str = "Reds",
+    x_names: Names = (),
+    y_names: Names = (),
+) -> AxesImage:
+    """Draw a matrix as a heat map on ``ax``.
+
+    Args:
+        ax: Where to draw.
+        values: ``[row, column]``; NaN, allowed with ``limits`` only, is drawn grey.
+        title: Above the panel.
+        x_label: What the columns are.
+        y_label: What the rows are.
+        labels: Write the values, as they are, into the cells; left out in panels of more than 22 rows or columns.
+        limits: The values with the first and the last colour. None rescales the values to [0, 1] before.
+        colormap: A name that matplotlib knows.
+        x_names: Names of the columns; left out where there are more than 40, or none are given.
+        y_names: Names of the rows, likewise.
+
+    Returns:
+        The image, which a colour bar can be made for.
+
+    Raises:
+        InputError: No matrix, NaN or infinity, or names whose number is another than that of columns or rows.
+    """
+    array = _finite_matrix(values, allow_nan=limits is not None)
+    for name, names, size in (("x_names", x_names, array.shape[1]), ("y_names", y_names, array.shape[0])):
+        require(
+            len(names) in (0, size),
+            f"{len(names)} {name} for a matrix of shape {list(array.shape)}",
+            f"{size} of them, or none",
+            "Give each a name.",
+        )
+    low, high = limits or (0.0, 1.0)
+    shown = np.ma.masked_invalid(array if limits else rescaled(array))
+    image = ax.imshow(shown, cmap=colormap, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    # Cells are squares, as in the course, but for strips of more than twelve, which would be too thin to see.
+    ax.set_box_aspect(float(np.clip(array.shape[0] / array.shape[1], 1 / 12, 12)))
+    image.set_cmap(image.get_cmap().with_extremes(bad="#c8c8c8"))
+    ax.set_anchor("N")
+    ax.grid(False)
+    ax.spines[:].set(visible=True, linewidth=0.6, color="#808080")
+    ax.set_title(title, loc="center")
+    ax.set(xlabel=x_label or "", ylabel=y_label or "")
+    _name_ticks(ax, x_names, y_names)
+    if labels and max(array.shape) <= MOST_TEXTS:
+        _write_values(ax, array, image)
+    return image
+
+
+def finish(figure: Figure, title: str) -> None:
+    """Put a bold title above the figure, in as many lines as its width asks for, and lay the figure out for good."""
+    if title:
+        across = max(12, int(figure.get_figwidth() * 11))
+        figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold")
+    # Square cells move axes and labels, on which the layout would give them other room, and so on without end. So the
+    # layout is made without them and kept; panels then only shrink inside their room.
+    panels = {ax: ax.get_box_aspect() for ax in figure.axes if ax.images}
+    for ax in panels:
+        ax.set_box_aspect(None)
+    for _ in range(2):
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for ax, shape in panels.items():
+        ax.set_box_aspect(shape)
+
+
+def name_row(ax: Axes, name: str) -> None:
+    """Write ``name`` bold and upright to the left of ``ax`` and its label."""
+    if name:
+        place = ax.annotate(name, (0, 0.5), (-6, 0), xycoords=ax.yaxis.label, textcoords="offset points")
+        place.set(rotation=90, ha="right", va="center", weight="bold")
+
+
+def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarray, "row column"]:
+    array = np.asarray(values, dtype=float)
+    require(
+        array.ndim == 2 and array.size > 0,
+        f"values of shape {list(array.shape)}",
+        "a matrix, [row, column]",
+        "Pass a list of rows.",
+    )
+    fits = ~np.isinf(array) if allow_nan else np.isfinite(array)
+    require(bool(fits.all()), "values with NaN or infinity", "finite numbers", "Draw a head whose results are finite.")
+    return array
+
+
+def _name_ticks(ax: Axes, x_names: Names, y_names: Names) -> None:
+    ax.set(xticks=[], yticks=[])
+    if 0 < len(x_names) <= _MOST_NAMES:
+        crowded = len(x_names) > 3 and max(map(len, x_names)) > 2
+        ax.set_xticks(range(len(x_names)), x_names, rotation=90 if crowded else 0, fontsize=8)
+    if 0 < len(y_names) <= _MOST_NAMES:
+        ax.set_yticks(range(len(y_names)), y_names, fontsize=8)
+    ax.tick_params(length=0, pad=2)
+
+
+def _write_values(ax: Axes, array: np.ndarray, image: AxesImage) -> None:
+    """Write each value into its cell, in the colour that shows on it."""
+    colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3] @ (0.299, 0.587, 0.114)
+    largest = float(np.nanmax(np.abs(array), initial=0.0))
+    for (row, column), value in np.ndenumerate(array):
+        if np.isfinite(value):
+            colour = "white" if colours[row, column] < 0.5 else "black"
+            ax.text(column, row, short(float(value), largest), ha="center", va="center", color=colour, fontsize=7)
+
+
+def short(value: float, largest: float) -> str:
+    """A number in at most seven signs; 0 if it is below 5e-4 of ``largest``, which no colour would show."""
+    size = abs(value)
+    if size < 5e-4 * largest or size == 0:
+        return "0"
+    if not 0.01 <= size < 9999.5:
+        digits, power = f"{value:.0e}".split("e")
+        return f"{digits}e{int(power)}"
+    decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text

@@ -1,0 +1,285 @@
+"""``glassformer verify``: statuses, what a person sees, and what is written."""
+
+from __future__ import annotations
+
+import json
+import typing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glassformer.cli import verify as command
+from glassformer.cli.main import main
+from glassformer.errors import InputError
+from glassformer.handcraft.build import design
+from glassformer.handcraft.tasks import TASKS, copy_first, identity, unique
+from glassformer.handcraft.verify import verify
+from glassformer.handcraft.weight_files import write_head
+from glassformer.models.single_head import HeadWeights, NumpyHead
+
+MINE = {"letters": "ABC", "tolerance": 0.001, "examples": [{"input": "CAB", "output": "CCC"}]}
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("GLASSFORMER_DEBUG", raising=False)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """The designed head for ``unique``."""
+    write_head(design(unique()).weights, tmp_path / "good.json")
+    return tmp_path / "good.json"
+
+
+@pytest.fixture
+def blunt(tmp_path: Path) -> Path:
+    """The same with a fiftieth of its sharpness, which is too little."""
+    made = design(unique()).weights
+    write_head(HeadWeights(made.Km, made.Qm / 50, made.Vm, made.pos), tmp_path / "blunt.npz")
+    return tmp_path / "blunt.npz"
+
+
+def stopped(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What wrong flags get on standard error."""
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
+    return " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_a_head_that_holds_is_status_0(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(good), "--task", "unique"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out == f"{verify(design(unique()).weights, unique())}\n"
+
+
+def test_a_head_that_fails_is_status_1_with_its_first_failing_sequence(
+    blunt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(blunt), "--task", "unique"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("unique: FAILS")
+    assert "AB, with the failing position marked:" in lines
+    # By hand: "AB" is the first sequence in which a letter is outweighed by others that are not its own.
+    made = design(unique()).weights
+    head = NumpyHead(HeadWeights(made.Km, made.Qm / 50, made.Vm, made.pos))
+    trace = head.trace(np.eye(4)[[3, 0, 1]])
+    (pointed,) = [line for line in lines if line.startswith("> 0 A") and "%" not in line and "wrong" not in line]
+    assert [int(word) for word in pointed.split() if word.isdigit()][1:] == np.round(100 * trace.weights[1]).tolist()
+    wrong = [line.split() for line in lines if line.endswith("wrong")]
+    assert [float(words[-3]) for words in wrong] == pytest.approx(trace.output[1:, 0].tolist(), abs=1e-4)
+    assert [words[-4] for words in wrong] == ["1", "1"]
+
+
+def test_letters_and_length_are_the_tasks_or_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_head(design(identity("XY", 3)).weights, tmp_path / "head")
+    path = str(tmp_path / "head")
+    assert main(["verify", path, "--task", "identity", "--letters", "XY", "--max-len", "3"]) == 0
+    assert "every sequence: 14 of 14 run" in capsys.readouterr().out
+    assert main(["verify", path, "--task", "identity"]) == 2
+    assert "Km of shape [2, 2]" in capsys.readouterr().err
+    assert main(["verify", path, "--task", "identity", "--letters", "XX"]) == 2
+    assert "('X', 'X')" in capsys.readouterr().err
+
+
+def test_tolerance_and_number_format(blunt: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, status, words in (
+        (["--tolerance", "1e-9"], 0, "every error at most 1e-09; float64"),
+        (["--tolerance", "1e-12"], 1, "every error at most 1e-12"),
+        (["--tolerance", "readout"], 0, "every sign right"),
+        (["--tolerance", "1e-6", "--float32"], 0, "every error at most 1e-06; float32"),
+    ):
+        assert main(["verify", str(good), "--task", "unique", *flags]) == status
+        shown = capsys.readouterr()
+        assert words in (shown.err if status == 2 else shown.out)
+    assert main(["verify", str(blunt), "--task", "unique", "--tolerance", "5"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--tolerance", "-1", "above 0"),
+        ("--tolerance", "nan", "above 0"),
+        ("--json", "{directory}", "which is a directory"),
+        ("--figure", "{file}", "which is a file"),
+    ],
+)
+def test_flags_that_cannot_be_used_are_found_before_the_work(
+    good: Path, tmp_path: Path, flag: str, value: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["verify", str(good), "--task", "unique", flag, value.format(directory=tmp_path, file=good)])
+    assert stopped.value.code == 2
+    shown = capsys.readouterr()
+    assert words in " ".join(shown.err.replace("│", " ").split())
+    assert shown.out == ""
+
+
+def test_more_sequences_than_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Without positions nothing reads "copy_first", and beyond the limit no bound helps, but a failure is soon met.
+    write_head(design(copy_first("AB", 4)).weights, tmp_path / "head.json")
+    flags = ["--letters", "AB", "--max-len", "4", "--limit", "10"]
+    assert main(["verify", str(tmp_path / "head.json"), "--task", "copy_first", *flags]) == 0
+    assert "the bound, for all 30 sequences" in capsys.readouterr().out
+    (tmp_path / "task.py").write_text("letters, max_len = 'AB', 4\ndef target(s): return s[0] * len(s)\n")
+    flags = ["--task-file", str(tmp_path / "task.py"), "--run-python", "--limit", "10"]
+    assert main(["verify", str(tmp_path / "head.json"), *flags]) == 1
+    shown = capsys.readouterr().out
+    assert "task: UNDECIDED" in shown
+    assert "pass --limit 30 or more" in shown
+    assert main(["verify", str(tmp_path / "head.json"), *flags[:-1], "30"]) == 0
+
+
+def test_a_bound_that_is_too_large_is_undecided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = copy_first("AB", 30)
+    made = design(task, largest_error=1e-2)
+    write_head(made.weights, tmp_path / "head.json")
+    met = verify(made.weights, task).largest_error
+    flags = ["--task", "copy_first", "--letters", "AB", "--max-len", "30", "--tolerance"]
+    assert main(["verify", str(tmp_path / "head.json"), *flags, f"{(met + made.bound) / 2}"]) == 1
+    shown = capsys.readouterr().out
+    assert "copy_first: UNDECIDED" in shown
+    assert "sharper scores" in shown
+    assert main(["verify", str(tmp_path / "head.json"), *flags, f"{made.bound * 1.001}"]) == 0
+
+
+def test_tasks_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_head(design(copy_first()).weights, tmp_path / "head.npz")
+    head = str(tmp_path / "head.npz")
+    (tmp_path / "mine.json").write_text(json.dumps(MINE))
+    assert main(["verify", head, "--task-file", str(tmp_path / "mine.json")]) == 0
+    assert "the 1 listed examples, all run" in capsys.readouterr().out
+    (tmp_path / "mine.py").write_text("letters, max_len = 'ABC', 4\ndef target(s): return s\n")
+    assert main(["verify", head, "--task-file", str(tmp_path / "mine.py")]) == 2
+    refusal = capsys.readouterr().err
+    assert "can do anything on this computer" in refusal
+    assert refusal.count("\n") == 1
+    assert main(["verify", head, "--task-file", str(tmp_path / "mine.py"), "--run-python"]) == 1
+    shown = capsys.readouterr().out
+    assert "AB, with the failing position marked:" in shown
+    assert "> 1 B  0 1 0   1 0 0   1  wrong" in shown
+
+
+def test_figures_and_json(blunt: Path, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures, written = tmp_path / "figures", tmp_path / "out" / "certificate.json"
+    flags = ["--task", "unique", "--figure", str(figures), "--json", str(written)]
+    assert main(["verify", str(blunt), *flags]) == 1
+    shown = capsys.readouterr().out
+    assert f"figure: {figures / 'counterexample.png'}\n" in shown
+    assert f"certificate: {written}\n" in shown
+    assert (figures / "counterexample.png").read_bytes().startswith(b"\x89PNG")
+    stored = json.loads(written.read_text())
+    assert (stored["verdict"], stored["counterexample"]["sequence"], stored["num_checked"]) == ("fails", "AB", 120)
+    assert main(["verify", str(good), *flags]) == 0
+    assert "with the failing position" not in capsys.readouterr().out
+    assert (figures / "largest-error.svg").is_file()
+    assert json.loads(written.read_text())["verdict"] == "holds"
+
+
+def test_json_has_null_for_what_is_infinite(tmp_path: Path) -> None:
+    write_head(design(identity("AB", 4)).weights, tmp_path / "head.json")
+    (tmp_path / "task.py").write_text("letters, max_len = 'AB', 4\ndef target(s): return s\n")
+    flags = [
+        "--task-file",
+        str(tmp_path / "task.py"),
+        "--run-python",
+        "--limit",
+        "3",
+        "--json",
+        str(tmp_path / "c.json"),
+    ]
+    assert main(["verify", str(tmp_path / "head.json"), *flags]) == 1
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads((tmp_path / "c.json").read_text(), parse_constant=refuse)["bound"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"Km": [[1]], "Qm": [[1]], "Vm": [[NaN]]}', "NaN"),
+        ('{"Km": [[1]], "Qm": [[1]]', "no JSON"),
+        ('{"Km": [[1, 2]], "Qm": [[1, 2]], "Vm": [[1]]}', "Km of shape [1, 2]"),
+        (
+            '{"Km": [[1],[1],[1],[1]], "Qm": [[1],[1],[1],[1]], "Vm": [[1, 1],[1, 1],[1, 1],[1, 1]]}',
+            "Vm of shape [4, 2]",
+        ),
+        (
+            '{"Km": [[1],[1],[1],[1],[1]], "Qm": [[1],[1],[1],[1],[1]], "Vm": [[1],[1],[1],[1],[1]], "pos": [[1],[1]]}',
+            "pos of shape [2, 1]",
+        ),
+        (
+            '{"Km": [[1e200],[1],[1],[1]], "Qm": [[1e200],[1],[1],[1]], "Vm": [[1],[1],[1],[1]]}',
+            "scores of up to",
+        ),
+    ],
+)
+def test_weights_that_cannot_be_used_are_one_line_and_status_2(
+    content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "head.json"
+    path.write_text(content)
+    assert main(["verify", str(path), "--task", "unique"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert words in shown.err
+    assert str(path) in shown.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "one of --task and --task-file"),
+        (["--task", "unique", "--task-file", "x.json"], "both --task and --task-file"),
+        (["--task-file", "x.json", "--letters", "AB"], "--letters or --max-len with --task-file"),
+        (["--task", "unique", "--run-python"], "--run-python without --task-file"),
+        (["--task", "uniqe"], "unique"),
+        (["--task", "unique", "--limit", "0"], "limit = 0"),
+        (["--task", "unique", "--tolerance", "tight"], "readout"),
+        (["--task", "unique", "--json", "head.json"], "--json head.json, which is read as well"),
+    ],
+)
+def test_wrong_flags_say_what_is_right(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in stopped(["verify", "head.json", *flags], capsys)
+
+
+def test_help_tells_formats_tasks_and_why_python_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["verify", "--help"])
+    assert raised.value.code == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for words in (
+        ".json",
+        "numpy.savez",
+        "Km.csv, Qm.csv, Vm.csv and pos.csv",
+        "a table of examples, and these alone are checked",
+        "a Python file that defines letters, max_len and target(sequence)",
+        "A Python file can do anything on this computer",
+        "run only when you ask for it with --run-python",
+        "Exit status 0: proved",
+        *TASKS,
+    ):
+        assert words in shown
+
+
+def test_the_names_are_those_of_the_tasks() -> None:
+    assert typing.get_args(command.TaskName) == tuple(TASKS)
+
+
+def test_the_documented_example_of_a_table_works(tmp_path: Path) -> None:
+    (tmp_path / "my.json").write_text('{"letters": "ABC", "examples": [{"input": "CA", "output": "CC"}]}')
+    write_head(design(copy_first()).weights, tmp_path / "head.json")
+    flags = command.VerifyFlags(tmp_path / "head.json", task_file=tmp_path / "my.json")
+    assert command.run(flags).holds
+
+
+def test_flags_are_checked_in_code_too() -> None:
+    with pytest.raises(InputError, match="no task"):
+        command.VerifyFlags(Path("head.json"))

@@ -1,0 +1,230 @@
+"""Circuits: they say what the head does, no change of basis moves them, and what softmax ignores is gone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import InputError
+from glassformer.handcraft.build import design
+from glassformer.handcraft.circuits import (
+    centred_scores,
+    change_basis,
+    change_position_basis,
+    part_names,
+    place_names,
+    possible_pairs,
+    qk_between_places,
+    qk_circuit,
+    qk_parts,
+    random_basis,
+    value_circuit,
+    values_at_places,
+)
+from glassformer.handcraft.sequences import SequenceSpace
+from glassformer.handcraft.tasks import TASKS
+from glassformer.models.single_head import HeadWeights, NumpyHead
+
+spaces = st.sampled_from(
+    [
+        SequenceSpace(tuple(text), longest, cls)
+        for text in ("A", "AB", "ABC")
+        for longest in (1, 2, 3)
+        for cls in (False, True)
+    ]
+)
+seeds = st.integers(0, 10_000)
+
+
+def random_head(space: SequenceSpace, seed: int, positions: bool = True, qk_dim: int = 3) -> HeadWeights:
+    rng = np.random.default_rng(seed)
+    pos_dim = int(rng.integers(1, 4)) if positions else 0
+    rows = space.num_tokens + pos_dim
+    pos = rng.normal(size=(space.num_positions, pos_dim)) if positions else None
+    return HeadWeights(
+        rng.normal(size=(rows, qk_dim)), rng.normal(size=(rows, qk_dim)), rng.normal(size=(rows, 2)), pos
+    )
+
+
+def outputs(weights: HeadWeights, space: SequenceSpace) -> np.ndarray:
+    """The NumPy twin's outputs for every sequence, one after another."""
+    head, block = NumpyHead(weights), next(space.blocks(10_000))
+    inputs = space.one_hot(block)
+    return np.concatenate([head(x[real]) for x, real in zip(inputs, block.real, strict=True)])
+
+
+@settings(deadline=None, max_examples=30)
+@given(space=spaces, seed=seeds, positions=st.booleans())
+def test_scores_and_values_of_places_are_those_of_every_sequence(
+    space: SequenceSpace, seed: int, positions: bool
+) -> None:
+    weights = random_head(space, seed, positions)
+    scores, values = qk_between_places(weights, space), values_at_places(weights, space)
+    block = next(space.blocks(10_000))
+    place, inputs = space.place_of(block), space.one_hot(block)
+    for row, real in enumerate(block.real):
+        trace, places = NumpyHead(weights).trace(inputs[row][real]), place[row][real]
+        np.testing.assert_allclose(scores[np.ix_(places, places)], trace.scores, atol=1e-12)
+        np.testing.assert_allclose(values[places], trace.V, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=30)
+@given(space=spaces, seed=seeds, positions=st.booleans())
+def test_places_are_sums_of_parts(space: SequenceSpace, seed: int, positions: bool) -> None:
+    weights = random_head(space, seed, positions)
+    parts, values = qk_parts(weights, space), value_circuit(weights, space)
+    names, size = part_names(weights, space), space.num_tokens
+    assert len(names) == len(parts) == len(values) == size + (space.num_positions if positions else 0)
+    scores, worths = qk_between_places(weights, space), values_at_places(weights, space)
+    for i, (t, p) in enumerate(zip(*space.places, strict=True)):
+        own = [t, size + p] if positions else [t]
+        np.testing.assert_allclose(worths[i], values[own].sum(axis=0), atol=1e-12)
+        for j, (u, q) in enumerate(zip(*space.places, strict=True)):
+            other = [u, size + q] if positions else [u]
+            assert scores[i, j] == pytest.approx(parts[np.ix_(own, other)].sum(), abs=1e-12)
+
+
+def test_the_circuit_between_inputs_against_a_loop() -> None:
+    weights = random_head(SequenceSpace(("A", "B"), 2), 0, qk_dim=5)
+    circuit = qk_circuit(weights)
+    for i, query in enumerate(weights.Qm):
+        for j, key in enumerate(weights.Km):
+            assert circuit[i, j] == pytest.approx(sum(a * b for a, b in zip(query, key, strict=True)) / 5**0.5)
+
+
+def test_the_parts_of_unique_say_what_it_is_made_of() -> None:
+    task = TASKS["unique"]()
+    made = design(task)
+    parts, names = qk_parts(made.weights, task.space), part_names(made.weights, task.space)
+    assert names == ["A", "B", "C", "CLS", "@CLS", "@0", "@1", "@2", "@3"]
+    sharpness = made.sharpness
+    np.testing.assert_allclose(parts[:3, :3], sharpness * np.eye(3), atol=1e-12)
+    np.testing.assert_allclose(parts[4:, 4:], -sharpness * np.eye(5), atol=1e-12)
+    assert (parts[:3, 3] > 0).all()
+    assert (parts[:3, 3] < sharpness).all()
+    assert not parts[:4, 4:].any()
+    assert not parts[4:, :4].any()
+    np.testing.assert_array_equal(value_circuit(made.weights, task.space)[:4, 0], [-1, -1, -1, 1])
+
+
+def test_places_are_named_by_letter_and_position() -> None:
+    assert place_names(SequenceSpace(("A", "B"), 2, has_cls=True)) == ["CLS", "A0", "B0", "A1", "B1"]
+    assert place_names(SequenceSpace(("X",), 3)) == ["X0", "X1", "X2"]
+
+
+@given(space=spaces)
+def test_possible_pairs_are_those_that_some_sequence_has(space: SequenceSpace) -> None:
+    found = np.zeros((len(space.places[0]),) * 2, dtype=bool)
+    block = next(space.blocks(10_000))
+    for row, real in zip(space.place_of(block), block.real, strict=True):
+        found[np.ix_(row[real], row[real])] = True
+    np.testing.assert_array_equal(possible_pairs(space), found)
+
+
+@settings(deadline=None, max_examples=40)
+@given(space=spaces, seed=seeds)
+def test_what_only_the_query_decides_is_removed_and_moves_no_output(space: SequenceSpace, seed: int) -> None:
+    weights = random_head(space, seed)
+    # A key that is the same for every place: rows of ones for all tokens, so that the query alone sets the new score.
+    extra = np.concatenate([np.ones(space.num_tokens), np.zeros(weights.pos_dim)])[:, None]
+    query = np.random.default_rng(seed).normal(size=extra.shape)
+    scale = np.sqrt((weights.qk_dim + 1) / weights.qk_dim)
+    shifted = HeadWeights(
+        np.concatenate([weights.Km, extra], axis=1),
+        np.concatenate([weights.Qm * scale, query], axis=1),
+        weights.Vm,
+        weights.pos,
+    )
+    moved = np.abs(qk_between_places(shifted, space) - qk_between_places(weights, space)).max()
+    assert moved > 1e-6
+    np.testing.assert_allclose(outputs(shifted, space), outputs(weights, space), atol=1e-12)
+    np.testing.assert_allclose(centred_scores(shifted, space), centred_scores(weights, space), atol=1e-11)
+
+
+@settings(deadline=None, max_examples=40)
+@given(space=spaces, seed=seeds)
+def test_what_is_left_is_all_that_attention_tells(space: SequenceSpace, seed: int) -> None:
+    """Centred scores, rebuilt from nothing but the attention weights of every sequence."""
+    weights = random_head(space, seed)
+    block = next(space.blocks(10_000))
+    place, inputs = space.place_of(block), space.one_hot(block)
+    rebuilt = np.full((len(space.places[0]),) * 2, np.nan)
+    for row, real in enumerate(block.real):
+        places, attention = place[row][real], NumpyHead(weights).trace(inputs[row][real]).weights
+        for i, query in enumerate(places):
+            rebuilt[query, places] = np.log(attention[i] / attention[i, i])
+    rebuilt -= np.nanmean(rebuilt, axis=1, keepdims=True)
+    np.testing.assert_allclose(centred_scores(weights, space), rebuilt, atol=1e-9)
+
+
+def test_a_head_that_prefers_nothing_has_centred_scores_of_zero() -> None:
+    space = SequenceSpace(("A", "B", "C"), 3)
+    weights = HeadWeights(np.full((3, 2), 0.1), np.array([[0.3, 0.7]] * 3), np.eye(3))
+    assert set(centred_scores(weights, space)[possible_pairs(space)]) == {0.0}
+
+
+@settings(deadline=None, max_examples=40)
+@given(space=spaces, seed=seeds, qk_dim=st.integers(1, 6))
+def test_a_change_of_basis_moves_weights_and_nothing_else(space: SequenceSpace, seed: int, qk_dim: int) -> None:
+    weights = random_head(space, seed, qk_dim=qk_dim)
+    for changed in (
+        change_basis(weights, random_basis(qk_dim, seed)),
+        change_position_basis(weights, random_basis(weights.pos_dim, seed)),
+    ):
+        assert np.abs(changed.Km - weights.Km).max() > 1e-6
+        np.testing.assert_allclose(outputs(changed, space), outputs(weights, space), rtol=0, atol=1e-12)
+        for function in (qk_parts, qk_between_places, value_circuit, values_at_places):
+            np.testing.assert_allclose(function(changed, space), function(weights, space), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["identity", "copy_first", "unique", "previous_token", "occurs_earlier"])
+def test_the_designs_keep_their_outputs_in_any_basis(name: str) -> None:
+    task = TASKS[name]()
+    weights = design(task).weights
+    changed = change_basis(weights, random_basis(weights.qk_dim, 7))
+    if weights.pos is not None:
+        changed = change_position_basis(changed, random_basis(weights.pos_dim, 8))
+    assert np.abs(changed.Qm - weights.Qm).max() > 1
+    np.testing.assert_allclose(outputs(changed, task.space), outputs(weights, task.space), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 9])
+def test_random_bases_are_well_conditioned_and_repeat(size: int) -> None:
+    bases = [random_basis(size, seed) for seed in range(20)]
+    assert max(np.linalg.cond(basis) for basis in bases) <= 4 + 1e-9
+    np.testing.assert_array_equal(random_basis(size, 3), bases[3])
+    assert np.abs(bases[0] - bases[1]).max() > 1e-3
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_bases_are_refused() -> None:
+    weights = random_head(SequenceSpace(("A", "B"), 2), 0)
+    cases = [
+        (np.eye(2), r"shape \[2, 2\]; expected \[3, 3\]"),
+        (np.ones((3, 3)), "of condition"),
+        (np.zeros((3, 3)), "of condition"),
+        (np.diag([1, 1, 1e-9]), "of condition 1e"),
+        (np.diag([1, 1, np.nan]), "NaN"),
+    ]
+    for matrix, message in cases:
+        with pytest.raises(InputError, match=message):
+            change_basis(weights, matrix)
+    with pytest.raises(InputError, match="pos_dim"):
+        change_position_basis(weights, np.eye(weights.pos_dim + 1))
+    with pytest.raises(InputError, match="without pos"):
+        change_position_basis(HeadWeights(np.eye(2), np.eye(2), np.eye(2)), np.eye(2))
+    with pytest.raises(InputError, match="size = 0"):
+        random_basis(0, 0)
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    weights = random_head(SequenceSpace(("A", "B"), 2), 0)
+    with pytest.raises(InputError, match="inputs of length 2 and sequences of 3 tokens"):
+        qk_parts(weights, SequenceSpace(("A", "B", "C"), 2))
+    with pytest.raises(InputError, match="pos of 2 rows and sequences of up to 3"):
+        values_at_places(weights, SequenceSpace(("A", "B"), 3))
+    huge = HeadWeights(np.full((2, 1), 1e200), np.full((2, 1), 1e200), np.eye(2))
+    with pytest.raises(InputError, match="beyond float64"):
+        qk_between_places(huge, SequenceSpace(("A", "B"), 3))

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.handcraft.untrusted import known_name, parse_json, read_bytes, read_text, short, shown
+
+
+def test_all_numbers_of_json_are_floats(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": [1, -0, 1e2], "b": "text"}')
+    value = parse_json(tmp_path / "x.json")
+    assert value == {"a": [1.0, -0.0, 100.0], "b": "text"}
+    assert all(type(number) is float for number in value["a"])
+
+
+def test_suggestions() -> None:
+    assert known_name("QM", ["Km", "Qm"]) == "Did you mean 'Qm'?"
+    assert known_name("q" * 10**6, ["Km", "Qm"]) == "Known are Km, Qm."
+
+
+def test_only_regular_files_of_a_fair_size_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert read_bytes(tmp_path / "file", largest=3) == b"abc"
+    with pytest.raises(InputError, match=r"of 3 bytes.*at most 2 bytes"):
+        read_bytes(tmp_path / "file", largest=2)
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (("pipe", "a pipe"), ("missing", "No such file"), (".", "a directory")):
+        with pytest.raises(InputError, match=words):
+            read_bytes(tmp_path / name)
+    (tmp_path / "empty").touch()
+    with pytest.raises(InputError, match="which is empty"):
+        read_bytes(tmp_path / "empty")
+
+
+def test_text_is_utf_8_with_or_without_its_mark(tmp_path: Path) -> None:
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfa")
+    assert read_text(tmp_path / "marked") == "a"
+    (tmp_path / "latin").write_bytes(b"a\xe9")
+    with pytest.raises(InputError, match="0xe9 at place 1"):
+        read_text(tmp_path / "latin")
+
+
+def test_messages_are_one_short_line() -> None:
+    assert len(short("x" * 10**6)) < 70
+    assert shown(Path("a\x1b[31mb")).isprintable()

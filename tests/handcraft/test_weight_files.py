@@ -1,0 +1,337 @@
+"""Weight files: the same numbers come back from every format, and a hostile file costs one line and no memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from weight_file_checks import GOOD, WIDEST, little_memory, read_or_refused, refused, same
+
+from glassformer.errors import InputError
+from glassformer.handcraft import weight_files
+from glassformer.handcraft.build import design
+from glassformer.handcraft.tasks import unique
+from glassformer.handcraft.weight_files import MAX_NUMBERS, read_bytes, read_head, write_head
+from glassformer.models.single_head import HeadWeights
+
+FORMATS = ("head.json", "head.npz", "head")
+# Round trips
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> HeadWeights:
+    """Any weights, extreme numbers among them."""
+    numbers = st.floats(allow_nan=False, allow_infinity=False)
+    inputs, qk_dim, v_dim, pos_dim = (draw(st.integers(low, 3)) for low in (1, 1, 1, 0))
+    matrix = lambda rows, columns: draw(arrays(np.float64, (rows, columns), elements=numbers))  # noqa: E731
+    total = inputs + pos_dim
+    pos = matrix(draw(st.integers(1, 3)), pos_dim) if pos_dim else None
+    return HeadWeights(matrix(total, qk_dim), matrix(total, qk_dim), matrix(total, v_dim), pos)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(weights=heads())
+@example(weights=HeadWeights([[-0.0]], [[5e-324]], [[1.7976931348623157e308]]))
+@example(weights=HeadWeights([[0.1 + 0.2]], [[1e22]], [[2**53 + 2]]))
+@settings(max_examples=25, deadline=None)
+def test_every_bit_comes_back(name: str, weights: HeadWeights, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "round-trip" / name
+    write_head(weights, path)
+    assert same(read_head(path), weights)
+    assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_the_formats_can_be_read_without_us(tmp_path: Path) -> None:
+    weights = design(unique()).weights
+    for name in FORMATS:
+        write_head(weights, tmp_path / name)
+    from_json = json.loads((tmp_path / "head.json").read_text(encoding="utf-8"))
+    with np.load(tmp_path / "head.npz", allow_pickle=False) as from_npz:
+        assert set(from_npz) == set(from_json) == {"Km", "Qm", "Vm", "pos"}
+        for matrix, numbers in weights.matrices.items():
+            assert np.array_equal(np.array(from_json[matrix]), numbers)
+            assert np.array_equal(from_npz[matrix], numbers)
+            rows = np.loadtxt(tmp_path / "head" / f"{matrix}.csv", delimiter=",", ndmin=2)
+            assert np.array_equal(rows, numbers)
+
+
+def test_files_of_others_are_understood(tmp_path: Path) -> None:
+    expected = HeadWeights(**GOOD)
+    arrays_ = {name: np.array(rows) for name, rows in GOOD.items()}
+    np.savez_compressed(tmp_path / "int.npz", **arrays_)
+    np.savez(tmp_path / "f.npz", **{name: np.asfortranarray(array, dtype=">f4") for name, array in arrays_.items()})
+    (tmp_path / "bom.JSON").write_text("\ufeff" + json.dumps(GOOD), encoding="utf-8")
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "Km.csv").write_bytes(b"\xef\xbb\xbf1, 0\r\n 0 ,+1.\r\n\r\n")
+    (tmp_path / "csv" / "Qm.csv").write_text("2e0,0\n0,.2E+1")
+    (tmp_path / "csv" / "Vm.csv").write_text("1\n-1\n")
+    (tmp_path / "csv" / "notes.txt").write_text("not ours")
+    (tmp_path / "link.npz").symlink_to(tmp_path / "int.npz")
+    for name in ("int.npz", "f.npz", "bom.JSON", "csv", "link.npz"):
+        assert same(read_head(str(tmp_path / name)), expected)
+
+
+# Where there is no file
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zeros.npz").symlink_to("/dev/zero")
+    (tmp_path / "empty.json").write_bytes(b"")
+    (tmp_path / "head.pt").write_bytes(b"PK")
+    (tmp_path / "Km.csv").write_text("1")
+    (tmp_path / "file").write_text("{}")
+    (tmp_path / "nothing").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s.json"))
+        refused(tmp_path / "s.json", "pipe, socket or device")
+    refused(tmp_path / "absent.json", "No such file")
+    refused(tmp_path / "dangling.json", "a link to nothing")
+    refused(tmp_path / "loop.json", "ymbolic link")
+    refused(tmp_path / "pipe.json", "pipe, socket or device")
+    refused(tmp_path / "zeros.npz", "pipe, socket or device")
+    refused(tmp_path / "empty.json", "empty")
+    refused(tmp_path / "head.pt", ".json file, an .npz file or a directory")
+    refused(tmp_path / "Km.csv", "Name the directory instead")
+    refused(tmp_path / "file", ".json file")
+    refused(tmp_path / "nothing", "without Km", "Add Km")
+    with pytest.raises(InputError, match="a directory; expected a regular file"):
+        read_bytes(tmp_path / "nothing")
+    with pytest.raises(InputError, match="null"):
+        read_head(tmp_path / "a\0b.json")
+
+
+def test_a_path_that_steers_the_terminal_is_shown_escaped(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        read_head(tmp_path / "a\n\x1b[2J.json")
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_no_permission(tmp_path: Path) -> None:
+    for name in ("locked.json", "locked"):
+        path = tmp_path / name
+        path.mkdir() if name == "locked" else path.write_text("{}")
+        path.chmod(0)
+        refused(path, "ermission")
+        path.chmod(0o700)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    for name in ("big.json", "big.npz"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(10**9)
+        with little_memory():
+            refused(tmp_path / name, "1,000,000,000 bytes", "at most 33,554,432")
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1, 2]", ["without names"]),
+        ('{"Km": [[1]], "Qm": [[1]]}', ["without Vm", "Add Vm."]),
+        ('{"km": [[1]], "Qm": [[1]], "Vm": [[1]]}', ["'km'", "Did you mean 'Km'?"]),
+        ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "positions": [[1]]}', ["'positions'", "Did you mean 'pos'?"]),
+        ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "xyz": 1}', ["'xyz'", "Known are Km, Qm, Vm, pos"]),
+        ('{"Km": [[1]], "Km": [[2]], "Qm": [[1]], "Vm": [[1]]}', ["'Km' twice"]),
+        ('{"Km": [[NaN]], "Qm": [[1]], "Vm": [[1]]}', ["NaN"]),
+        ('{"Km": [[-Infinity]], "Qm": [[1]], "Vm": [[1]]}', ["-Infinity"]),
+        ('{"Km": [[1e999]], "Qm": [[1]], "Vm": [[1]]}', ["1e999"]),
+        ('{"Km": [[' + "9" * 5000 + ']], "Qm": [[1]], "Vm": [[1]]}', ["the number '9999", "..."]),
+        ('{"Km": [[true]], "Qm": [[1]], "Vm": [[1]]}', ["Km, row 1, column 1", "true"]),
+        ('{"Km": [[1, 2], [1, "2"]], "Qm": [[1]], "Vm": [[1]]}', ["Km, row 2, column 2", "'2'"]),
+        ('{"Km": [[null]], "Qm": [[1]], "Vm": [[1]]}', ["null"]),
+        ('{"Km": [[[1]]], "Qm": [[1]], "Vm": [[1]]}', ["Km, row 1, column 1"]),
+        ('{"Km": [[1, 2], [3]], "Qm": [[1]], "Vm": [[1]]}', ["Km, row 2 with 1 numbers", "2, as in row 1"]),
+        ('{"Km": [], "Qm": [[1]], "Vm": [[1]]}', ["Km, which is no table"]),
+        ('{"Km": [[]], "Qm": [[1]], "Vm": [[1]]}', ["Km, which is no table"]),
+        ('{"Km": 7, "Qm": [[1]], "Vm": [[1]]}', ["Km, which is no table"]),
+        ('{"Km": {"a": 1}, "Qm": [[1]], "Vm": [[1]]}', ["Km, which is no table"]),
+        ('{"Km": [[1], [2]], "Qm": [[1]], "Vm": [[1]]}', ["2 rows (Km), 1 rows (Qm)", "input_dim + pos_dim"]),
+        ('{"Km": [[1, 2]], "Qm": [[1]], "Vm": [[1]]}', ["Km with 2 columns and Qm with 1"]),
+        ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "pos": [[1]]}', ["pos of 1 columns"]),
+        ('{"Km": [[1]], "Qm"', ["no JSON", "line 1, column"]),
+        ('{"Km": [[1]], \n"Qm": [[0x10]]}', ["no JSON", "line 2, column"]),
+        ("{'Km': [[1]]}", ["no JSON"]),
+        ('{"Km": [[1,]]}', ["no JSON"]),
+        ('{"\\ud800\x1b\\n": 1}', ["no JSON"]),
+        ('{"\\ud800\\u001b\\n": 1}', ["\\ud800\\x1b\\n"]),
+        ("[" * 100_000, ["nested too deeply"]),
+        ('{"a":' * 100_000, ["nested too deeply"]),
+        ("\x00\x00", ["no JSON"]),
+        ("", ["empty"]),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
+)
+def test_json_that_cannot_be_used(text: str, words: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    path.write_text(text, encoding="utf-8")
+    refused(path, *words)
+
+
+def test_json_in_other_bytes_and_with_too_many_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    path.write_bytes(b'{"Km": [[1\xff]]}')
+    refused(path, "0xff at place 10", "no UTF-8")
+    path.write_text(json.dumps(GOOD), encoding="utf-16")
+    refused(path, "no UTF-8")
+    path.write_text('{"Km": [[' + "0," * (MAX_NUMBERS + 10) + "0]]}")
+    with little_memory(3 * path.stat().st_size):
+        refused(path, "1,048,587 entries", "at most 1,048,580")
+
+
+@pytest.mark.slow
+def test_numbers_are_counted_over_all_matrices(tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    path.write_text('{"Km": [[' + "0," * (MAX_NUMBERS - 1) + '0]], "Qm": [[0]], "Vm": [[0]]}')
+    refused(path, "1,048,578 numbers")
+
+
+@given(
+    value=st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=6),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_json_is_read_or_refused(
+    value: object, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    text = json.dumps({**GOOD, data.draw(st.sampled_from(["Km", "Qm", "Vm", "pos", "x"])): value})
+    cut = data.draw(st.integers(0, len(text)))
+    for written in (text, text[:cut], text[cut:]):
+        path.write_text(written)
+        read_or_refused(path)
+
+
+# CSV
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"1,0\n0\n", ["row 2 with 1 numbers", "2, as in row 1"]),
+        (b"1,0\n0,1,\n", ["row 2, column 3: ''"]),
+        (b"a,b\n1,0\n0,1\n", ["row 1, column 1: 'a'", "no header"]),
+        (b"# weights\n1,0\n0,1\n", ["row 1, column 1: '# weights'"]),
+        (b"1,0\n\n0,1\n", ["row 2, column 1: ''"]),
+        (b"1,nan\n0,1\n", ["row 1, column 2: 'nan'"]),
+        (b"1,inf\n0,1\n", ["'inf'"]),
+        (b"1,-1e999\n0,1\n", ["row 1, column 2", "finite"]),
+        (b"1;0\n0;1\n", ["'1;0'", "commas in between"]),
+        (b"1_0,0\n0,1\n", ["'1_0'"]),
+        (b"0x10,0\n0,1\n", ["'0x10'"]),
+        ("١,0\n0,1\n".encode(), ["row 1, column 1"]),
+        (b'"1",0\n0,1\n', ["row 1, column 1"]),
+        (b"=cmd|' /C calc'!A0,0\n0,1\n", ["row 1, column 1"]),
+        (b"1" * 100_000 + b",0\n0,1\n", ["row 1, column 1: '1111", "..."]),
+        (b"1,0\n0,\x1b[2J\n", ["row 2, column 2: '\\x1b[2J'"]),
+        (b"1,0\n0,1\n\x00", ["row 3, column 1: '\\x00'"]),
+        (b"1,0\n0,\xff\n", ["0xff at place 6", "no UTF-8"]),
+        (b"\n\n", ["row 1, column 1: ''"]),
+        (b"", ["empty"]),
+        (b"0," * (MAX_NUMBERS + 1), ["1,048,578 cells"]),
+        (b"0\n" * (MAX_NUMBERS + 1) + b"0", ["1,048,578 cells"]),
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_csv_that_cannot_be_used(content: bytes, words: list[str], tmp_path: Path) -> None:
+    write_head(HeadWeights(**GOOD), tmp_path / "head")
+    (tmp_path / "head" / "Km.csv").write_bytes(content)
+    with pytest.raises(InputError) as raised, little_memory(WIDEST + 4 * len(content)):
+        read_head(tmp_path / "head")
+    message = str(raised.value)
+    assert message.isprintable()
+    assert "Km.csv" in message
+    assert [word for word in words if word not in message] == []
+
+
+def test_a_directory_with_other_or_missing_tables(tmp_path: Path) -> None:
+    path = tmp_path / "head"
+    write_head(HeadWeights(**GOOD), path)
+    (path / "Posi.csv").write_text("1")
+    refused(path, "'Posi'", "Did you mean 'pos'?")
+    (path / "Posi.csv").unlink()
+    (path / "Vm.csv").unlink()
+    refused(path, "without Vm")
+    (path / "Vm.csv").symlink_to("/dev/zero")
+    refused_message = "pipe, socket or device"
+    with pytest.raises(InputError, match=refused_message):
+        read_head(path)
+    (path / "Vm.csv").unlink()
+    (path / "Vm.csv").mkdir()
+    with pytest.raises(InputError, match=r"Vm\.csv, which is a directory"):
+        read_head(path)
+
+
+def test_the_largest_head_goes_through_every_format_and_no_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_files, "MAX_NUMBERS", 10)
+    most = HeadWeights(np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 1)))
+    more = HeadWeights(np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)))
+    for name in FORMATS:
+        write_head(most, tmp_path / name)
+        assert same(read_head(tmp_path / name), most)
+        with pytest.raises(InputError, match="12 numbers; expected at most 10"):
+            write_head(more, tmp_path / name)
+    np.savez(tmp_path / "more.npz", **more.matrices)
+    refused(tmp_path / "more.npz", "12 numbers")
+
+
+# Writing
+
+
+def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    with_pos, without = design(unique()).weights, HeadWeights(**GOOD)
+    for name in FORMATS:
+        write_head(with_pos, tmp_path / name)
+        write_head(without, tmp_path / name)
+        assert same(read_head(tmp_path / name), without)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(FORMATS)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = HeadWeights(**GOOD), design(unique()).weights
+    for name in FORMATS:
+        write_head(old, tmp_path / name)
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    for name in FORMATS:
+        with pytest.raises(OSError, match="No space"):
+            write_head(new, tmp_path / name)
+        assert same(read_head(tmp_path / name), old)
+
+
+def test_places_that_are_not_written_to(tmp_path: Path) -> None:
+    weights = HeadWeights(**GOOD)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    (tmp_path / "dir.json").mkdir()
+    with pytest.raises(InputError, match=r"holds 'thesis\.tex'; expected a new or empty directory"):
+        write_head(weights, mine)
+    assert (mine / "thesis.tex").read_text() == "years of work"
+    with pytest.raises(InputError, match=r"dir\.json, a directory"):
+        write_head(weights, tmp_path / "dir.json")
+    with pytest.raises(InputError, match=r"head\.pt; expected a name that ends in \.json or \.npz"):
+        write_head(weights, tmp_path / "head.pt")
+    taken = tmp_path / "plain"
+    taken.write_text("a file")
+    with pytest.raises(InputError, match="plain, a file; expected a directory"):
+        write_head(weights, taken)
+    assert taken.read_text() == "a file"
