@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from glassformer.errors import InputError
-from glassformer.layers.feedforward import Clamp, SwiGLU, swiglu
+from glassformer.layers.feedforward import MLP, Clamp, SwiGLU, swiglu
 
 
 def test_plain_swiglu() -> None:
@@ -72,3 +73,53 @@ def test_bad_calls_are_refused() -> None:
         SwiGLU(4, 8)(torch.zeros(2, 5))
     with pytest.raises(InputError, match=r"limit = 0\.0"):
         Clamp(limit=0.0)
+
+
+# Two layers without a gate
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_the_plain_network_one_number_at_a_time(activation: Any) -> None:
+    network = MLP(3, 5, activation)
+    x = torch.randn(2, 4, 3)
+    expected = torch.empty(2, 4, 3, dtype=torch.float64)
+    up, down = network.up.weight.tolist(), network.down.weight.tolist()
+    for batch in range(2):
+        for position in range(4):
+            inside = []
+            for unit in range(5):
+                z = sum(w * v for w, v in zip(up[unit], x[batch, position].tolist(), strict=True))
+                z += network.up.bias[unit].item()
+                inside.append(max(z, 0.0) if activation == "relu" else z * (1 + math.erf(z / math.sqrt(2))) / 2)
+            for out in range(3):
+                number = sum(w * v for w, v in zip(down[out], inside, strict=True))
+                expected[batch, position, out] = number + network.down.bias[out].item()
+    torch.testing.assert_close(network(x).double(), expected, rtol=0, atol=1e-6)
+
+
+def test_the_plain_network_drops_between_its_layers_in_training_only() -> None:
+    network = MLP(4, 2000, dropout=0.25)
+    with torch.no_grad():
+        network.up.bias.fill_(1.0)
+        network.up.weight.zero_()
+        network.down.weight.fill_(1 / 2000)
+        network.down.bias.zero_()
+    x = torch.zeros(50, 4)
+    assert network.eval()(x).std() < 1e-6
+    dropped = network.train()(x)[:, 0]
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.01)
+    assert dropped.std().item() == pytest.approx((0.25 / 0.75 / 2000) ** 0.5, rel=0.4)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_plain_networks_are_refused() -> None:
+    for arguments, message in [
+        ((0, 4), "hidden_dim = 0"),
+        ((4, 2.5), r"ff_dim = 2\.5"),
+        ((4, 4, "tanh"), "activation = 'tanh'; expected 'relu' or 'gelu'"),
+        ((4, 4, "relu", 1.0), r"dropout = 1\.0"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            MLP(*arguments)
+    with pytest.raises(InputError, match=r"input of width 5; expected hidden_dim = 4"):
+        MLP(4, 8)(torch.zeros(2, 5))

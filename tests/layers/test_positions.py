@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import GptOssConfig
 from transformers.modeling_rope_utils import _compute_yarn_parameters
 
 from glassformer.errors import InputError
-from glassformer.layers.positions import Layout, RotaryEmbedding, Yarn, convert_rows, rotate
+from glassformer.layers.positions import Layout, RotaryEmbedding, SinusoidalPositions, Yarn, convert_rows, rotate
 
 LAYOUTS: tuple[Layout, ...] = ("half-split", "interleaved")
 
@@ -239,3 +240,54 @@ def test_bad_calls_are_refused() -> None:
         rotary.rotation(0)
     with pytest.raises(InputError, match="x with head_dim 6"):
         rotary(torch.zeros(1, 1, 2, 6))
+
+
+# Sinusoids
+
+
+@pytest.mark.parametrize("hidden_dim", [1, 2, 7, 64])
+def test_sinusoids_one_number_at_a_time(hidden_dim: int) -> None:
+    x = torch.randn(2, 300, hidden_dim)
+    added = SinusoidalPositions(hidden_dim, 300)(x) - x
+    for position in (0, 1, 17, 299):
+        for i in range(hidden_dim):
+            wave = math.sin if i % 2 == 0 else math.cos
+            expected = wave(position / 10000 ** ((i - i % 2) / hidden_dim))
+            assert added[:, position, i].tolist() == pytest.approx([expected] * 2, abs=1e-6)
+
+
+def test_sinusoids_of_the_course() -> None:
+    """The course text's recipe, in float32 as there."""
+    position = torch.arange(0, 128).unsqueeze(1).float()
+    div_term = torch.exp(torch.arange(0, 64, 2).float() * -(math.log(10000.0) / 64))
+    table = SinusoidalPositions(64, 128).table
+    assert (table[:, 0::2] - torch.sin(position * div_term)).abs().max() <= 2e-5
+    assert (table[:, 1::2] - torch.cos(position * div_term)).abs().max() <= 2e-5
+
+
+def test_a_step_turns_every_pair_of_sinusoids_alike() -> None:
+    """What makes distances easy to read: table[p + k] is a rotation of table[p] that depends on k alone."""
+    pairs = SinusoidalPositions(16, 100).table.double().view(100, 8, 2)
+    numbers = torch.complex(pairs[..., 1], pairs[..., 0])
+    turned = numbers[5:] / numbers[:-5]
+    torch.testing.assert_close(turned, turned[:1].expand_as(turned), rtol=0, atol=1e-6)
+
+
+def test_sinusoids_are_no_weights_and_take_the_dtype_of_their_input() -> None:
+    positions = SinusoidalPositions(8, 16)
+    assert positions.state_dict() == {}
+    assert positions(torch.zeros(1, 3, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_sinusoids_are_refused() -> None:
+    for sizes, message in (((0, 4), "hidden_dim = 0"), ((4, 0), "max_seq_len = 0"), ((4.0, 4), r"hidden_dim = 4\.0")):
+        with pytest.raises(InputError, match=message):
+            SinusoidalPositions(*sizes)
+    positions = SinusoidalPositions(8, 16)
+    for shape, message in (
+        ((1, 17, 8), "17 positions of width 8; expected at most max_seq_len = 16"),
+        ((1, 4, 6), "6"),
+    ):
+        with pytest.raises(InputError, match=message):
+            positions(torch.zeros(shape))

@@ -35,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "lab": Command("glassformer.cli.lab", "run a lab from start to end and write its report"),
     "train": Command("glassformer.cli.train", "train a decoder on a text file or on the recurrence"),
     "generate": Command("glassformer.cli.generate", "continue a prompt with a trained decoder"),
+    "classify": Command("glassformer.cli.classify", "tell the class of texts, and which tokens mattered"),
     "design": Command("glassformer.cli.design", "build an attention head that solves a task, with its proof"),
     "verify": Command("glassformer.cli.verify", "check whether an attention head solves a task, on every sequence"),
 }

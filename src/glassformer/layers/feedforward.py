@@ -1,9 +1,9 @@
-"""The feed-forward network with a gate: SwiGLU, plain and as gpt-oss clamps it."""
+"""Feed-forward networks: two layers with ReLU or GELU; and with a gate, SwiGLU, plain and as gpt-oss clamps it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,62 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
+from glassformer.layers.linear import Linear
+
+Activation = Literal["relu", "gelu"]
+
+
+def require_activation(activation: Activation) -> None:
+    """Raise :class:`InputError` for an activation that does not exist."""
+    require(
+        activation in ("relu", "gelu"),
+        f"activation = {activation!r}",
+        "'relu' or 'gelu'",
+        "The first transformer has ReLU, BERT has GELU.",
+    )
+
+
+class MLP(nn.Module):
+    """A feed-forward network of two layers::
+
+        output = down(dropout(activation(up(x))))
+
+    ``relu(x) = max(x, 0)``; ``gelu(x) = x P(Z <= x)`` for a standard normal Z, exact (no tanh in its place).
+
+    Args:
+        hidden_dim: Width of input and output.
+        ff_dim: Width inside.
+        activation: ``"relu"`` or ``"gelu"``.
+        dropout: Probability of dropping a number between the layers in training.
+
+    Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
+
+    Raises:
+        InputError: A size below 1, an unknown activation, dropout outside [0, 1), or an input of another width.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3; Hendrycks and Gimpel 2016, arXiv 1606.08415 (GELU).
+    """
+
+    def __init__(self, hidden_dim: int, ff_dim: int, activation: Activation = "relu", dropout: float = 0.0) -> None:
+        super().__init__()
+        require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
+        require_activation(activation)
+        require(0 <= dropout < 1, f"dropout = {dropout}", "a probability in [0, 1)", "Use 0 to switch it off.")
+        self.up = Linear(hidden_dim, ff_dim)
+        self.down = Linear(ff_dim, hidden_dim)
+        self.activation, self.dropout = activation, dropout
+
+    def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
+        """Apply the network to every position on its own."""
+        require(
+            x.shape[-1] == self.up.in_features,
+            f"input of width {x.shape[-1]}",
+            f"hidden_dim = {self.up.in_features}",
+            "Build the layer with the width of its input.",
+        )
+        inside = self.up(x)
+        inside = F.relu(inside) if self.activation == "relu" else F.gelu(inside)
+        return self.down(F.dropout(inside, self.dropout, self.training))
 
 
 @dataclass(frozen=True)

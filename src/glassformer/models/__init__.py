@@ -2,6 +2,17 @@
 
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder import Encoder, embed
+from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.single_head import HeadWeights, NumpyHead, SingleHead
 
-__all__ = ["Decoder", "DecoderConfig", "HeadWeights", "NumpyHead", "SingleHead"]
+__all__ = [
+    "Decoder",
+    "DecoderConfig",
+    "Encoder",
+    "EncoderConfig",
+    "HeadWeights",
+    "NumpyHead",
+    "SingleHead",
+    "embed",
+]

@@ -1,1 +1,1 @@
-"""What one looks at: how figures look and are saved, a head's intermediate results, its circuits."""
+"""Looking inside: figures of heads and circuits, and what a model costs."""

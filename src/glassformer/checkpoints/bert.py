@@ -1,0 +1,317 @@
+"""Encoders from directories of weights: those of Hugging Face's BERT family, and our own.
+
+A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from glassformer.checkpoints.directory import new_directory, write_text
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors, stored_tensors
+from glassformer.errors import InputError, require, require_positive
+from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig, Pooling
+
+HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
+"""How names of tensors begin that belong to the tasks a BERT was trained for, and to no encoder."""
+
+_OWN = "glassformer-encoder"
+_PREFIXES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": None,
+    "model_type": None,
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "model_type": tuple(_PREFIXES),
+    "hidden_act": ("gelu", "relu"),
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+}
+# Our names and Hugging Face's, for the ends of which ".weight" and ".bias" stay.
+_OUTSIDE = {
+    "embedding": "embeddings.word_embeddings",
+    "positions": "embeddings.position_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+}
+_INSIDE = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "ffn.up": "intermediate.dense",
+    "ffn.down": "output.dense",
+    "ffn_norm": "output.LayerNorm",
+}
+_NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+
+def load_encoder(
+    source: str | Path,
+    *,
+    num_classes: int | None = None,
+    pooling: Pooling | None = None,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
+    leave_out: tuple[str, ...] = HEADS,
+    dtype: torch.dtype = torch.float32,
+) -> Encoder:
+    """The encoder of a directory, or of a model on the Hugging Face hub.
+
+    It computes the same hidden states as Hugging Face's ``BertModel``, ``RobertaModel`` or ``XLMRobertaModel``.
+
+    Args:
+        source: A directory, or where there is none of that name, a model on the hub such as
+            ``"sentence-transformers/all-MiniLM-L6-v2"``.
+        num_classes: Give the encoder a new classification head, drawn from torch's generator; None: what is stored,
+            which for the BERT family is none.
+        pooling: None: what is stored, or else the mean.
+        dropout: None: what is stored.
+        attention_dropout: None: what is stored. More than 0 leaves the fused kernel in training, which takes longer.
+        leave_out: Beginnings of names of tensors that are not read. ``()`` refuses a file with heads.
+        dtype: Of the weights, whatever it is in the file.
+
+    Returns:
+        An encoder on the CPU, in training mode like every new module.
+
+    Raises:
+        InputError: No such directory and no such model or no connection; a file that is missing or damaged; another
+            architecture or one with a part that the encoder lacks; or tensors that are missing, unknown, of another
+            shape or no floating-point numbers: all of them are named.
+
+    Source: Devlin et al. 2018, arXiv 1810.04805; Liu et al. 2019, arXiv 1907.11692 (RoBERTa); the layout is Hugging
+    Face's.
+    """
+    directory = find_directory(source)
+    stored = read_json(directory / CONFIG_FILE)
+    config = _stored_config(directory, stored)
+    require(
+        num_classes is None or config.num_classes in (None, num_classes),
+        f"num_classes = {num_classes} for an encoder with a head of {config.num_classes}",
+        f"{config.num_classes}, or None",
+        "Leave num_classes out to keep the head.",
+    )
+    new_head = config.num_classes is None and num_classes is not None
+    changes: dict[str, Any] = {
+        "num_classes": num_classes,
+        "pooling": pooling,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+    }
+    config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
+    with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
+        encoder = Encoder(config)
+    shapes = {
+        name: list(tensor.shape)
+        for name, tensor in encoder.state_dict().items()
+        if not (new_head and name.startswith("classifier."))
+    }
+    if stored["model_type"] == _OWN:
+        state = read_tensors(stored_tensors(directory), {name: (name, shape) for name, shape in shapes.items()}, dtype)
+    else:
+        state = _read_bert(directory, stored, shapes, leave_out, dtype)
+    encoder.load_state_dict(state | (_new_head(config, dtype) if new_head else {}), assign=True)
+    if isinstance(encoder.positions, SinusoidalPositions):
+        encoder.positions = SinusoidalPositions(config.hidden_dim, config.max_seq_len).to(dtype)
+    return encoder
+
+
+encoder_from_pretrained = load_encoder
+"""The same as :func:`load_encoder`, by the name that other libraries give it."""
+
+
+def load_pooler(source: str | Path, *, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    """What BERT puts on the first position: ``pooler_output = tanh(dense(hidden[:, 0]))``, as a module.
+
+    Raises:
+        InputError: A directory without a pooler, or one that :func:`load_encoder` refuses.
+    """
+    directory = find_directory(source)
+    config = read_json(directory / CONFIG_FILE)
+    width = read_bert_config(config).hidden_dim
+    theirs = {
+        name: part for name, part in stored_tensors(directory, _clean(config)).items() if name.startswith("pooler.")
+    }
+    wanted = {"0.weight": ("pooler.dense.weight", [width, width]), "0.bias": ("pooler.dense.bias", [width])}
+    pooler = nn.Sequential(nn.Linear(width, width, device="meta"), nn.Tanh())
+    pooler.load_state_dict(read_tensors(theirs, wanted, dtype), assign=True)
+    return pooler
+
+
+def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) -> None:
+    """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was before.
+
+    Raises:
+        InputError: The directory exists and ``replace`` is false.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    described = {"model_type": _OWN, **dataclasses.asdict(encoder.config)}
+    with new_directory(Path(directory), replace=replace) as draft:
+        write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
+        save_file(tensors, draft / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def read_bert_config(config: Mapping[str, Any]) -> EncoderConfig:
+    """The configuration of the encoder for the content of a ``config.json``; what is missing has BERT's default.
+
+    Raises:
+        InputError: Another architecture, a part that the encoder lacks, or impossible sizes.
+    """
+    read = {**_DEFAULTS, **config}
+    for name, choices in _CHOICES.items():
+        require(
+            read[name] in choices,
+            f"{name} = {read[name]!r} in {CONFIG_FILE}",
+            " or ".join(repr(choice) for choice in choices),
+            "Load an encoder of the BERT family with learned absolute positions.",
+        )
+    roberta = read["model_type"] != "bert"
+    pad_id = read["pad_token_id"]
+    if pad_id is None:
+        pad_id = 1 if roberta else 0
+    sizes = ("hidden_size", "num_attention_heads", "max_position_embeddings")
+    require_positive(**{name: read[name] for name in sizes})
+    try:
+        return EncoderConfig(
+            vocab_size=read["vocab_size"],
+            num_layers=read["num_hidden_layers"],
+            hidden_dim=read["hidden_size"],
+            ff_dim=read["intermediate_size"],
+            num_heads=read["num_attention_heads"],
+            max_seq_len=read["max_position_embeddings"] - (pad_id + 1 if roberta else 0),
+            activation=read["hidden_act"],
+            norm_eps=read["layer_norm_eps"],
+            final_norm=False,
+            positions="learned",
+            scale_embeddings=False,
+            embedding_norm=True,
+            token_types=read["type_vocab_size"],
+            dropout=read["hidden_dropout_prob"],
+            attention_dropout=read["attention_probs_dropout_prob"],
+            ff_dropout=0.0,
+            pad_id=pad_id,
+        )
+    except TypeError as error:
+        raise InputError(
+            f"{CONFIG_FILE} with a fault: {error}", "numbers where numbers belong", "Take the file anew."
+        ) from error
+
+
+def find_directory(source: str | Path) -> Path:
+    """``source`` itself if it is a directory; or else a copy of that model of the hub, with its tokenizer's files.
+
+    Raises:
+        InputError: Neither, or no connection.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    name = str(source)
+    fix = "Check the name and the connection, or download the files and pass their directory."
+    require(
+        re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None,
+        f"{name!r}, which is no directory",
+        "a directory with config.json and model.safetensors, or the name of a model on the hub",
+        fix,
+    )
+    from huggingface_hub import snapshot_download  # takes a third of a second, and few come here
+
+    weights = [WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", "model-*.safetensors"]
+    files = [CONFIG_FILE, "1_Pooling/config.json", *weights, "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=files))
+    except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"{name!r}, which is no directory and could not be had from the hub ({reason})",
+            "a directory with config.json and model.safetensors, or a model on the hub",
+            fix,
+        ) from error
+
+
+def _stored_config(directory: Path, stored: Mapping[str, Any]) -> EncoderConfig:
+    if stored.get("model_type") == _OWN:
+        return EncoderConfig.from_json(json.dumps({name: stored[name] for name in stored if name != "model_type"}))
+    path = directory / "1_Pooling" / CONFIG_FILE  # where sentence-transformers says how its model pools
+    modes = read_json(path) if path.is_file() else {}
+    pooling: Pooling = "mean"
+    if modes.get("pooling_mode_cls_token"):
+        pooling = "cls"
+    elif modes.get("pooling_mode_max_tokens"):
+        pooling = "max"
+    return dataclasses.replace(read_bert_config(stored), pooling=pooling)
+
+
+def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
+    classes = config.num_classes or 0
+    weight = torch.empty(classes, config.hidden_dim, dtype=dtype).normal_(std=Encoder.HEAD_STD)
+    return {"classifier.weight": weight, "classifier.bias": torch.zeros(classes, dtype=dtype)}
+
+
+def _read_bert(
+    directory: Path,
+    config: Mapping[str, Any],
+    shapes: Mapping[str, list[int]],
+    leave_out: tuple[str, ...],
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """Our state dict of a directory in Hugging Face's layout."""
+    theirs = {
+        name: part
+        for name, part in stored_tensors(directory, _clean(config)).items()
+        if name not in _NO_WEIGHTS and not name.startswith(tuple(leave_out))
+    }
+    wanted = {name: (_their_name(name), shape) for name, shape in shapes.items()}
+    # RoBERTa's positions count from behind the padding token; the rows before are never looked up.
+    name, (length, width) = wanted["positions.weight"]
+    rows = {**_DEFAULTS, **config}["max_position_embeddings"]
+    wanted["positions.weight"] = (name, [rows, width])
+    state = read_tensors(theirs, wanted, dtype)
+    state["positions.weight"] = state["positions.weight"][rows - length :].clone()
+    return state
+
+
+def _their_name(ours: str) -> str:
+    name, _, end = ours.rpartition(".")
+    if name in _OUTSIDE:
+        return f"{_OUTSIDE[name]}.{end}"
+    _, layer, inside = name.split(".", 2)
+    return f"encoder.layer.{layer}.{_INSIDE[inside]}.{end}"
+
+
+def _clean(config: Mapping[str, Any]) -> Callable[[str], str]:
+    """What makes one spelling of the several that files have for a name."""
+    prefix = _PREFIXES[config["model_type"]]
+
+    def clean(name: str) -> str:
+        name = name.removeprefix(prefix)
+        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+    return clean

@@ -1,0 +1,157 @@
+"""``glassformer classify``: the class of texts, how sure the model is, and which tokens mattered."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from glassformer.cli.terminal import say
+from glassformer.errors import InputError, require
+from glassformer.labs.sentiment.importance import TokenEffect, token_effects
+from glassformer.labs.sentiment.training_runs import Classifier, load_classifier
+
+_AT_ONCE = 64
+_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class ClassifyFlags:
+    """Classify texts with an encoder that `labs.sentiment.training_runs.train_recipe` trained.
+
+    Prints a line with the class, its probability and the text, and below it the tokens that mattered most: by how many
+    points of a hundred the class would be less probable without each. Minus: it speaks for another class.
+
+    Raises:
+        InputError: Texts and a file, or a negative number of tokens.
+    """
+
+    run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """Directory of the trained encoder."""
+
+    texts: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TEXT ...]")] = ()
+    """What to classify, each in quotes. None, and no file: lines from standard input."""
+
+    file: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """A UTF-8 file with a text on each line."""
+
+    tokens: int = 5
+    """How many of the tokens that mattered to print; 0 leaves them out and is faster."""
+
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print JSON, an object a line, with the probability of every class and the effect of every token."""
+
+    def __post_init__(self) -> None:
+        require(
+            not (self.texts and self.file),
+            f"{len(self.texts)} texts and --file {self.file}",
+            "one of the two",
+            "Leave one out.",
+        )
+        require(self.tokens >= 0, f"--tokens {self.tokens}", "0 or more", "0 prints none.")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a classifier says about a text.
+
+    Attributes:
+        text: The text.
+        label: The name of its most likely class.
+        probabilities: Of each class, by name.
+        effects: Of each token on the probability of that class; None where nobody asked.
+    """
+
+    text: str
+    label: str
+    probabilities: dict[str, float]
+    effects: list[TokenEffect] | None
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        found = {"text": self.text, "label": self.label, "probabilities": self.probabilities}
+        if self.effects is None:
+            return json.dumps(found)
+        return json.dumps({**found, "tokens": [{"token": token, "effect": effect} for token, effect in self.effects]})
+
+    def lines(self, tokens: int) -> list[str]:
+        """The same for people, with up to ``tokens`` of the tokens that mattered."""
+        first = f"{self.label}  {100 * self.probabilities[self.label]:.1f} %  {_shown(self.text)}"
+        ranked = sorted(self.effects or (), key=lambda each: -abs(each.effect))[:tokens]
+        told = [f"{_shown(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
+        return [first, "    " + ", ".join(told)] if told else [first]
+
+
+def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: bool) -> Iterator[Verdict]:
+    """A verdict on each text, in order; ``at_once`` texts are read before the first is given.
+
+    Raises:
+        InputError: No texts at all.
+    """
+    texts, count = iter(texts), 0
+    while chosen := list(islice(texts, at_once)):
+        count += len(chosen)
+        for text, row in zip(chosen, classifier.probabilities(chosen).tolist(), strict=True):
+            best = max(range(len(row)), key=row.__getitem__)
+            found = token_effects(classifier, text, best) if effects else None
+            yield Verdict(text, classifier.classes[best], dict(zip(classifier.classes, row, strict=True)), found)
+    require(count > 0, "no texts", "at least one", "Pass them in quotes, as lines of --file, or on standard input.")
+
+
+def run(flags: ClassifyFlags) -> Iterator[Verdict]:
+    """A verdict on each text that ``flags`` name.
+
+    Raises:
+        InputError: No trained encoder there; a file that cannot be read, is no UTF-8 text, or is empty.
+    """
+    classifier = load_classifier(flags.run)
+    effects = flags.json or flags.tokens > 0
+    if flags.texts:
+        yield from judge(classifier, flags.texts, _AT_ONCE, effects)
+    elif flags.file is not None:
+        yield from judge(classifier, _file_lines(flags.file), _AT_ONCE, effects)
+    else:
+        if sys.stdin.isatty():
+            print("Type texts, one a line; Ctrl-D ends.", file=sys.stderr)
+        # One at a time, so that each is answered before the next is typed.
+        yield from judge(classifier, _lines(sys.stdin, "standard input"), 1, effects)
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """Parse ``arguments``, print a verdict on each text; return the exit status."""
+    flags = tyro.cli(ClassifyFlags, prog=prog, args=arguments)
+    for verdict in run(flags):
+        for line in [verdict.to_json()] if flags.json else verdict.lines(flags.tokens):
+            say(line)
+        sys.stdout.flush()
+    return 0
+
+
+def _file_lines(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            yield from _lines(file, str(path))
+    except OSError as error:
+        raise InputError(f"{path}, which cannot be read: {error}", "a readable file", "Check the path.") from error
+
+
+def _lines(file: Iterable[str], name: str) -> Iterator[str]:
+    try:
+        for line in file:
+            yield line.rstrip("\n")
+    except UnicodeDecodeError as error:
+        got = f"{name}, which is no UTF-8 text: {error}"
+        raise InputError(got, "UTF-8", "Convert it: iconv -f LATIN1 -t UTF-8.") from error
+
+
+def _shown(text: str) -> str:
+    """Some of ``text`` on one line, without what would steer the terminal."""
+    line = " ".join(text.split())
+    line = "".join(sign if sign.isprintable() else "\ufffd" for sign in line)
+    return (line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "...") or "(empty)"

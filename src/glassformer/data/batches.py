@@ -1,0 +1,152 @@
+"""Batches of texts of different length: padded to the longest of the batch, and no further.
+
+Two ways to keep padding small: in training, batches of neighbours in length, drawn anew each epoch; for a whole set,
+the order of lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from glassformer.errors import require, require_positive
+
+_POOL = 50
+
+
+class Padded(NamedTuple):
+    """Rows of equal length, and which of their tokens are real."""
+
+    tokens: Int64[Tensor, "batch position"]
+    real: Bool[Tensor, "batch position"]
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -> Padded:
+    """Fill rows up with ``pad_id`` on the right.
+
+    Args:
+        rows: Token ids, at least one in each row.
+        pad_id: What to fill up with. A row may hold it as well; ``real`` tells such a token from padding.
+        length: Length of every row; None: that of the longest.
+
+    Raises:
+        InputError: No rows, an empty row, or one that is longer than ``length``.
+    """
+    require(len(rows) > 0, "no rows", "at least one", "Pass the tokens of at least one text.")
+    lengths = np.array([len(row) for row in rows])
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    require(shortest > 0, "a row without tokens", "at least one token each", "Encode texts: the empty one has CLS.")
+    width = longest if length is None else length
+    require(
+        width >= longest,
+        f"length = {width} for a row of {longest} tokens",
+        f"at least {longest}",
+        "Encode texts with max_len = length.",
+    )
+    tokens = np.full((len(rows), width), pad_id, np.int64)
+    real = np.arange(width) < lengths[:, None]
+    tokens[real] = np.fromiter(chain.from_iterable(rows), np.int64, count=int(lengths.sum()))
+    return Padded(torch.from_numpy(tokens), torch.from_numpy(real))
+
+
+def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Row numbers in batches of ``size``, the longest texts first, so that memory shows at once whether it suffices.
+
+    Every row is in exactly one batch; the last has what is left. Rows of equal length keep their order.
+
+    Raises:
+        InputError: ``size`` below 1.
+    """
+    require_positive(size=size)
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+class TextBatches:
+    """Labelled texts in batches, as a function of the step: the data of a task of training.
+
+    Epoch e draws an order from (``seed``, e), cuts it into pools of 50 batches, and sorts each pool by length before it
+    is cut into batches, which then come in random order. Each example comes once per epoch; the batch of what is left
+    over, smaller than the others, is one of them.
+
+    A batch is ``{"tokens": int64 [batch, position], "real": bool [batch, position], "labels": int64 [batch]}``.
+
+    Args:
+        rows: Token ids of each text, at least one.
+        labels: The class of each, from 0.
+        pad_id: What short rows are filled up with.
+        seed: Seed of the orders.
+        by_length: False leaves out the sorting: batches are then uniform draws, with more padding.
+
+    Raises:
+        InputError: No texts, an empty row, labels that are fewer, more or below 0, or a negative seed.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Sequence[int]],
+        labels: Sequence[int],
+        pad_id: int,
+        *,
+        seed: int = 0,
+        by_length: bool = True,
+    ) -> None:
+        require(
+            len(rows) == len(labels) > 0,
+            f"{len(rows)} texts with {len(labels)} labels",
+            "one label per text, and at least one of both",
+            "Encode the texts of the same examples.",
+        )
+        require(min(labels) >= 0, f"the label {min(labels)}", "classes from 0", "Number the classes from 0.")
+        require(all(len(row) > 0 for row in rows), "a row without tokens", "at least one token each", "Encode texts.")
+        require(seed >= 0, f"seed = {seed}", "a seed of at least 0", "Pass seed >= 0.")
+        self.rows = [list(row) for row in rows]
+        self.labels = torch.tensor(labels, dtype=torch.int64)
+        self.pad_id, self.seed, self.by_length = pad_id, seed, by_length
+        self._lengths = np.array([len(row) for row in self.rows])
+        self._drawn: tuple[int, int] | None = None
+        self._batches: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def steps_per_epoch(self, size: int) -> int:
+        """Number of batches of ``size`` in an epoch, the short one included: ceil(texts / size)."""
+        require_positive(size=size)
+        return -(-len(self) // size)
+
+    def __call__(self, step: int, size: int) -> dict[str, Tensor]:
+        """The batch of update ``step`` (from 0), a pure function of the step and the size.
+
+        Raises:
+            InputError: If ``step`` is negative or ``size`` is below 1.
+        """
+        require(step >= 0, f"step = {step}", "a step of at least 0", "Count steps from 0.")
+        epoch, index = divmod(step, self.steps_per_epoch(size))
+        if self._drawn != (epoch, size):
+            self._batches, self._drawn = self._draw(epoch, size), (epoch, size)
+        return self.gather(self._batches[index].tolist())
+
+    def gather(self, chosen: Sequence[int]) -> dict[str, Tensor]:
+        """The batch of these rows, padded to the longest of them."""
+        tokens, real = pad([self.rows[row] for row in chosen], self.pad_id)
+        return {"tokens": tokens, "real": real, "labels": self.labels[torch.tensor(chosen)]}
+
+    def _draw(self, epoch: int, size: int) -> list[np.ndarray]:
+        # A spawn key, not more entropy words: NumPy pads those with zeros, so [seed, 0] would be the stream of seed.
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(epoch,)))
+        order = rng.permutation(len(self))
+        if not self.by_length:
+            return [order[start : start + size] for start in range(0, len(order), size)]
+        batches = []
+        for start in range(0, len(order), _POOL * size):
+            pool = order[start : start + _POOL * size]
+            pool = pool[np.argsort(self._lengths[pool], kind="stable")]
+            batches += [pool[first : first + size] for first in range(0, len(pool), size)]
+        return [batches[index] for index in rng.permutation(len(batches))]

@@ -1,0 +1,299 @@
+"""Tokens that are parts of words: trained here, or read from a released model. The engine is ``tokenizers``.
+
+Word pieces (BERT) mark the parts that continue a word: ``marvel ##lous``. Byte pairs (GPT-2) mark those that begin one
+and start from bytes, so that no text is unknown to them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from glassformer.data.tokenizer import (
+    MAX_LEN,
+    Tokenizer,
+    WordTokenizer,
+    read_json,
+    require_text,
+    require_token,
+)
+from glassformer.errors import InputError, require, require_positive
+
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+
+_PAD_NAMES = (PAD, "<pad>", "<PAD>")
+_CLS_NAMES = (CLS, "<s>", "<CLS>")
+_BYTES = 256
+
+
+class SubwordTokenizer:
+    """A tokenizer of the library ``tokenizers``, behind the same door as :class:`WordTokenizer`.
+
+    Padding and truncation that the engine was stored with are switched off, as Hugging Face does on loading: a length
+    is said when encoding, padding belongs to a batch.
+
+    Args:
+        engine: The library's tokenizer; it is copied.
+        pad_id: Its padding token; None: the one that is named ``[PAD]`` or ``<pad>``.
+        cls_id: The token before every text; None: the one that is named ``[CLS]`` or ``<s>``.
+
+    Raises:
+        InputError: A token of these that does not exist.
+    """
+
+    def __init__(self, engine: tokenizers.Tokenizer, *, pad_id: int | None = None, cls_id: int | None = None) -> None:
+        self._engine = tokenizers.Tokenizer.from_str(engine.to_str())
+        self._engine.no_padding()
+        self._engine.no_truncation()
+        self._pad_id = _special_id(self._engine, pad_id, _PAD_NAMES, "padding", "pad_id")
+        self._cls_id = _special_id(self._engine, cls_id, _CLS_NAMES, "CLS", "cls_id")
+        self._added = self._engine.num_special_tokens_to_add(False)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, special ones included: one more than the highest."""
+        return max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills up short rows of a batch."""
+        return self._pad_id
+
+    @property
+    def cls_id(self) -> int:
+        """The id of the token that stands before every text."""
+        return self._cls_id
+
+    def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
+        """The ids of ``text`` with the special tokens that the engine puts around it, cut to ``max_len`` in all.
+
+        Half a surrogate pair, which is no text, counts as U+FFFD, the sign for what could not be read.
+
+        Raises:
+            InputError: A ``text`` that is no string, or ``max_len`` without room for the special tokens.
+        """
+        require_text(text)
+        require_positive(max_len=max_len)
+        require(
+            max_len >= self._added,
+            f"max_len = {max_len}",
+            f"at least {self._added}, the special tokens around every text",
+            "Pass a longer max_len.",
+        )
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        encoding = self._engine.encode(whole, add_special_tokens=False)
+        encoding.truncate(max_len - self._added)
+        ids: list[int] = self._engine.post_process(encoding).ids
+        return ids
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """What each id stands for; word pieces keep their ``##``, byte pairs show as the text of their bytes.
+
+        Raises:
+            InputError: An id outside the vocabulary.
+        """
+        return [self._piece(int(token)) for token in tokens]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Readable text, without special tokens.
+
+        Raises:
+            InputError: An id outside the vocabulary.
+        """
+        for token in tokens:
+            require_token(token, self.vocab_size)
+        text: str = self._engine.decode([int(token) for token in tokens], skip_special_tokens=True)
+        return text.strip()
+
+    def to_json(self) -> str:
+        """The engine's own JSON, which is what a ``tokenizer.json`` holds."""
+        return str(self._engine.to_str())
+
+    @classmethod
+    def from_json(cls, text: str) -> SubwordTokenizer:
+        """The tokenizer of a ``tokenizer.json``, or that :meth:`to_json` wrote.
+
+        Raises:
+            InputError: Text that is no JSON, or JSON of something else.
+        """
+        read_json(text, "a tokenizer")
+        return cls(_engine_from(text, "a tokenizer"))
+
+    def _piece(self, token: int) -> str:
+        require_token(token, self.vocab_size)
+        if (
+            isinstance(self._engine.decoder, decoders.ByteLevel)
+            and token not in self._engine.get_added_tokens_decoder()
+        ):
+            return str(self._engine.decode([token]))
+        piece = self._engine.id_to_token(token)
+        require(piece is not None, f"the token {token}", "an id in use", "Decode with the tokenizer that encoded.")
+        return str(piece)
+
+
+def train_subwords(
+    texts: Iterable[str], kind: Literal["wordpiece", "bpe"] = "wordpiece", vocab_size: int = 8000
+) -> SubwordTokenizer:
+    """Learn parts of words from ``texts``, lower-case. Ids: 0 ``[PAD]``, 1 ``[UNK]``, 2 ``[CLS]``, which stands first.
+
+    Pass training texts only. "wordpiece" merges characters within words and punctuation marks, "bpe" bytes.
+
+    Args:
+        texts: Where the parts come from.
+        kind: Which of the two.
+        vocab_size: Ids at most; fewer where the texts have fewer parts. Byte pairs need 256 bytes and 3 special ones.
+
+    Raises:
+        InputError: An unknown kind, too few ids, or texts without a word.
+
+    Source: Wu et al. 2016, "Google's Neural Machine Translation System", section 4.1 (word pieces); Sennrich et al.
+        2016, "Neural Machine Translation of Rare Words with Subword Units" (byte pairs).
+    """
+    require_positive(vocab_size=vocab_size)
+    require(kind in ("wordpiece", "bpe"), f"kind = {kind!r}", "'wordpiece' or 'bpe'", "Choose one of them.")
+    require(not isinstance(texts, str), "one text", "an iterable of texts", "Put it into a list.")
+    special = [PAD, UNK, CLS]
+    least = len(special) + (_BYTES if kind == "bpe" else 1)
+    require(vocab_size >= least, f"vocab_size = {vocab_size}", f"at least {least} for {kind}", "Leave more room.")
+    known = list(texts)
+    for text in known:
+        require_text(text)
+    require(any(text.strip() for text in known), "texts without a word", "at least one word", "Pass training texts.")
+
+    engine = (
+        _word_pieces(known, vocab_size, special) if kind == "wordpiece" else _byte_pairs(known, vocab_size, special)
+    )
+    engine.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A", special_tokens=[(CLS, engine.token_to_id(CLS))]
+    )
+    return SubwordTokenizer(engine)
+
+
+def load_subwords(path: Path | str) -> SubwordTokenizer:
+    """The tokenizer of a released model.
+
+    Args:
+        path: A ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them, ``tokenizer.json`` first.
+            Beside a ``vocab.txt``, ``tokenizer_config.json`` says whether case matters; without it, it does not.
+
+    Raises:
+        InputError: A path with neither, or a damaged file.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = [path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()]
+        require(bool(found), f"{path} without a tokenizer", "tokenizer.json or vocab.txt in it", "Download the rest.")
+        path = found[0]
+    text = _read(path)
+    if path.suffix == ".json":
+        content = read_json(text, str(path))
+        require("model" in content, f"{path} without a model", "the JSON of a tokenizer", "Pass a tokenizer.json.")
+        return SubwordTokenizer(_engine_from(text, str(path)))
+    config = path.with_name("tokenizer_config.json")
+    return SubwordTokenizer(_bert(path, text, read_json(_read(config), str(config)) if config.is_file() else {}))
+
+
+def tokenizer_from_json(text: str) -> Tokenizer:
+    """The tokenizer, of whichever kind, that ``to_json`` wrote.
+
+    Raises:
+        InputError: Text that is no tokenizer's JSON.
+    """
+    content = read_json(text, "a tokenizer")
+    return WordTokenizer.from_json(text) if "format" in content else SubwordTokenizer.from_json(text)
+
+
+def _word_pieces(texts: list[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:
+    normalizer, parts = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    words = Counter(word for text in texts for word, _ in parts.pre_tokenize_str(normalizer.normalize_str(text)))
+    signs: Counter[str] = Counter()
+    for word, count in words.items():
+        for sign in (word[0], *(f"##{sign}" for sign in word[1:])):
+            signs[sign] += count
+    ranked = sorted(signs, key=lambda sign: (-signs[sign], sign))
+    kept = set(ranked[: vocab_size - len(special)])
+    learned = [word for word in words if {word[0], *(f"##{sign}" for sign in word[1:])} <= kept]
+    # The trainer also makes a piece of each sign as the beginning of a word, whether or not a word begins with it.
+    superfluous = {sign for word in learned for sign in word} - kept
+    # It numbers signs in the order of a hash table, which differs from run to run and decides between merges of equal
+    # count. Signs that it is given as special tokens have their numbers already.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size + len(superfluous), special_tokens=special + sorted(kept), show_progress=False
+    )
+    scratch = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
+    scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    scratch.train_from_iterator((" ".join([word] * words[word]) for word in learned), trainer=trainer)
+    numbers = scratch.get_vocab(with_added_tokens=True)
+    pieces = [piece for piece in sorted(numbers, key=numbers.__getitem__) if piece not in superfluous]
+    return _bert_engine({piece: number for number, piece in enumerate(pieces)}, special, normalizer)
+
+
+def _byte_pairs(texts: list[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:
+    engine = tokenizers.Tokenizer(models.BPE())
+    engine.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    engine.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=special, show_progress=False, initial_alphabet=alphabet
+    )
+    engine.train_from_iterator(texts, trainer=trainer)
+    return engine
+
+
+def _bert(path: Path, text: str, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    """BERT's tokenizer: one piece per line, whose number is the line's from 0."""
+    lines = text.split("\n")
+    vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(lines[:-1] if lines[-1] == "" else lines)}
+    missing = [piece for piece in (PAD, UNK, CLS, SEP) if piece not in vocabulary]
+    require(not missing, f"{path} without {missing}", "a BERT vocabulary, one piece per line", "Check the file.")
+    normalizer = normalizers.BertNormalizer(
+        lowercase=config.get("do_lower_case", True),
+        strip_accents=config.get("strip_accents"),
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+    )
+    special = [piece for piece in (PAD, UNK, CLS, SEP, MASK) if piece in vocabulary]
+    engine = _bert_engine(vocabulary, special, normalizer)
+    engine.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}", special_tokens=[(piece, vocabulary[piece]) for piece in (CLS, SEP)]
+    )
+    return engine
+
+
+def _bert_engine(
+    vocabulary: dict[str, int], special: list[str], normalizer: normalizers.BertNormalizer
+) -> tokenizers.Tokenizer:
+    engine = tokenizers.Tokenizer(models.WordPiece(vocab=vocabulary, unk_token=UNK))
+    engine.add_special_tokens(special)
+    engine.normalizer = normalizer
+    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    engine.decoder = decoders.WordPiece()
+    return engine
+
+
+def _engine_from(text: str, what: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise InputError(f"{what} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
+
+
+def _special_id(engine: tokenizers.Tokenizer, given: int | None, names: tuple[str, ...], role: str, field: str) -> int:
+    if given is not None:
+        require(engine.id_to_token(given) is not None, f"{field} = {given}", "an id of the tokenizer", "Look it up.")
+        return given
+    found = [token for token in map(engine.token_to_id, names) if token is not None]
+    require(bool(found), f"a tokenizer without {' or '.join(names)}", f"a {role} token", f"Say which it is: {field}.")
+    return int(found[0])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}, which cannot be read: {error}", "a UTF-8 text file", "Check the path.") from error

@@ -1,0 +1,254 @@
+"""Text as whole numbers: what every tokenizer offers, and one whose tokens are words and punctuation marks.
+
+A sentence of n words becomes CLS and n numbers. Nothing is padded here: that is the business of a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
+
+from glassformer.errors import InputError, require, require_positive
+
+PAD_ID, UNK_ID, CLS_ID = 0, 1, 2
+PAD, UNK, CLS = "<PAD>", "<UNK>", "<CLS>"
+MAX_LEN = 128
+"""Tokens that a text is cut to where nothing else is said, as in the course."""
+
+_SPECIAL = (PAD, UNK, CLS)
+_FORMAT = "glassformer words"
+# Controls, zero-width and direction marks, variation selectors and lone surrogates: nobody sees them, so they make no
+# word. Tabs, line ends and other spaces stay, since they part words.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff\ud800-\udfff]"
+)
+# Python's \w leaves out the marks that are written above, below or around a letter: accents without a composed form,
+# Hebrew and Arabic vowels, the vowel signs of India and South-East Asia.
+_MARKS = (
+    "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1-\u05c7\u0610-\u061a\u064b-\u065f"
+    "\u0900-\u0963\u0970-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ecd"
+)
+_LETTER = rf"[\w{_MARKS}]"
+_WORD = re.compile(
+    rf"{_LETTER}+?(?=n't\b)"  # did|n't: so that all negations share a word
+    r"|n't\b"
+    r"|'(?:s|re|ve|ll|d|m)\b"  # movie|'s: so that it is the same word as movie
+    rf"|{_LETTER}+"
+    r"|[^\s]"
+)
+_CLITIC = re.compile(r"n't|'(?:s|re|ve|ll|d|m)")
+_CLOSING = frozenset(".,!?;:)%")
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What the rest of the house asks of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of different tokens; ids are 0 ... vocab_size - 1."""
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills up short rows of a batch."""
+
+    @property
+    def cls_id(self) -> int:
+        """The id of the token that stands before every text."""
+
+    def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
+        """The ids of ``text``, cut to ``max_len``, without padding. The empty text is CLS and what always follows."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Readable text of ids, without padding and CLS."""
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """What each id stands for, one string per id: for pictures and lists."""
+
+    def to_json(self) -> str:
+        """The tokenizer as JSON, for :func:`~glassformer.data.subword.tokenizer_from_json`."""
+
+
+@dataclass(frozen=True)
+class WordTokenizer:
+    """A tokenizer whose tokens are words and punctuation marks, from a vocabulary that training texts gave it.
+
+    "Movie!" becomes ``movie`` and ``!``. Ids: 0 is padding, 1 an unknown word, 2 CLS, and 3 + i is ``words[i]``.
+
+    Args:
+        words: The vocabulary, in the order of ids.
+
+    Raises:
+        InputError: Words that are not strings, are empty, stand twice, or are a special token.
+    """
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for word in self.words:
+            require(
+                isinstance(word, str) and word != "" and word not in _SPECIAL,
+                f"{word!r} in a vocabulary",
+                f"words that are not empty and not one of {', '.join(_SPECIAL)}",
+                "Make the vocabulary with WordTokenizer.from_texts.",
+            )
+        twice = [word for word, count in Counter(self.words).items() if count > 1]
+        require(not twice, f"{twice[:1]} twice in a vocabulary", "each word once", "Drop the second one.")
+
+    @classmethod
+    def from_texts(cls, texts: Iterable[str], vocab_size: int = 5000) -> WordTokenizer:
+        """The most frequent words of ``texts``, most frequent first, ties in the order of code points.
+
+        Pass training texts only: a vocabulary that knows the words of held-out texts has seen them.
+
+        Args:
+            texts: Where the words come from.
+            vocab_size: Ids at most, the three special ones included.
+
+        Raises:
+            InputError: Room for no word, or texts without any.
+        """
+        require_positive(vocab_size=vocab_size)
+        room = vocab_size - len(_SPECIAL)
+        require(room > 0, f"vocab_size = {vocab_size}", "at least 4", "Three ids are special; leave room for words.")
+        require(not isinstance(texts, str), "one text", "an iterable of texts", "Put it into a list.")
+        counts = Counter(word for text in texts for word in split_words(text))
+        require(bool(counts), "texts without a word", "at least one word", "Pass the training texts.")
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return cls(tuple(word for word, _ in ranked[:room]))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, the three special ones included."""
+        return len(_SPECIAL) + len(self.words)
+
+    @property
+    def pad_id(self) -> int:
+        """0."""
+        return PAD_ID
+
+    @property
+    def cls_id(self) -> int:
+        """2."""
+        return CLS_ID
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of each token, special ones included."""
+        return {word: index for index, word in enumerate((*_SPECIAL, *self.words))}
+
+    def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
+        """CLS and the ids of the first ``max_len - 1`` words; 1 for a word outside the vocabulary.
+
+        Raises:
+            InputError: A ``text`` that is no string, or ``max_len`` below 1.
+        """
+        require_positive(max_len=max_len)
+        return [CLS_ID, *(self.ids.get(word, UNK_ID) for word in islice(split_words(text), max_len - 1))]
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The word of each id; special ones as ``<PAD>``, ``<UNK>`` and ``<CLS>``.
+
+        Raises:
+            InputError: An id outside the vocabulary.
+        """
+        for token in tokens:
+            require_token(token, self.vocab_size)
+        return [_SPECIAL[token] if token < len(_SPECIAL) else self.words[token - len(_SPECIAL)] for token in tokens]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The words with spaces between them, none before closing punctuation and parts like n't; no padding, no CLS.
+
+        Upper case and the spaces of the original are lost. Encoding the result gives the same ids again where none of
+        them was unknown.
+
+        Raises:
+            InputError: An id outside the vocabulary.
+        """
+        text, before = "", ""
+        for word in self.pieces(tokens):
+            if word in (PAD, CLS):
+                continue
+            attached = word in _CLOSING or (_CLITIC.fullmatch(word) and _is_word(before))
+            text += word if attached or not text else " " + word
+            before = word
+        return text
+
+    def to_json(self) -> str:
+        """The vocabulary as a JSON object."""
+        return json.dumps({"format": _FORMAT, "words": self.words})
+
+    @classmethod
+    def from_json(cls, text: str) -> WordTokenizer:
+        """The tokenizer that :meth:`to_json` wrote.
+
+        Raises:
+            InputError: Text that is no JSON, or JSON of something else, or a vocabulary with a fault.
+        """
+        content = read_json(text, "a tokenizer")
+        words = content.get("words") if content.get("format") == _FORMAT else None
+        require(
+            isinstance(words, list),
+            f"JSON with the keys {sorted(content)}",
+            f'"format": "{_FORMAT}" and a list "words"',
+            "Use a file that WordTokenizer.to_json made.",
+        )
+        return cls(tuple(words or ()))
+
+
+def split_words(text: str) -> Iterator[str]:
+    """The words and punctuation marks of ``text``, in order, lower-case.
+
+    Letters, digits and underscores that touch make a word; every other visible sign is a word of its own. As in the
+    Penn Treebank, and so in SST-2, ``didn't`` is ``did`` and ``n't``, ``movie's`` is ``movie`` and ``'s``. Forms that
+    only look different (full-width letters, ligatures, curly apostrophes) become one, Unicode's NFKC; signs that
+    nobody sees go.
+
+    Raises:
+        InputError: A ``text`` that is no string.
+    """
+    require_text(text)
+    # Lower case can take a composed letter apart, so the form is made twice.
+    lower = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).lower()
+    plain = unicodedata.normalize("NFKC", lower).replace("’", "'")
+    return (found.group() for found in _WORD.finditer(plain))
+
+
+def require_text(text: Any) -> None:
+    """Raise :class:`~glassformer.errors.InputError` unless ``text`` is a string."""
+    require(isinstance(text, str), f"a text of type {type(text).__name__}", "a str", "Read or decode it first.")
+
+
+def require_token(token: int, vocab_size: int) -> None:
+    """Raise :class:`~glassformer.errors.InputError` unless ``token`` is an id of a vocabulary of this size."""
+    require(
+        0 <= token < vocab_size,
+        f"the token {token}",
+        f"ids from 0 to vocab_size - 1 = {vocab_size - 1}",
+        "Decode with the tokenizer that encoded.",
+    )
+
+
+def read_json(text: str, what: str) -> dict[str, Any]:
+    """The JSON object in ``text``.
+
+    Raises:
+        InputError: Text that is no JSON, or JSON of another kind; ``what`` names it in the message.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{what} that is no JSON: {error}", "a JSON object", "The file may be cut off.") from error
+    require(isinstance(content, dict), f"{what} that is a {type(content).__name__}", "a JSON object", "Mend the file.")
+    return content
+
+
+def _is_word(token: str) -> bool:
+    return re.fullmatch(rf"{_LETTER}+", token) is not None and _CLITIC.fullmatch(token) is None

@@ -1,0 +1,155 @@
+"""What counting words achieves: TF-IDF with logistic regression, as in the course and with all words."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from glassformer.data.examples import Example, SentimentData
+from glassformer.errors import InputError, require, require_positive
+from glassformer.labs.sentiment.measured import Measured
+from glassformer.training.classification import scores
+
+
+@dataclass(frozen=True)
+class TfidfRecipe:
+    """How a baseline is made.
+
+    Attributes:
+        name: For tables.
+        max_features: How many of the most frequent terms count; None: all of them.
+        stop_words: "english" leaves out scikit-learn's list of frequent words, "not" and "never" among them.
+        max_ngram: Terms of up to this many neighbouring words.
+        strengths: Inverse strengths of the penalty (scikit-learn's C) of which validation accuracy chooses; the first
+            wins a tie.
+
+    Raises:
+        InputError: A size below 1, or strengths that are none or not above 0.
+    """
+
+    name: str
+    max_features: int | None = None
+    stop_words: str | None = None
+    max_ngram: int = 1
+    strengths: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        require_positive(max_ngram=self.max_ngram)
+        if self.max_features is not None:
+            require_positive(max_features=self.max_features)
+        require(
+            self.stop_words in (None, "english"),
+            f"stop_words = {self.stop_words!r}",
+            "'english' or None",
+            "scikit-learn has a list for English alone.",
+        )
+        require(
+            len(self.strengths) > 0 and min(self.strengths) > 0,
+            f"strengths = {self.strengths}",
+            "at least one number above 0",
+            "1.0 is scikit-learn's own.",
+        )
+
+
+COURSE_TFIDF = TfidfRecipe("TF-IDF, 500 words", max_features=500, stop_words="english")
+FULL_TFIDF = TfidfRecipe("TF-IDF, all words", strengths=(1.0, 3.0, 10.0))
+BIGRAM_TFIDF = TfidfRecipe("TF-IDF, all words and pairs", max_ngram=2, strengths=(1.0, 3.0, 10.0))
+BASELINES = (COURSE_TFIDF, FULL_TFIDF, BIGRAM_TFIDF)
+
+
+class TfidfClassifier:
+    """Logistic regression on TF-IDF: ``log(p / (1 - p)) = w · x + b`` for two classes, a softmax for more.
+
+    ``x`` has, for each term t, count(t) · (ln((1 + n) / (1 + n_t)) + 1) with n training texts of which n_t hold t,
+    scaled to length 1.
+
+    Args:
+        train: What to learn from.
+        recipe: How. Its strengths must be one; :func:`run_baseline` chooses.
+
+    Raises:
+        InputError: Examples of fewer than two classes, texts without any term, or several strengths.
+
+    Source: scikit-learn's ``TfidfVectorizer`` and ``LogisticRegression``.
+    """
+
+    def __init__(self, train: Sequence[Example], recipe: TfidfRecipe) -> None:
+        labels = [example.label for example in train]
+        require(
+            len(set(labels)) >= 2,
+            f"{len(train)} examples of the classes {sorted(set(labels))}",
+            "at least two classes",
+            "One class alone cannot be learned; check the labels.",
+        )
+        require(len(recipe.strengths) == 1, f"strengths = {recipe.strengths}", "one", "Choose with run_baseline.")
+        self._vectorizer = TfidfVectorizer(
+            max_features=recipe.max_features, stop_words=recipe.stop_words, ngram_range=(1, recipe.max_ngram)
+        )
+        try:
+            features = self._vectorizer.fit_transform([example.text for example in train])
+        except ValueError as error:
+            fix = "Pass other texts, or keep the stop words."
+            raise InputError(f"texts without a term: {error}", "at least one word of two letters", fix) from error
+        self._regression = LogisticRegression(C=recipe.strengths[0], max_iter=1000).fit(features, labels)
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights and biases of the regression. The frequencies of the terms are counted, and come on top."""
+        return int(self._regression.coef_.size + self._regression.intercept_.size)
+
+    def probabilities(self, texts: Sequence[str], num_classes: int = 2) -> Float[np.ndarray, "text num_classes"]:
+        """The probability of each class for each text; 0 for a class that training had no example of."""
+        found = np.zeros((len(texts), num_classes))
+        found[:, self._regression.classes_] = self._regression.predict_proba(self._vectorizer.transform(texts))
+        return found
+
+
+def run_baseline(recipe: TfidfRecipe, data: SentimentData) -> Measured:
+    """Train on ``data.train``, choose among the strengths by validation accuracy, and measure on the test examples.
+
+    The time of training is that of all strengths together.
+
+    Raises:
+        InputError: Training examples of fewer than two classes, or texts without any term.
+    """
+    begun = time.perf_counter()
+    candidates = [
+        TfidfClassifier(data.train, dataclasses.replace(recipe, strengths=(strength,))) for strength in recipe.strengths
+    ]
+    seconds = time.perf_counter() - begun
+    validation = [_measure(candidate, data.validation, data)[0]["accuracy"] for candidate in candidates]
+    best = int(np.argmax(validation))
+    test, prediction_seconds = _measure(candidates[best], data.test, data)
+    return Measured(
+        name=recipe.name,
+        seed=None,
+        choice=f"C = {recipe.strengths[best]:g}",
+        num_parameters=candidates[best].num_parameters,
+        training_seconds=seconds,
+        prediction_seconds=prediction_seconds,
+        num_tested=len(data.test),
+        validation_accuracy=validation[best],
+        test_accuracy=test["accuracy"],
+        test_macro_f1=test["macro_f1"],
+        test_loss=test["loss"],
+        test_calibration_error=test["calibration_error"],
+    )
+
+
+def _measure(
+    classifier: TfidfClassifier, examples: Sequence[Example], data: SentimentData
+) -> tuple[dict[str, float], float]:
+    """Scores, and the seconds that predicting took."""
+    begun = time.perf_counter()
+    probabilities = classifier.probabilities([example.text for example in examples], len(data.classes))
+    seconds = time.perf_counter() - begun
+    labels = torch.tensor([example.label for example in examples])
+    return scores(torch.from_numpy(probabilities), labels), seconds

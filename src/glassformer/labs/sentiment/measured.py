@@ -1,0 +1,111 @@
+"""The rows of the table of results: what a model cost, and what it can do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glassformer.errors import InputError, require
+
+_COLUMNS = (
+    "model",
+    "seed",
+    "parameters",
+    "training",
+    "prediction",
+    "validation",
+    "test",
+    "macro F1",
+    "test loss",
+    "calibration error",
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of the table: a model, what it cost, and what it can do. Accuracies and F1 are in [0, 1].
+
+    Attributes:
+        name: The recipe.
+        seed: None where nothing is random.
+        choice: What was chosen on the validation examples in this run, if anything.
+        num_parameters: Trained numbers.
+        training_seconds: Spent in updates, without evaluations; for a baseline, in fitting.
+        prediction_seconds: For all test texts, tokenizing included.
+        num_tested: How many they are.
+        validation_accuracy: Fraction of validation texts with the right class.
+        test_accuracy: The same for test texts.
+        test_macro_f1: See :func:`~glassformer.training.classification.scores`.
+        test_loss: In nats.
+        test_calibration_error: With 15 bins.
+    """
+
+    name: str
+    seed: int | None
+    choice: str
+    num_parameters: int
+    training_seconds: float
+    prediction_seconds: float
+    num_tested: int
+    validation_accuracy: float
+    test_accuracy: float
+    test_macro_f1: float
+    test_loss: float
+    test_calibration_error: float
+
+    def to_json(self) -> str:
+        """The row as a JSON object."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Measured:
+        """The row that :meth:`to_json` wrote.
+
+        Raises:
+            InputError: Text that is no JSON, or of another object.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"a row with a fault: {error}", "what to_json wrote", "Measure again.") from error
+
+
+def median_row(rows: Sequence[Measured]) -> Measured:
+    """The row of the median test accuracy among seeds; of an even number, the lower one in the middle.
+
+    Raises:
+        InputError: No rows, or rows of different recipes.
+    """
+    names = sorted({row.name for row in rows})
+    require(len(names) == 1, f"rows of {names}", "at least one row, all of one recipe", "Pass one recipe's rows.")
+    return sorted(rows, key=lambda row: row.test_accuracy)[(len(rows) - 1) // 2]
+
+
+def table(rows: Sequence[Measured]) -> str:
+    """The rows as a Markdown table, with the median of each recipe that has several seeds."""
+    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
+    for name in dict.fromkeys(row.name for row in rows):
+        group = [row for row in rows if row.name == name]
+        lines += [_line(row, "-" if row.seed is None else str(row.seed)) for row in group]
+        if len(group) > 1:
+            lines.append(_line(median_row(group), "median"))
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Measured, seed: str) -> str:
+    name = f"{row.name}, {row.choice}" if row.choice else row.name
+    cells = (
+        name,
+        seed,
+        f"{row.num_parameters:,}",
+        f"{row.training_seconds:.1f} s",
+        f"{row.prediction_seconds:.2f} s",
+        f"{100 * row.validation_accuracy:.1f} %",
+        f"{100 * row.test_accuracy:.1f} %",
+        f"{row.test_macro_f1:.3f}",
+        f"{row.test_loss:.3f}",
+        f"{row.test_calibration_error:.3f}",
+    )
+    return "| " + " | ".join(cells) + " |"

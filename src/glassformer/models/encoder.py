@@ -1,0 +1,306 @@
+"""The encoder: every position sees every other, and a text becomes one vector, or the scores of its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from glassformer.errors import InputError, require, require_positive
+from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.layers.feedforward import MLP
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.encoder_config import EncoderConfig
+
+
+class Encoder(nn.Module):
+    """An encoder-only transformer: embedding with positions, blocks, a pooled vector, a classification head.
+
+    Texts of a batch are filled up with ``pad_id`` *behind* their tokens, since positions count from the first column.
+    What is filled up is seen by no token and has no part in the pooled vector, so it changes no prediction.
+
+    Initialisation: each matrix is normal with standard deviation ``fan_in ** -0.5``; the two of a block that write to
+    the residual stream are smaller by ``(2 * num_layers) ** -0.5``; embeddings are normal such that they enter the
+    stream with a size of about 1, or that of ``hidden_dim ** -0.5`` where a norm follows; the head is normal with
+    standard deviation ``HEAD_STD``, so that a new model holds all classes for nearly equally likely; biases start
+    at 0, norms at 1.
+
+    Args:
+        config: See :class:`EncoderConfig`.
+
+    Shape: tokens ``[batch, position]`` to logits ``[batch, num_classes]``.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762; Devlin et al. 2018, arXiv 1810.04805 (BERT).
+    """
+
+    HEAD_STD = 0.02
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.hidden_dim
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        self.positions: nn.Module | None = None
+        if config.positions == "sinusoidal":
+            self.positions = SinusoidalPositions(width, config.max_seq_len)
+        elif config.positions == "learned":
+            self.positions = nn.Embedding(config.max_seq_len, width)
+        self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
+        self.embedding_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.embedding_norm else None
+        self.layers = nn.ModuleList(_block(config) for _ in range(config.num_layers))
+        self.final_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
+        self.classifier = None if config.num_classes is None else nn.Linear(width, config.num_classes)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all weights anew from torch's generator."""
+        config = self.config
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(weight)
+            elif name.endswith("norm.weight"):
+                nn.init.ones_(weight)
+            else:
+                residual = name.endswith(("attention.output.weight", "ffn.down.weight"))
+                scale = (2 * config.num_layers) ** -0.5 if residual else 1.0
+                nn.init.normal_(weight, std=scale * weight.shape[-1] ** -0.5)
+        if not config.embedding_norm:
+            for table in (self.positions, self.token_types, None if config.scale_embeddings else self.embedding):
+                if isinstance(table, nn.Embedding):
+                    nn.init.normal_(table.weight)
+        if self.classifier is not None:
+            nn.init.normal_(self.classifier.weight, std=self.HEAD_STD)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch position"],
+        real: Bool[Tensor, "batch position"] | None = None,
+        *,
+        types: Int[Tensor, "batch position"] | None = None,
+    ) -> Float[Tensor, "batch num_classes"]:
+        """Scores of the classes, before softmax. Arguments as for :meth:`hidden`.
+
+        Raises:
+            InputError: A model without a head, or arguments that :meth:`hidden` refuses.
+        """
+        classifier = self.classifier
+        if classifier is None:
+            raise InputError(
+                "an encoder without a classification head",
+                "num_classes in its configuration",
+                "Build or load it with num_classes, or call hidden() and pool() for vectors.",
+            )
+        if real is None:
+            real = tokens != self.config.pad_id
+        pooled = self.pool(self.hidden(tokens, real, types=types), real)
+        return classifier(F.dropout(pooled, self.config.dropout, self.training))
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "batch position"],
+        real: Bool[Tensor, "batch position"] | None = None,
+        *,
+        types: Int[Tensor, "batch position"] | None = None,
+    ) -> Float[Tensor, "batch position hidden_dim"]:
+        """The residual stream behind the last block (and the final norm, if there is one).
+
+        Args:
+            tokens: Token ids in [0, vocab_size).
+            real: True where a token is real, False where it fills up; ``tokens != pad_id`` when None. What stands at
+                the places of False is without meaning.
+            types: The segment of each token, in [0, token_types); 0 for all when None.
+
+        Raises:
+            InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than ``max_seq_len``; or
+                ``real`` or ``types`` that do not fit them.
+        """
+        self._check(tokens, real, types)
+        if real is None:
+            real = tokens != self.config.pad_id
+        # Without a mask the fused kernel is faster. A compiler could not follow a branch on the content of a tensor.
+        key_padding = real if torch.compiler.is_compiling() or not bool(real.all()) else None
+        x = self._embed(tokens, types)
+        for block in self.layers:
+            x = block(x, key_padding=key_padding)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def pool(
+        self, hidden: Float[Tensor, "batch position hidden_dim"], real: Bool[Tensor, "batch position"] | None = None
+    ) -> Float[Tensor, "batch hidden_dim"]:
+        """One vector for each text, as ``config.pooling`` says::
+
+            mean   sum over real positions of hidden / number of real positions
+            max    the largest of each coordinate over real positions
+            cls    hidden of the first position
+
+        A text without any real position gets zeros from the first two.
+
+        Args:
+            hidden: What :meth:`hidden` returned.
+            real: True where a token is real; all are when None.
+        """
+        if self.config.pooling == "cls":
+            return hidden[:, 0]
+        if self.config.pooling == "mean":
+            if real is None:
+                return hidden.mean(1)
+            share = real / real.sum(1, keepdim=True).clamp(min=1)
+            return torch.einsum("bp,bph->bh", share.to(hidden.dtype), hidden)
+        if real is None:
+            return hidden.amax(1)
+        largest = hidden.masked_fill(~real[..., None], -torch.inf).amax(1)
+        return largest.masked_fill(~real.any(1, keepdim=True), 0.0)
+
+    def _embed(self, tokens: Tensor, types: Tensor | None) -> Tensor:
+        config = self.config
+        x = _look_up(self.embedding, "tokens", tokens)
+        if config.scale_embeddings:
+            x = x * config.hidden_dim**0.5
+        added: Tensor | None = None
+        if isinstance(self.positions, nn.Embedding):
+            added = self.positions.weight[: tokens.shape[1]]
+        elif self.positions is not None:
+            x = self.positions(x)
+        if self.token_types is not None:
+            segment = self.token_types.weight[0] if types is None else _look_up(self.token_types, "types", types)
+            added = segment if added is None else added + segment
+        if added is not None:
+            x = x + added
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        return F.dropout(x, config.dropout, self.training)
+
+    def _check(self, tokens: Tensor, real: Tensor | None, types: Tensor | None) -> None:
+        require(
+            tokens.dim() == 2 and tokens.shape[0] >= 1 and tokens.shape[1] >= 1,
+            f"tokens of shape {list(tokens.shape)}",
+            "[batch, position] with at least one of each",
+            "Add a batch axis with tokens[None], and start an empty text with a token.",
+        )
+        require(
+            tokens.dtype in (torch.int64, torch.int32),
+            f"tokens of dtype {tokens.dtype}",
+            "int64 or int32",
+            "Convert them with tokens.long().",
+        )
+        require(
+            tokens.shape[1] <= self.config.max_seq_len,
+            f"{tokens.shape[1]} positions",
+            f"at most max_seq_len = {self.config.max_seq_len}",
+            "Shorten the text, or make the model with a larger max_seq_len.",
+        )
+        if real is not None:
+            require(
+                real.shape == tokens.shape and real.dtype == torch.bool,
+                f"real of shape {list(real.shape)} and dtype {real.dtype}",
+                f"torch.bool and the shape of the tokens, {list(tokens.shape)}",
+                "Give True for each real token and False for each padding token, as tokens != pad_id does.",
+            )
+        if types is not None:
+            require(
+                self.token_types is not None,
+                "types for an encoder with token_types = 0",
+                "none",
+                "Leave types out, or make the model with token_types.",
+            )
+            require(
+                types.shape == tokens.shape and types.dtype in (torch.int64, torch.int32),
+                f"types of shape {list(types.shape)} and dtype {types.dtype}",
+                f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}",
+                "Give each token the number of its segment.",
+            )
+
+
+def embed(
+    encoder: Encoder, token_lists: Sequence[Sequence[int]], batch_size: int = 32, *, normalize: bool = True
+) -> Float[Tensor, "text hidden_dim"]:
+    """One vector for each text: its pooled hidden states, as sentence encoders give them.
+
+    Texts are sorted by length, so that a batch is filled up to the longest of its own texts and little of the work
+    goes to padding; the vectors come back in the order of the texts. Nothing is dropped and no gradient kept.
+
+    Args:
+        encoder: Pools as its configuration says.
+        token_lists: The tokens of each text, which need not be equally many.
+        batch_size: Texts at a time.
+        normalize: Scale each vector to length 1, so that a product of two is the cosine between them.
+
+    Returns:
+        The vectors, in the dtype and place of the encoder's weights.
+
+    Raises:
+        InputError: No texts, a text without tokens or with more than ``max_seq_len``, tokens outside the vocabulary,
+            or a batch size below 1.
+
+    Source: Reimers and Gurevych 2019, "Sentence-BERT", arXiv 1908.10084.
+    """
+    require_positive(batch_size=batch_size)
+    require(len(token_lists) > 0, "no texts", "at least one", "Pass a list with the tokens of each text.")
+    longest = encoder.config.max_seq_len
+    for index, tokens in enumerate(token_lists):
+        require(
+            1 <= len(tokens) <= longest,
+            f"text {index} with {len(tokens)} tokens",
+            f"1 to max_seq_len = {longest}",
+            "Cut it off when encoding it; an empty text starts with a token too.",
+        )
+    weight = encoder.embedding.weight
+    vectors = weight.new_empty(len(token_lists), encoder.config.hidden_dim)
+    order = sorted(range(len(token_lists)), key=lambda index: len(token_lists[index]), reverse=True)
+    training = encoder.training
+    encoder.eval()
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(order), batch_size):
+                chosen = order[start : start + batch_size]
+                batch, real = _padded([token_lists[index] for index in chosen], encoder.config.pad_id)
+                real = real.to(weight.device)
+                pooled = encoder.pool(encoder.hidden(batch.to(weight.device), real), real)
+                vectors[chosen] = F.normalize(pooled, dim=-1) if normalize else pooled
+    finally:
+        encoder.train(training)
+    return vectors
+
+
+def _padded(token_lists: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Tokens filled up to the longest list, and where they are real."""
+    lengths = torch.tensor([len(tokens) for tokens in token_lists])
+    longest = int(lengths.max())
+    tokens = torch.tensor([[*tokens, *[pad_id] * (longest - len(tokens))] for tokens in token_lists])
+    return tokens, torch.arange(longest) < lengths[:, None]
+
+
+def _look_up(table: nn.Embedding, name: str, numbers: Tensor) -> Tensor:
+    """Rows of ``table``; numbers that have none are named in the error."""
+    if numbers.device.type == "cpu":
+        try:
+            return table(numbers)
+        except IndexError:
+            pass
+    low, high = (int(number) for number in numbers.aminmax())
+    require(
+        low >= 0 and high < table.num_embeddings,
+        f"{name} from {low} to {high}",
+        f"{name} in [0, {table.num_embeddings})",
+        "Use the tokenizer that belongs to the model.",
+    )
+    return table(numbers)
+
+
+def _block(config: EncoderConfig) -> EncoderBlock:
+    attention = GroupedQueryAttention(
+        config.hidden_dim,
+        config.num_heads,
+        config.hidden_dim // config.num_heads,
+        causal=False,
+        bias=True,
+        dropout=config.attention_dropout,
+    )
+    inside = config.dropout if config.ff_dropout is None else config.ff_dropout
+    ffn = MLP(config.hidden_dim, config.ff_dim, config.activation, inside)
+    return EncoderBlock(attention, ffn, config.hidden_dim, config.norm_eps, config.norm_first, config.dropout)

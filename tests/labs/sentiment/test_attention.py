@@ -1,0 +1,136 @@
+"""The course's attention against its formula written out, and against torch's nn.MultiheadAttention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from glassformer.errors import InputError
+from glassformer.labs.sentiment.attention import MultiHeadAttention, as_allowed, scaled_dot_product_attention
+
+
+def by_formula(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The course's hints, one after the other."""
+    scores = Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5
+    weights = (scores if mask is None else scores.masked_fill(mask == 0, -1e9)).softmax(-1)
+    return weights @ V, weights
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    heads=st.sampled_from([None, 1, 3]),
+    queries=st.integers(1, 5),
+    keys=st.integers(1, 6),
+    mask_axes=st.sets(st.integers(0, 3)),
+    leading=st.integers(0, 4),
+    as_numbers=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_it_is_the_courses_formula_with_any_mask(
+    heads: int | None,
+    queries: int,
+    keys: int,
+    mask_axes: set[int],
+    leading: int,
+    as_numbers: bool,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    lead = (2,) if heads is None else (2, heads)
+    Q, K, V = torch.randn(*lead, queries, 4), torch.randn(*lead, keys, 4), torch.randn(*lead, keys, 5)
+    shape = (*lead, queries, keys)
+    # 1 along some axes, and without some of the leading ones.
+    mask_shape = [size if axis in mask_axes else 1 for axis, size in enumerate(shape)][min(leading, len(shape) - 1) :]
+    mask = torch.rand(mask_shape) < 0.6
+    mask[..., 0] = True  # so that every query sees a key
+    output, weights = scaled_dot_product_attention(Q, K, V, mask.int() if as_numbers else mask)
+    expected_output, expected_weights = by_formula(Q, K, V, mask)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(output, expected_output, atol=1e-6, rtol=1e-5)
+
+
+def test_a_query_that_sees_nothing_gets_zeros() -> None:
+    x = torch.randn(1, 3, 4)
+    mask = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 0, 0]])
+    output, weights = scaled_dot_product_attention(x, x, x, mask)
+    assert output[0, 1].abs().max() == weights[0, 1].abs().max() == 0
+    torch.testing.assert_close(output[0, 2], x[0, 0])
+
+
+def test_dropout_drops_weights_in_training_only() -> None:
+    x, dropout = torch.randn(1, 6, 4), nn.Dropout(0.5)
+    plain, weights = scaled_dot_product_attention(x, x, x)
+    dropped = torch.stack([scaled_dot_product_attention(x, x, x, dropout=dropout)[0] for _ in range(2000)])
+    assert (dropped[0] - plain).abs().max() > 0.01
+    torch.testing.assert_close(dropped.mean(0), plain, atol=0.1, rtol=0)
+    torch.testing.assert_close(scaled_dot_product_attention(x, x, x, dropout=dropout)[1], weights)
+    torch.testing.assert_close(scaled_dot_product_attention(x, x, x, dropout=dropout.eval())[0], plain)
+
+
+def copied(layer: MultiHeadAttention) -> nn.MultiheadAttention:
+    """Torch's, with the weights of ``layer``."""
+    theirs = nn.MultiheadAttention(layer.d_model, layer.num_heads, batch_first=True).eval()
+    maps = (layer.W_q, layer.W_k, layer.W_v)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in maps]))
+        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in maps]))
+        theirs.out_proj.weight.copy_(layer.W_o.weight)
+        theirs.out_proj.bias.copy_(layer.W_o.bias)
+    return theirs
+
+
+@pytest.mark.parametrize("masked", ["nothing", "padding", "future"])
+def test_heads_are_torchs_with_the_same_weights(masked: str) -> None:
+    layer, x = MultiHeadAttention(24, 4).eval(), torch.randn(3, 7, 24)
+    real = torch.arange(7) < torch.tensor([[7], [4], [1]])
+    future = torch.ones(7, 7, dtype=torch.bool).tril()
+    mask = {"nothing": None, "padding": real[:, None, None, :], "future": future}[masked]
+    output, weights = layer(x, mask)
+    expected, expected_weights = copied(layer)(
+        x,
+        x,
+        x,
+        key_padding_mask=~real if masked == "padding" else None,
+        attn_mask=~future if masked == "future" else None,
+        average_attn_weights=False,
+    )
+    torch.testing.assert_close(output, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=0)
+
+
+def test_the_layer_of_the_house_has_the_same_weights_and_output() -> None:
+    attention, x = MultiHeadAttention(24, 4).eval(), torch.randn(2, 7, 24)
+    layer = attention.as_layer()
+    torch.testing.assert_close(layer(x), attention(x)[0], atol=1e-6, rtol=0)
+    assert {id(weight) for weight in layer.parameters()} == {id(weight) for weight in attention.parameters()}
+    assert layer.dropout == 0.1
+    assert not layer.training
+
+
+def test_weights_carry_a_gradient() -> None:
+    attention = MultiHeadAttention(8, 2)
+    attention(torch.randn(1, 5, 8))[1].square().sum().backward()
+    assert attention.W_q.weight.grad is not None
+    assert attention.W_q.weight.grad.abs().max() > 0
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(InputError, match="d_model = 10 with num_heads = 4"):
+        MultiHeadAttention(10, 4)
+    with pytest.raises(InputError, match="num_heads = 0"):
+        MultiHeadAttention(8, 0)
+    x = torch.randn(2, 3, 4)
+    with pytest.raises(InputError, match=r"mask of shape \[2, 3\]"):
+        scaled_dot_product_attention(x, x, x, torch.ones(2, 3))
+    with pytest.raises(InputError, match="broadcasts to"):
+        scaled_dot_product_attention(x, x, x, torch.ones(5, 2, 3, 3))
+    with pytest.raises(InputError, match="numbers other than 0 and 1"):
+        as_allowed(torch.tensor([0.0, -torch.inf]))
+    with pytest.raises(InputError, match=r"Q\[None\]"):
+        scaled_dot_product_attention(x[0], x[0], x[0])
+    with pytest.raises(InputError, match="k and v alike"):
+        scaled_dot_product_attention(x, x, x[:, :2])

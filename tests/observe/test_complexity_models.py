@@ -1,0 +1,267 @@
+"""Closed forms beside counting: pairs by masks, operations by torch's counter, memory by what autograd keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import InputError
+from glassformer.layers.attention import attend
+from glassformer.layers.block import Block
+from glassformer.layers.experts import MixtureOfExperts
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.pattern import Pattern
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.single_head import HeadWeights, SingleHead
+from glassformer.observe.complexity_measured import count_operations, kept_bytes
+from glassformer.observe.complexity_models import (
+    HeadSizes,
+    Operations,
+    allowed_pairs,
+    executed_pairs,
+    of_decoder,
+    of_encoder,
+    of_head,
+)
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 19,
+    "num_layers": 3,
+    "hidden_dim": 24,
+    "ff_dim": 40,
+    "num_heads": 4,
+    "head_dim": 10,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "grouped": {"num_kv_heads": 2},
+    "one key-value head": {"num_kv_heads": 1, "attention_bias": True, "ff_bias": True},
+    "windowed": {"window": 5, "num_kv_heads": 2},
+    "all windowed": {"window": 16, "windowed_layers": "all", "sinks": True},
+    "experts": {"num_experts": 5, "top_k": 2},
+    "experts of odd width": {"num_experts": 5, "top_k": 3, "ff_dim": 7, "ff_bias": True},
+    "gpt-oss": {
+        "num_experts": 4,
+        "ff_bias": True,
+        "attention_bias": True,
+        "sinks": True,
+        "num_kv_heads": 2,
+        "window": 8,
+        "windowed_layers": "even",
+        "clamp": Clamp(),
+    },
+    "experts, clamped": {"num_experts": 5, "clamp": Clamp(), "sinks": True},
+    "clamped": {"clamp": Clamp(), "ff_bias": True},
+    "tied, key weights": {"tied_output": True, "key_weights": True},
+}
+each_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def make(family: str) -> Decoder:
+    return Decoder(DecoderConfig(**{**SMALL, **FAMILIES[family]}))
+
+
+def tokens(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(0, SMALL["vocab_size"], (batch, length))
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.booleans(), st.none() | st.integers(1, 50))
+def test_allowed_pairs_are_those_of_the_mask(queries: int, before: int, causal: bool, window: int | None) -> None:
+    window = window if causal else None
+    mask = Pattern(causal, window).mask(queries, queries + before)
+    assert allowed_pairs(queries, queries + before, causal, window) == int(mask.sum())
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), st.integers(0, 90), st.integers(1, 150))
+@example(3300, 0, 1200)  # blocks of the longest kind
+def test_executed_pairs_are_those_that_attention_multiplies_out(queries: int, before: int, window: int) -> None:
+    q, k = torch.zeros(1, 1, queries, 2), torch.zeros(1, 1, queries + before, 2)
+    counted = count_operations(lambda: attend(q, k, k, Pattern(True, window)))
+    executed = executed_pairs(queries, queries + before, window)
+    assert counted == 4 * 2 * executed
+    assert allowed_pairs(queries, queries + before, True, window) <= executed <= queries * (queries + before)
+
+
+def test_without_a_window_every_pair_is_executed() -> None:
+    assert executed_pairs(7, 9) == executed_pairs(7, 9, 9) == 63
+
+
+@pytest.mark.parametrize("window", [1, 64, 128, 2048])
+def test_a_window_executes_at_most_half_again_what_it_needs_or_32_keys_more(window: int) -> None:
+    length = 64 * 1024
+    executed, needed = executed_pairs(length, length, window), allowed_pairs(length, length, True, window)
+    assert needed <= executed <= max(1.5 * window, window + 32) * length
+
+
+@each_family
+@pytest.mark.parametrize("length", [1, 9, 77])
+@pytest.mark.parametrize("grad", [False, True])
+def test_operations_of_a_decoder_are_what_torch_counts(family: str, length: int, grad: bool) -> None:
+    model, text = make(family).eval(), tokens(2, length)
+    with torch.set_grad_enabled(grad):
+        counted = count_operations(lambda: model(text))
+    assert of_decoder(model.config, 2, length, 0, 4).operations.total == counted
+
+
+@each_family
+@pytest.mark.parametrize(("cached", "new"), [(3, 1), (40, 1), (6, 3), (40, 50)])
+@pytest.mark.parametrize("batch", [1, 2])
+@torch.no_grad()
+def test_operations_behind_a_cache_are_what_torch_counts(family: str, cached: int, new: int, batch: int) -> None:
+    model, text = make(family).eval(), tokens(batch, cached + new)
+    cache = model.new_cache(batch, cached + new)
+    model(text[:, :cached], cache=cache)
+    counted = count_operations(lambda: model(text[:, cached:], cache=cache))
+    predicted = of_decoder(model.config, batch, new, cached, 4)
+    assert predicted.operations.total == counted
+    assert predicted.kv_cache == sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+
+
+@each_family
+@torch.no_grad()
+def test_a_step_of_fixed_shapes_costs_as_much_as_behind_a_full_cache(family: str) -> None:
+    model = make(family).eval()
+    cache = model.new_cache(2, 40)
+    counted = count_operations(lambda: model.step(tokens(2, 1), torch.tensor([3]), cache))
+    assert of_decoder(model.config, 2, 1, 39, 4).operations.total == counted
+
+
+def test_the_parts_are_those_that_modules_execute() -> None:
+    model = make("gpt-oss").eval()
+    parts = of_decoder(model.config, 2, 30, 0, 4).operations
+    x = torch.randn(2, 30, 24)
+    blocks = [block for block in model.layers if isinstance(block, Block)]
+    experts = blocks[0].ffn
+    assert isinstance(experts, MixtureOfExperts)
+    attention = count_operations(lambda: [block.attention(x) for block in blocks])
+    assert parts.projections + parts.attention == attention
+    assert parts.scores == parts.values > 0
+    assert parts.router == 3 * count_operations(lambda: experts.router(x))
+    assert parts.after_attention == 3 * count_operations(lambda: experts(x))
+    assert parts.head == count_operations(lambda: model.output(x))
+    assert (parts.embedding, parts.feed_forward) == (0, 0)
+    dense = of_decoder(make("dense").config, 2, 30, 0, 4).operations
+    assert (dense.experts, dense.router) == (0, 0)
+    assert dense.after_attention == dense.feed_forward == 6 * 60 * 3 * 24 * 40
+
+
+@each_family
+def test_parameters_of_a_decoder(family: str) -> None:
+    model = make(family)
+    cost = of_decoder(model.config, 1, 1, 0, 4)
+    assert cost.parameters == sum(weight.numel() for weight in model.parameters())
+    idle = 0
+    if model.config.num_experts is not None:
+        experts = sum(
+            weight.numel() for name, weight in model.named_parameters() if ".ffn." in name and "router" not in name
+        )
+        idle = experts // model.config.num_experts * (model.config.num_experts - model.config.top_k)
+    assert cost.active_parameters == cost.parameters - idle
+
+
+@pytest.mark.parametrize("family", [name for name, fields in FAMILIES.items() if "window" not in fields])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_activations_of_a_decoder_are_what_autograd_keeps(family: str, dtype: torch.dtype) -> None:
+    model, text = make(family).to(dtype), tokens(2, 30)
+    predicted = of_decoder(model.config, 2, 30, 0, dtype.itemsize)
+    kept = kept_bytes(model, lambda: model(text))
+    if dtype is torch.float64:
+        # The rotation's angles are converted from float32, and kept once for each layer that does not share them.
+        kept -= 2 * 30 * SMALL["head_dim"] // 2 * 8
+    assert predicted.activations == kept
+
+
+def test_activations_of_windowed_layers_are_a_lower_bound_that_grows_as_they_do() -> None:
+    model = make("all windowed")
+    kept, predicted = (
+        [function(length) for length in (200, 400, 800)]
+        for function in (
+            lambda length: kept_bytes(model, lambda: model(tokens(1, length))),
+            lambda length: of_decoder(model.config, 1, length, 0, 4).activations,
+        )
+    )
+    assert all(low < high < 2.5 * low for low, high in zip(predicted, kept, strict=True))
+    assert kept[2] - kept[1] == pytest.approx(2 * (kept[1] - kept[0]), rel=0.05)
+
+
+def test_stored_weights_are_query_by_key_for_every_head_and_layer() -> None:
+    cost = of_decoder(make("grouped").config, 2, 30, 0, 2)
+    assert cost.attention_weights == 3 * 2 * 4 * 30 * 30 * 2
+    assert cost.activations_with_weights == cost.activations + cost.attention_weights
+
+
+def test_what_the_pattern_needs_is_the_lower_triangle() -> None:
+    cost = of_decoder(make("dense").config, 2, 30, 0, 4)
+    assert cost.needed_attention * 30 * 30 == cost.operations.attention * (30 * 31 // 2)
+
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "course": {},
+    "relu, before": {"activation": "relu", "norm_first": True},
+    "BERT": {
+        "final_norm": False,
+        "positions": "learned",
+        "scale_embeddings": False,
+        "embedding_norm": True,
+        "token_types": 2,
+        "pooling": "cls",
+    },
+    "largest": {"pooling": "max", "positions": "none", "final_norm": False, "norm_first": True},
+    "no head": {"num_classes": None},
+}
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_an_encoder(family: str, padded: bool) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 19, "num_layers": 3, "hidden_dim": 24, "ff_dim": 40, "num_heads": 4}
+    config = EncoderConfig(**{**sizes, "num_classes": 5, "dropout": 0.0, **ENCODERS[family]})
+    model, text = Encoder(config), torch.randint(1, 19, (2, 30))
+    if padded:
+        text[1, 20:] = 0
+    call = model.hidden if config.num_classes is None else model
+    cost = of_encoder(config, 2, 30, 4)
+    assert cost.operations.total == count_operations(lambda: call(text))
+    assert cost.parameters == cost.active_parameters == sum(weight.numel() for weight in model.parameters())
+    assert cost.attention_weights == 3 * 2 * 4 * 30 * 30 * 4
+    kept = kept_bytes(model, lambda: call(text))
+    if padded:
+        # Beside what is predicted: the mask as numbers, for each layer.
+        assert kept - cost.activations == 3 * 2 * 30 * 30 * 4
+    else:
+        assert kept == cost.activations
+
+
+@pytest.mark.parametrize("sizes", [HeadSizes(5, 8, 8, 3, 40), HeadSizes(5, 8, 3, 3, 40), HeadSizes(6, 2, 2)])
+def test_a_single_head(sizes: HeadSizes) -> None:
+    head = SingleHead(sizes.input_dim, sizes.qk_dim, sizes.v_dim, sizes.pos_dim or None, sizes.max_seq_len)
+    x = torch.randn(3, 20, sizes.input_dim)
+    cost = of_head(sizes, 3, 20, 4)
+    assert cost.operations.total == count_operations(lambda: head(x))
+    assert cost.parameters == cost.active_parameters == sum(weight.numel() for weight in head.parameters())
+    assert cost.activations == kept_bytes(head, lambda: head(x))
+    assert cost.kv_cache == 0
+
+
+def test_head_sizes_are_read_from_weights_and_checked() -> None:
+    head = SingleHead(5, 8, 3, 3, 40)
+    assert HeadSizes.of(head.to_weights()) == HeadSizes(5, 8, 3, 3, 40)
+    assert HeadSizes.of(HeadWeights([[1.0]], [[1.0]], [[1.0, 2.0]])) == HeadSizes(1, 1, 2)
+    for wrong in ({"input_dim": 0}, {"qk_dim": 0}, {"v_dim": -1}, {"pos_dim": -1}, {"max_seq_len": 0}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            HeadSizes(**{"input_dim": 2, "qk_dim": 2, "v_dim": 2, **wrong})
+
+
+def test_the_total_is_the_sum_of_the_parts() -> None:
+    parts = Operations(1, 2, 4, 8, 16, 32, 64, 128, 256)
+    assert parts.total == sum(dataclasses.astuple(parts)) == 511
+    assert (parts.attention, parts.after_attention) == (12, 112)

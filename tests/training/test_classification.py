@@ -1,0 +1,225 @@
+"""Classification: the loss, the dropping of words, predictions in order, and what is measured of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from glassformer.data.batches import TextBatches
+from glassformer.errors import InputError
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.training import Task, TrainingConfig, train
+from glassformer.training.classification import ClassificationTask, calibration_error, predict, scores
+
+ROWS = [[2, 5], [2, 6, 3, 4], [2, 7, 5], [2], [2, 6, 6, 6, 6]]
+LABELS = [0, 1, 0, 1, 1]
+
+
+def texts(rows: list[list[int]] = ROWS, labels: list[int] = LABELS) -> TextBatches:
+    return TextBatches(rows, labels, pad_id=0)
+
+
+def task(**options: object) -> ClassificationTask:
+    return ClassificationTask(texts(), texts(), **options)
+
+
+def encoder(**options: object) -> Encoder:
+    sizes = {"vocab_size": 8, "num_layers": 1, "hidden_dim": 8, "ff_dim": 16, "num_heads": 2, "num_classes": 2}
+    return Encoder(EncoderConfig(**{**sizes, "dropout": 0.0, **options}))
+
+
+class Recorder(nn.Module):
+    """Gives logits (0, mean of the real tokens), and keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, tokens: Tensor, real: Tensor) -> Tensor:
+        self.tokens, self.real = tokens, real
+        mean = (tokens * real).sum(1) / real.sum(1)
+        return torch.stack((torch.zeros_like(mean), mean), dim=1)
+
+
+def test_it_is_a_task_and_hands_its_batches_on() -> None:
+    assert isinstance(task(), Task)
+    batch = task().batch(3, 2)
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+        name: tensor.tolist() for name, tensor in texts()(3, 2).items()
+    }
+    assert task().count(batch) == len(batch["labels"])
+    assert (task().metric, task().higher_is_better, task().unit) == ("accuracy", True, "texts")
+    assert not task(metric="loss").higher_is_better
+    assert task(metric="macro_f1").higher_is_better
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_is_the_sum_written_out(smoothing: float) -> None:
+    batch = texts().gather(range(5))
+    losses = []
+    for row, label in zip(ROWS, LABELS, strict=True):
+        mean = sum(row) / len(row)
+        log_p = [-math.log(1 + math.exp(mean)), mean - math.log(1 + math.exp(mean))]
+        losses.append(-(1 - smoothing) * log_p[label] - smoothing / 2 * sum(log_p))
+    loss = task(label_smoothing=smoothing).loss(Recorder(), batch)
+    assert loss.item() == pytest.approx(sum(losses) / 5, rel=1e-5)
+
+
+def test_dropped_words_become_unknown_or_invisible_and_the_first_token_stays() -> None:
+    rows = [[2] + [5] * 400] * 5
+    batch = texts(rows).gather(range(4)) | {}
+    batch["real"][0, 300:] = False
+    for dropped_id in (1, None):
+        model = Recorder()
+        task(word_dropout=0.3, dropped_id=dropped_id).loss(model, batch)
+        gone = (model.tokens == 1) if dropped_id == 1 else (batch["real"] & ~model.real)
+        rate = gone[:, 1:].float().sum() / (batch["real"].sum() - 4)
+        assert 0.25 < rate < 0.35  # 1,500 draws: four standard deviations are 0.047
+        assert not gone[:, 0].any()
+        assert not gone[0, 300:].any()
+        assert torch.equal(model.real, batch["real"]) == (dropped_id == 1)
+        assert torch.equal(model.tokens, batch["tokens"]) == (dropped_id is None)
+
+
+def test_words_are_dropped_in_training_only_and_by_torchs_generator() -> None:
+    batch = texts().gather(range(5))
+    drops = task(word_dropout=0.5, dropped_id=1)
+    model = Recorder().eval()
+    drops.loss(model, batch)
+    assert torch.equal(model.tokens, batch["tokens"])
+    model.train()
+    seen = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drops.loss(model, batch)
+        seen.append(model.tokens.tolist())
+    assert seen[0] == seen[1] != seen[2]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 64])
+def test_predictions_are_those_of_each_text_alone_in_the_order_given(batch_size: int) -> None:
+    model = encoder(dropout=0.5).train()
+    together = predict(model, ROWS, 0, batch_size)
+    assert model.training
+    model.eval()
+    for row, probabilities in zip(ROWS, together, strict=True):
+        alone = model(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.bool)).softmax(-1)[0]
+        torch.testing.assert_close(probabilities, alone, atol=1e-6, rtol=0)
+
+
+def test_evaluation_measures_the_held_out_texts() -> None:
+    model = encoder().eval()
+    held_out = texts(ROWS[:3], [1, 1, 0])
+    measured = ClassificationTask(texts(), held_out, evaluation_batch=2).evaluate(model)
+    assert measured == scores(predict(model, ROWS[:3], 0), torch.tensor([1, 1, 0]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 40), classes=st.integers(2, 4))
+def test_scores_are_scikit_learns(seed: int, count: int, classes: int) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet(np.ones(classes), count)
+    labels = rng.integers(classes, size=count)
+    measured = scores(torch.from_numpy(probabilities), torch.from_numpy(labels))
+    predicted = probabilities.argmax(1)
+    assert measured["accuracy"] == pytest.approx(metrics.accuracy_score(labels, predicted))
+    every = list(range(classes))
+    f1 = metrics.f1_score(labels, predicted, labels=every, average="macro", zero_division=0)
+    assert measured["macro_f1"] == pytest.approx(f1)
+    assert measured["loss"] == pytest.approx(metrics.log_loss(labels, probabilities, labels=every))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 60), bins=st.integers(1, 20))
+def test_the_calibration_error_is_the_sum_over_bins_in_a_loop(seed: int, count: int, bins: int) -> None:
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet(np.ones(3), count)
+    labels = rng.integers(3, size=count)
+    total = 0.0
+    for index in range(bins):
+        inside = [row for row in range(count) if index / bins < max(probabilities[row]) <= (index + 1) / bins]
+        if inside:
+            right = np.mean([probabilities[row].argmax() == labels[row] for row in inside])
+            confidence = np.mean([max(probabilities[row]) for row in inside])
+            total += len(inside) / count * abs(right - confidence)
+    error = calibration_error(torch.from_numpy(probabilities), torch.from_numpy(labels), bins)
+    assert error == pytest.approx(total, abs=1e-12)
+
+
+def test_known_values_of_the_scores() -> None:
+    sure = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    measured = scores(sure, torch.tensor([0, 0, 1, 1]))
+    assert measured["accuracy"] == 0.75
+    assert measured["calibration_error"] == 0.25
+    assert measured["macro_f1"] == pytest.approx((4 / 5 + 2 / 3) / 2)
+    # One of four is thought impossible: as improbable as float32 can say.
+    assert measured["loss"] == pytest.approx(-math.log(torch.finfo(torch.float32).tiny) / 4, rel=1e-6)
+
+
+def test_an_encoder_learns_to_find_a_word() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        [2, *torch.randint(3, 8, (length,), generator=generator).tolist()] for length in range(2, 9) for _ in "12345"
+    ]
+    labels = [int(7 in row) for row in rows]
+    both = texts(rows, labels)
+    finds = ClassificationTask(both, both, word_dropout=0.05, dropped_id=1, label_smoothing=0.05)
+    config = TrainingConfig(steps=150, batch_size=16, learning_rate=0.01, eval_every=50)
+    result = train(encoder(hidden_dim=16), finds, config, progress=False)
+    assert result.best is not None
+    assert result.best.value >= 0.97
+    assert max(labels.count(0), labels.count(1)) / len(labels) < 0.7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_classes": 1}, "num_classes = 1"),
+        ({"metric": "acuracy"}, "metric = 'acuracy'"),
+        ({"label_smoothing": 1.0}, "label_smoothing = 1.0"),
+        ({"word_dropout": -0.1}, "word_dropout = -0.1"),
+        ({"dropped_id": -1}, "dropped_id = -1"),
+        ({"evaluation_batch": 0}, "evaluation_batch = 0"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_arguments_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        task(**options)
+
+
+def test_labels_that_are_no_classes_are_refused() -> None:
+    with pytest.raises(InputError, match="the label 2 in held_out with num_classes = 2"):
+        ClassificationTask(texts(), texts(ROWS, [0, 1, 2, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("count", "labels", "message"),
+    [
+        (3, [0, 1], "3 predictions for 2 labels"),
+        (0, [], "0 predictions for 0 labels"),
+        (2, [0, 2], "labels from 0 to 2 with 2 classes"),
+        (2, [-1, 0], "labels from -1 to 0"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_predictions_that_do_not_fit_the_labels_are_refused(count: int, labels: list[int], message: str) -> None:
+    probabilities, classes = torch.full((count, 2), 0.5), torch.tensor(labels, dtype=torch.int64)
+    for measure in (scores, calibration_error):
+        with pytest.raises(InputError, match=message):
+            measure(probabilities, classes)
+
+
+def test_nothing_to_predict_is_refused() -> None:
+    with pytest.raises(InputError, match="no texts"):
+        predict(encoder(), [], 0)
+    with pytest.raises(InputError, match="bins = 0"):
+        calibration_error(torch.full((1, 2), 0.5), torch.tensor([0]), bins=0)
