@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from glassformer.errors import require, require_positive
 from glassformer.handcraft.circuits import centred_scores, qk_between_places, values_at_places
 from glassformer.handcraft.sequences import Block, SequenceSpace
+from glassformer.layers.attention_weights import weights_of_scores
 from glassformer.models.single_head import HeadWeights
 
 _SCORES_AT_ONCE = 1 << 20
@@ -55,7 +57,7 @@ def attention_weights(
     Raises:
         InputError: The weights do not fit the space.
     """
-    return _softmax(qk_between_places(weights, space), space, block)
+    return _weights(qk_between_places(weights, space), space, block)
 
 
 def jensen_shannon(
@@ -115,7 +117,7 @@ def head_distance(
     for block in _blocks(space, limit, seed):
         place, letters = space.place_of(block), block.real.copy()
         letters[:, : int(space.has_cls)] = False
-        weights = [_softmax(table, space, block) for table in scores]
+        weights = [_weights(table, space, block) for table in scores]
         divergence = np.where(letters, jensen_shannon(*weights), -1.0)
         outputs = [weight @ value[place] for weight, value in zip(weights, values, strict=True)]
         difference = np.abs(outputs[0] - outputs[1])[letters]
@@ -150,13 +152,13 @@ def _blocks(space: SequenceSpace, limit: int, seed: int) -> Iterator[Block]:
         yield space.block(sampled[start : start + size])
 
 
-def _softmax(
+def _weights(
     scores: Float[np.ndarray, "place place"], space: SequenceSpace, block: Block
 ) -> Float[np.ndarray, "sequence query key"]:
     place = space.place_of(block)
-    rows = np.where(block.real[:, None, :], scores[place[:, :, None], place[:, None, :]], -np.inf)
-    exponential = np.exp(rows - rows.max(axis=2, keepdims=True))
-    return exponential / exponential.sum(axis=2, keepdims=True) * block.real[:, :, None]
+    rows = scores[place[:, :, None], place[:, None, :]]
+    weights = weights_of_scores(torch.from_numpy(rows), torch.from_numpy(block.real[:, None, :])).numpy()
+    return weights * block.real[:, :, None]
 
 
 def _cosine(first: Float[np.ndarray, "..."], second: Float[np.ndarray, "..."]) -> float:

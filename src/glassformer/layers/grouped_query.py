@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache, SlotCache
+from glassformer.layers.linear import Linear
 from glassformer.layers.pattern import Pattern
 from glassformer.layers.positions import Layout, Rotation, require_layout, rotate
 
@@ -70,10 +71,10 @@ class GroupedQueryAttention(nn.Module):
         self.pattern = Pattern(causal, window)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.dropout, self.layout = dropout, layout
-        self.query = nn.Linear(hidden_dim, num_heads * head_dim, bias=bias)
-        self.key = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.value = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.output = nn.Linear(num_heads * head_dim, hidden_dim, bias=bias)
+        self.query = Linear(hidden_dim, num_heads * head_dim, bias=bias)
+        self.key = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.value = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.output = Linear(num_heads * head_dim, hidden_dim, bias=bias)
         self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
 

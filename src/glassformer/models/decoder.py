@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.layers.block import Block
 from glassformer.layers.cache import Cache, LayerCache, SlotCache
 from glassformer.layers.experts import MixtureOfExperts
@@ -17,6 +17,7 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import RotaryEmbedding, Rotation
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.tokens import look_up, require_real, require_tokens
 
 
 class Decoder(nn.Module):
@@ -98,11 +99,12 @@ class Decoder(nn.Module):
     ) -> Float[Tensor, "batch position hidden_dim"]:
         """What the output projection reads: the residual stream behind the last norm. Arguments as for the model."""
         start = 0 if cache is None else cache.length
-        self._check(tokens, start, key_padding)
+        require_tokens(tokens, self.config.max_seq_len, start)
+        require_real("key_padding", key_padding, tokens)
         batch, length = tokens.shape
         if cache is not None:
             cache.require_room(batch, length)
-        x = self._embed(tokens)
+        x = look_up(self.embedding, "tokens", tokens)
         if cache is not None:
             key_padding = cache.extend_padding(key_padding, batch, length)
         caches = None if cache is None else cache.layers
@@ -193,51 +195,6 @@ class Decoder(nn.Module):
             "Set balance_experts in the configuration and call model.train().",
         )
         return torch.stack(losses).mean()
-
-    def _embed(self, tokens: Tensor) -> Tensor:
-        if tokens.device.type != "cpu":
-            low, high = tokens.aminmax()
-            require(
-                bool((low >= 0) & (high < self.config.vocab_size)),
-                f"tokens from {int(low)} to {int(high)}",
-                f"tokens in [0, {self.config.vocab_size})",
-                "Use the tokenizer that belongs to the model.",
-            )
-        try:
-            return self.embedding(tokens)
-        except IndexError as error:
-            raise InputError(
-                f"tokens from {int(tokens.min())} to {int(tokens.max())}",
-                f"tokens in [0, {self.config.vocab_size})",
-                "Use the tokenizer that belongs to the model.",
-            ) from error
-
-    def _check(self, tokens: Tensor, start: int, key_padding: Tensor | None) -> None:
-        require(
-            tokens.dim() == 2 and tokens.shape[0] >= 1 and tokens.shape[1] >= 1,
-            f"tokens of shape {list(tokens.shape)}",
-            "[batch, position] with at least one of each",
-            "Add a batch axis with tokens[None], and start an empty text with a token.",
-        )
-        require(
-            tokens.dtype in (torch.int64, torch.int32),
-            f"tokens of dtype {tokens.dtype}",
-            "int64 or int32",
-            "Convert them with tokens.long().",
-        )
-        require(
-            start + tokens.shape[1] <= self.config.max_seq_len,
-            f"{start + tokens.shape[1]} positions",
-            f"at most max_seq_len = {self.config.max_seq_len}",
-            "Shorten the text, or make the model with a larger max_seq_len.",
-        )
-        if key_padding is not None:
-            require(
-                key_padding.shape == tokens.shape and key_padding.dtype == torch.bool,
-                f"key_padding of shape {list(key_padding.shape)} and dtype {key_padding.dtype}",
-                f"torch.bool and the shape of the tokens, {list(tokens.shape)}",
-                "Give True for each real token and False for each padding token, as tokens != pad_id does.",
-            )
 
 
 def _block(config: DecoderConfig, layer: int) -> Block:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import require, require_positive
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Layout, Yarn, require_layout
+from glassformer.models.config_json import config_from_json, config_to_json
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class DecoderConfig:
 
     def to_json(self) -> str:
         """The configuration as a JSON object."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+        return config_to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> DecoderConfig:
@@ -125,15 +124,4 @@ class DecoderConfig:
         Raises:
             InputError: Text that is no JSON object, or names a field that does not exist or misses one that must.
         """
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            if fields.get("clamp") is not None:
-                fields["clamp"] = Clamp(**fields["clamp"])
-            if fields.get("yarn") is not None:
-                fields["yarn"] = Yarn(**fields["yarn"])
-            return cls(**fields)
-        except (json.JSONDecodeError, TypeError, AttributeError) as error:
-            known = ", ".join(field.name for field in dataclasses.fields(cls))
-            raise InputError(
-                f"a configuration with a fault: {error}", f"JSON with the fields {known}", "Mend it."
-            ) from error
+        return config_from_json(cls, text, clamp=Clamp, yarn=Yarn)

@@ -15,6 +15,7 @@ from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.tokens import look_up, require_numbers, require_real, require_tokens
 
 
 class Encoder(nn.Module):
@@ -158,7 +159,7 @@ class Encoder(nn.Module):
 
     def _embed(self, tokens: Tensor, types: Tensor | None) -> Tensor:
         config = self.config
-        x = _look_up(self.embedding, "tokens", tokens)
+        x = look_up(self.embedding, "tokens", tokens)
         if config.scale_embeddings:
             x = x * config.hidden_dim**0.5
         added: Tensor | None = None
@@ -167,7 +168,7 @@ class Encoder(nn.Module):
         elif self.positions is not None:
             x = self.positions(x)
         if self.token_types is not None:
-            segment = self.token_types.weight[0] if types is None else _look_up(self.token_types, "types", types)
+            segment = self.token_types.weight[0] if types is None else look_up(self.token_types, "types", types)
             added = segment if added is None else added + segment
         if added is not None:
             x = x + added
@@ -176,31 +177,8 @@ class Encoder(nn.Module):
         return F.dropout(x, config.dropout, self.training)
 
     def _check(self, tokens: Tensor, real: Tensor | None, types: Tensor | None) -> None:
-        require(
-            tokens.dim() == 2 and tokens.shape[0] >= 1 and tokens.shape[1] >= 1,
-            f"tokens of shape {list(tokens.shape)}",
-            "[batch, position] with at least one of each",
-            "Add a batch axis with tokens[None], and start an empty text with a token.",
-        )
-        require(
-            tokens.dtype in (torch.int64, torch.int32),
-            f"tokens of dtype {tokens.dtype}",
-            "int64 or int32",
-            "Convert them with tokens.long().",
-        )
-        require(
-            tokens.shape[1] <= self.config.max_seq_len,
-            f"{tokens.shape[1]} positions",
-            f"at most max_seq_len = {self.config.max_seq_len}",
-            "Shorten the text, or make the model with a larger max_seq_len.",
-        )
-        if real is not None:
-            require(
-                real.shape == tokens.shape and real.dtype == torch.bool,
-                f"real of shape {list(real.shape)} and dtype {real.dtype}",
-                f"torch.bool and the shape of the tokens, {list(tokens.shape)}",
-                "Give True for each real token and False for each padding token, as tokens != pad_id does.",
-            )
+        require_tokens(tokens, self.config.max_seq_len)
+        require_real("real", real, tokens)
         if types is not None:
             require(
                 self.token_types is not None,
@@ -208,12 +186,7 @@ class Encoder(nn.Module):
                 "none",
                 "Leave types out, or make the model with token_types.",
             )
-            require(
-                types.shape == tokens.shape and types.dtype in (torch.int64, torch.int32),
-                f"types of shape {list(types.shape)} and dtype {types.dtype}",
-                f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}",
-                "Give each token the number of its segment.",
-            )
+            require_numbers("types", types, tokens, "Give each token the number of its segment.")
 
 
 def embed(
@@ -273,23 +246,6 @@ def _padded(token_lists: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, 
     longest = int(lengths.max())
     tokens = torch.tensor([[*tokens, *[pad_id] * (longest - len(tokens))] for tokens in token_lists])
     return tokens, torch.arange(longest) < lengths[:, None]
-
-
-def _look_up(table: nn.Embedding, name: str, numbers: Tensor) -> Tensor:
-    """Rows of ``table``; numbers that have none are named in the error."""
-    if numbers.device.type == "cpu":
-        try:
-            return table(numbers)
-        except IndexError:
-            pass
-    low, high = (int(number) for number in numbers.aminmax())
-    require(
-        low >= 0 and high < table.num_embeddings,
-        f"{name} from {low} to {high}",
-        f"{name} in [0, {table.num_embeddings})",
-        "Use the tokenizer that belongs to the model.",
-    )
-    return table(numbers)
 
 
 def _block(config: EncoderConfig) -> EncoderBlock:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import require, require_positive
 from glassformer.layers.feedforward import Activation, require_activation
+from glassformer.models.config_json import config_from_json, config_to_json
 
 Positions = Literal["sinusoidal", "learned", "none"]
 Pooling = Literal["mean", "cls", "max"]
@@ -117,7 +116,7 @@ class EncoderConfig:
 
     def to_json(self) -> str:
         """The configuration as a JSON object."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+        return config_to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> EncoderConfig:
@@ -126,11 +125,4 @@ class EncoderConfig:
         Raises:
             InputError: Text that is no JSON object, or names a field that does not exist or misses one that must.
         """
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            return cls(**fields)
-        except (json.JSONDecodeError, TypeError) as error:
-            known = ", ".join(field.name for field in dataclasses.fields(cls))
-            raise InputError(
-                f"a configuration with a fault: {error}", f"JSON with the fields {known}", "Mend it."
-            ) from error
+        return config_from_json(cls, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.errors import require
@@ -57,6 +57,17 @@ def attention_weights(
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = (q.to(wide) @ k.to(wide).mT) * (q.shape[3] ** -0.5 if scale is None else scale)
-    allowed = pattern.mask(queries, keys, q.device)
+    return weights_of_scores(scores, pattern.mask(queries, keys, q.device))
+
+
+def weights_of_scores(
+    scores: Float[Tensor, "*batch query key"], allowed: Bool[Tensor, "*shape key"]
+) -> Float[Tensor, "*batch query key"]:
+    """The softmax of each row over its allowed keys; zeros for the other keys, and in a row that may see none.
+
+    Args:
+        scores: What the softmax is of, scaled already.
+        allowed: True where a query may see a key; shaped to be broadcast to the scores.
+    """
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
     return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)

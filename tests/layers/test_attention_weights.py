@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from glassformer.errors import InputError
-from glassformer.labs.sentiment.weights import attention_weights
 from glassformer.layers.attention import attend
+from glassformer.layers.attention_weights import attention_weights, weights_of_scores
 from glassformer.layers.pattern import CAUSAL, Pattern
 
 
@@ -88,3 +88,11 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         attention_weights(q, torch.randn(1, 3, 3, 8))
     with pytest.raises(InputError, match="key_padding of shape"):
         attention_weights(q, q, Pattern(key_padding=torch.ones(1, 5, dtype=torch.bool)))
+
+
+def test_the_softmax_of_scores_is_over_what_is_allowed() -> None:
+    scores = torch.tensor([[0.0, 1.0, 5.0], [2.0, 2.0, 2.0]], dtype=torch.float64)
+    allowed = torch.tensor([[True, True, False], [False, False, False]])
+    share = 1 / (1 + math.e)
+    expected = torch.tensor([[share, 1 - share, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(weights_of_scores(scores, allowed), expected, atol=1e-15, rtol=0)
