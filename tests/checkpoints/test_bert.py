@@ -20,7 +20,6 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from glassformer.checkpoints import bert
 from glassformer.checkpoints.bert import (
-    encoder_from_pretrained,
     find_directory,
     load_encoder,
     load_pooler,
@@ -160,7 +159,7 @@ def test_minilm_is_hugging_faces(minilm: Path) -> None:
         "Unwatchable. " * 60,
     ]
     tokenizer, peer = AutoTokenizer.from_pretrained(minilm), BertModel.from_pretrained(minilm, dtype=torch.float32)
-    encoder = encoder_from_pretrained(minilm).eval()
+    encoder = load_encoder(minilm).eval()
     given = tokenizer(texts, padding=True, return_tensors="pt")
     real = given["attention_mask"].bool()
     expected = peer.eval()(**given).last_hidden_state

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from glassformer.checkpoints.bert import save_encoder
 from glassformer.errors import InputError
 from glassformer.layers.encoder_block import EncoderBlock
 from glassformer.models import Encoder, EncoderConfig, embed
@@ -353,3 +355,14 @@ def test_int32_tokens_and_narrow_numbers() -> None:
     low = model.bfloat16()(tokens)
     assert low.dtype == torch.bfloat16
     assert (low.float() - exact).abs().max() < 0.1
+
+
+def test_from_pretrained_is_the_loader_of_checkpoints(tmp_path: Path) -> None:
+    encoder = make()
+    save_encoder(encoder, tmp_path / "saved")
+    again = Encoder.from_pretrained(tmp_path / "saved", dropout=0.0).eval()
+    tokens = torch.tensor([[2, 5, 7]])
+    assert torch.equal(again(tokens), encoder(tokens))
+    assert again.config.dropout == 0.0
+    with pytest.raises(InputError, match="nowhere"):
+        Encoder.from_pretrained(tmp_path / "nowhere")

@@ -143,10 +143,6 @@ def load_encoder(
     return encoder
 
 
-encoder_from_pretrained = load_encoder
-"""The same as :func:`load_encoder`, by the name that other libraries give it."""
-
-
 def load_pooler(source: str | Path, *, dtype: torch.dtype = torch.float32) -> nn.Sequential:
     """What BERT puts on the first position: ``pooler_output = tanh(dense(hidden[:, 0]))``, as a module.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +58,23 @@ class Encoder(nn.Module):
         self.final_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.classifier = None if config.num_classes is None else nn.Linear(width, config.num_classes)
         self.reset_parameters()
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, **options: Any) -> Encoder:
+        """The encoder of a directory or of a model on the Hugging Face hub, such as
+        ``"sentence-transformers/all-MiniLM-L6-v2"``.
+
+        Args:
+            source: Where it is.
+            options: Those of :func:`glassformer.checkpoints.bert.load_encoder`, which does the work.
+
+        Raises:
+            InputError: As there.
+        """
+        # The formats of files know the models; the models know of them here alone.
+        from glassformer.checkpoints.bert import load_encoder
+
+        return load_encoder(source, **options)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
