@@ -87,7 +87,7 @@ def test_validation_chooses_the_strength(monkeypatch: pytest.MonkeyPatch) -> Non
             return np.eye(2)[[label ^ wrong for label in labels or [0] * len(texts)]]
 
     monkeypatch.setattr(baselines, "TfidfClassifier", Fake)
-    row = run_baseline(FULL_TFIDF, DATA)
+    _, row = run_baseline(FULL_TFIDF, DATA)
     assert (row.choice, row.validation_accuracy, row.num_parameters) == ("C = 3", 1.0, 3)
 
 
@@ -96,7 +96,7 @@ def test_a_class_without_examples_has_probability_zero() -> None:
     found = TfidfClassifier(TRAIN, TfidfRecipe("counts")).probabilities(["good"], 3)
     assert found.shape == (1, 3)
     assert found[0, 2] == 0
-    assert run_baseline(COURSE_TFIDF, data).num_tested == 3
+    assert run_baseline(COURSE_TFIDF, data)[1].num_tested == 3
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_impossible_recipes_are_refused(fields: dict[str, object], message: str)
 @pytest.mark.slow
 def test_sst2_gives_the_known_accuracies(shared_data: Path) -> None:
     whole = sst2(shared_data)
-    few, every = (run_baseline(recipe, whole) for recipe in (COURSE_TFIDF, FULL_TFIDF))
+    few, every = (run_baseline(recipe, whole)[1] for recipe in (COURSE_TFIDF, FULL_TFIDF))
     assert few.test_accuracy == pytest.approx(0.718, abs=0.002)
     assert every.test_accuracy == pytest.approx(0.811, abs=0.002)
     assert few.num_parameters == 501
     files = [shared_data / f"sst2_{part}.tsv" for part in ("train", "dev", "test")]
-    without_repeats = run_baseline(FULL_TFIDF, from_files(*files))
+    _, without_repeats = run_baseline(FULL_TFIDF, from_files(*files))
     assert without_repeats.test_accuracy == pytest.approx(every.test_accuracy, abs=0.005)

@@ -39,7 +39,7 @@ TINY = dataclasses.replace(
 
 def test_it_learns_measures_and_keeps_a_classifier(tmp_path: Path) -> None:
     recipe = dataclasses.replace(TINY, training=dataclasses.replace(TINY.training, epochs=15))
-    classifier, row = train_recipe(recipe, DATA, tmp_path / "one", seed=1)
+    classifier, row, _ = train_recipe(recipe, DATA, tmp_path / "one", seed=1)
     assert (row.name, row.seed, row.num_tested) == (recipe.name, 1, 3)
     assert row.num_parameters == sum(weight.numel() for weight in classifier.encoder.parameters())
     assert row.validation_accuracy == 1.0
@@ -57,7 +57,7 @@ def test_it_learns_measures_and_keeps_a_classifier(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["words", "wordpiece", "bpe"])
 def test_every_tokenizer_trains_and_comes_back(kind: str, tmp_path: Path) -> None:
     recipe = dataclasses.replace(TINY, tokenizer=kind, vocab_size=400, training=TrainingRecipe(1, 8, 0.01, 0.0))
-    classifier, _ = train_recipe(recipe, DATA, tmp_path / kind, seed=0)
+    classifier, _, _ = train_recipe(recipe, DATA, tmp_path / kind, seed=0)
     texts = ["Bad!", "unheard of", ""]
     assert torch.equal(load_classifier(tmp_path / kind).probabilities(texts), classifier.probabilities(texts))
 
@@ -80,7 +80,7 @@ def test_texts_are_cut_to_what_the_encoder_reads() -> None:
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, row = train_recipe(TINY, DATA, tmp_path / "whole", seed=1)
+    whole, row, epochs = train_recipe(TINY, DATA, tmp_path / "whole", seed=1)
 
     class Stops(ClassificationTask):
         def batch(self, step: int, size: int) -> Batch:
@@ -92,21 +92,25 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path, mon
         patch.setattr(training_runs, "ClassificationTask", Stops)
         with pytest.raises(RuntimeError, match="power cut"):
             train_recipe(TINY, DATA, tmp_path / "cut", seed=1)
-    mended, again = train_recipe(TINY, DATA, tmp_path / "cut", seed=1)
+    mended, again, mended_epochs = train_recipe(TINY, DATA, tmp_path / "cut", seed=1)
     weights = whole.encoder.state_dict()
     assert all(torch.equal(weight, weights[name]) for name, weight in mended.encoder.state_dict().items())
     assert again.test_loss == row.test_loss
+    assert mended_epochs == epochs
 
 
 def test_a_finished_training_is_read_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, row = train_recipe(TINY, DATA, tmp_path, seed=1)
+    first, row, epochs = train_recipe(TINY, DATA, tmp_path, seed=1)
 
     def never(self: ClassificationTask, step: int, size: int) -> None:
         raise AssertionError("a step was repeated")
 
     monkeypatch.setattr(ClassificationTask, "batch", never)
-    again, same = train_recipe(TINY, DATA, tmp_path, seed=1)
+    again, same, same_epochs = train_recipe(TINY, DATA, tmp_path, seed=1)
     assert same == row
+    assert same_epochs == epochs
+    assert len(epochs) == TINY.training.epochs
+    assert epochs[-1].validation_accuracy == row.validation_accuracy
     assert not again.encoder.training
     assert torch.equal(first.encoder.embedding.weight, again.encoder.embedding.weight)
 
@@ -155,6 +159,6 @@ def test_minilm_is_trained_on_from_its_own_weights(tmp_path: Path) -> None:
     stored = load_encoder(minilm())
     assert torch.equal(before.encoder.embedding.weight, stored.embedding.weight)
     assert before.rows(["good film"]) == [[101, 2204, 2143, 102]]
-    after, row = train_recipe(recipe, DATA, tmp_path, seed=0)
+    after, row, _ = train_recipe(recipe, DATA, tmp_path, seed=0)
     assert row.validation_accuracy >= 0.8
     assert load_classifier(tmp_path).rows(["good film"]) == after.rows(["good film"])

@@ -7,11 +7,12 @@ classifier to use) and ``measured.json``.
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -27,7 +28,7 @@ from glassformer.errors import InputError, require
 from glassformer.labs.sentiment.measured import Measured
 from glassformer.labs.sentiment.recipes import PretrainedRecipe, ScratchRecipe, minilm
 from glassformer.models.encoder import Encoder
-from glassformer.training import train
+from glassformer.training import TrainingResult, train
 from glassformer.training.classification import ClassificationTask, predict, scores
 
 MAX_LEN = 128
@@ -117,15 +118,34 @@ def build_classifier(
         return Classifier(encoder, tokenizer, classes)
 
 
-def train_recipe(
-    recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, directory: Path, seed: int
-) -> tuple[Classifier, Measured]:
+@dataclass(frozen=True)
+class Epoch:
+    """Where a training stood after one pass.
+
+    Attributes:
+        train_loss: The mean over the epoch's logged updates, with all that training adds (hidden words, dropout,
+            smoothed labels); in nats.
+        validation_loss: Of the same weights after the epoch, without any of that; in nats.
+        validation_accuracy: In [0, 1].
+    """
+
+    train_loss: float
+    validation_loss: float
+    validation_accuracy: float
+
+
+class Trained(NamedTuple):
+    """What :func:`train_recipe` came to: the classifier, ready to predict, its row of the table, and its epochs."""
+
+    classifier: Classifier
+    measured: Measured
+    epochs: list[Epoch]
+
+
+def train_recipe(recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, directory: Path, seed: int) -> Trained:
     """Train in ``directory``, going on with what is there, and measure; what is finished is read and not done again.
 
     The weights are those of the last step: no epoch is chosen. Test examples are predicted once, after training.
-
-    Returns:
-        The classifier, ready to predict, and its row of the table.
 
     Raises:
         InputError: ``directory`` holds the run of another recipe, seed or data set.
@@ -151,12 +171,27 @@ def train_recipe(
     if result.ending == "interrupted":
         raise KeyboardInterrupt
     classifier.encoder.eval()
+    epochs = _epochs(result, config.eval_every)
     if (directory / _MEASURED).is_file():
-        return classifier, Measured.from_json(_read(directory / _MEASURED))
+        return Trained(classifier, Measured.from_json(_read(directory / _MEASURED)), epochs)
     save_classifier(classifier, directory / _ENCODER)
     measured = _measure(recipe.name, seed, classifier, data, result.seconds, result.evaluations[-1][1]["accuracy"])
     write_text(directory / _MEASURED, measured.to_json())
-    return classifier, measured
+    return Trained(classifier, measured, epochs)
+
+
+def _epochs(result: TrainingResult, steps: int | None) -> list[Epoch]:
+    """One for each evaluation but that before the first update, which are ``steps`` apart."""
+    assert steps is not None  # TrainingRecipe.config sets it
+    return [
+        Epoch(
+            statistics.fmean(loss for step, loss in result.losses if end - steps < step <= end),
+            evaluation["loss"],
+            evaluation["accuracy"],
+        )
+        for end, evaluation in result.evaluations
+        if end > 0
+    ]
 
 
 def _measure(
