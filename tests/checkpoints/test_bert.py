@@ -299,6 +299,7 @@ def test_a_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"layer_norm_eps": "1e-12"}, "fault"),
         ({"hidden_dropout_prob": 2.0}, r"dropout = 2\.0"),
         ({"num_hidden_layers": 3}, r"missing encoder\.layer\.2\.attention\.self\.query\.weight"),
+        ({"num_hidden_layers": 10**7}, r"config.json with 10000000 layers beside 39 tensors"),
         ({"num_hidden_layers": 1}, r"unknown encoder\.layer\.1\.attention"),
         ({"vocab_size": 51}, r"embeddings\.word_embeddings\.weight of shape \[50, 24\] instead of \[51, 24\]"),
         ({"max_position_embeddings": 16}, r"position_embeddings\.weight of shape \[32, 24\] instead of \[16, 24\]"),
@@ -341,6 +342,18 @@ def test_a_missing_pooler_is_named(tmp_path: Path) -> None:
         load_pooler(tmp_path)
 
 
+def test_a_decoders_directory_is_refused(tmp_path: Path) -> None:
+    decoder = transformers.GPT2Model(
+        transformers.GPT2Config(vocab_size=50, n_positions=32, n_embd=24, n_layer=1, n_head=4)
+    )
+    decoder.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"model_type = 'gpt2' in config\.json; expected 'bert'"):
+        load_encoder(tmp_path)
+    edit_config(tmp_path, model_type="bert", **SIZES)  # whoever says so all the same
+    with pytest.raises(InputError, match=r"missing embeddings\.word_embeddings\.weight.*unknown h\.0\.attn"):
+        load_encoder(tmp_path)
+
+
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.999])
 def test_truncated_weights_are_refused(tiny: Path, part: float) -> None:
     path = tiny / "model.safetensors"
@@ -348,6 +361,16 @@ def test_truncated_weights_are_refused(tiny: Path, part: float) -> None:
     path.write_bytes(content[: int(len(content) * part)])
     with pytest.raises(InputError, match=r"model\.safetensors, which cannot be read .*complete safetensors file"):
         load_encoder(tiny)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.999])
+def test_truncated_weights_of_ours_are_refused(tmp_path: Path, part: float) -> None:
+    save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), tmp_path / "saved")
+    path = tmp_path / "saved" / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    with pytest.raises(InputError, match=r"model\.safetensors, which cannot be read .*complete safetensors file"):
+        load_encoder(tmp_path / "saved")
 
 
 def test_files_that_are_missing_are_named(tiny: Path) -> None:
@@ -364,6 +387,10 @@ def test_a_damaged_configuration_of_ours_is_refused(tmp_path: Path) -> None:
     edit_config(tmp_path / "saved", width=3)
     with pytest.raises(InputError, match="width"):
         load_encoder(tmp_path / "saved")
+    save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), tmp_path / "many")
+    edit_config(tmp_path / "many", num_layers=10**7)
+    with pytest.raises(InputError, match="with 10000000 layers beside"):
+        load_encoder(tmp_path / "many")
 
 
 # The hub
