@@ -100,7 +100,7 @@ def test_no_run_leaves_the_directory(tmp_path: Path, name: str) -> None:
     figure = drawing()
     with pytest.raises(InputError, match="run_name"):
         style.save_stamped(figure, tmp_path / "plots", "head", run_name=name)
-    with pytest.raises(InputError, match="got name = .*plain name"):
+    with pytest.raises(InputError, match=r"got name = .*plain name"):
         style.save_stamped(figure, tmp_path / "plots", name)
     with pytest.raises(InputError, match="'gif'"):
         style.save_stamped(figure, tmp_path, "head", format="gif")
