@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -10,7 +9,6 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -21,7 +19,6 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 from glassformer.checkpoints import bert
 from glassformer.checkpoints.bert import (
     encoder_from_pretrained,
-    find_directory,
     load_encoder,
     load_pooler,
     read_bert_config,
@@ -391,35 +388,3 @@ def test_a_damaged_configuration_of_ours_is_refused(tmp_path: Path) -> None:
     edit_config(tmp_path / "many", num_layers=10**7)
     with pytest.raises(InputError, match="with 10000000 layers beside"):
         load_encoder(tmp_path / "many")
-
-
-# The hub
-
-
-@pytest.mark.parametrize("source", ["/nowhere/at/all", "./nowhere", "a/b/c", "name with spaces", "-rf"])
-def test_what_is_no_directory_and_no_name_is_refused(source: str) -> None:
-    with pytest.raises(InputError, match=r"which is no directory; expected a directory with config\.json"):
-        load_encoder(source)
-
-
-@pytest.mark.parametrize("source", ["nobody/no-such-model", "nobody/..", "no--thing/x"])
-def test_a_name_that_the_hub_does_not_give_is_refused(source: str) -> None:
-    with pytest.raises(InputError, match=r"could not be had from the hub \(.+\)|which is no directory"):
-        find_directory(source)
-
-
-def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def give(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
-        return str(tiny)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
-    loaded = load_encoder("someone/tiny")
-    assert [name for name, _ in asked] == ["someone/tiny"]
-    assert all(pattern.endswith((".json", ".safetensors", ".txt")) for pattern in asked[0][1])
-    assert dataclasses.asdict(loaded.config) == dataclasses.asdict(load_encoder(str(tiny)).config)
-    monkeypatch.chdir(tiny.parent)
-    load_encoder("tiny")
-    assert len(asked) == 1
