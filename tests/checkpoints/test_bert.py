@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -10,7 +9,6 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -20,7 +18,6 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from glassformer.checkpoints import bert
 from glassformer.checkpoints.bert import (
-    find_directory,
     load_encoder,
     load_pooler,
     read_bert_config,
@@ -298,6 +295,7 @@ def test_a_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"layer_norm_eps": "1e-12"}, "fault"),
         ({"hidden_dropout_prob": 2.0}, r"dropout = 2\.0"),
         ({"num_hidden_layers": 3}, r"missing encoder\.layer\.2\.attention\.self\.query\.weight"),
+        ({"num_hidden_layers": 10**7}, r"config.json with 10000000 layers beside 39 tensors"),
         ({"num_hidden_layers": 1}, r"unknown encoder\.layer\.1\.attention"),
         ({"vocab_size": 51}, r"embeddings\.word_embeddings\.weight of shape \[50, 24\] instead of \[51, 24\]"),
         ({"max_position_embeddings": 16}, r"position_embeddings\.weight of shape \[32, 24\] instead of \[16, 24\]"),
@@ -340,6 +338,18 @@ def test_a_missing_pooler_is_named(tmp_path: Path) -> None:
         load_pooler(tmp_path)
 
 
+def test_a_decoders_directory_is_refused(tmp_path: Path) -> None:
+    decoder = transformers.GPT2Model(
+        transformers.GPT2Config(vocab_size=50, n_positions=32, n_embd=24, n_layer=1, n_head=4)
+    )
+    decoder.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"model_type = 'gpt2' in config\.json; expected 'bert'"):
+        load_encoder(tmp_path)
+    edit_config(tmp_path, model_type="bert", **SIZES)  # whoever says so all the same
+    with pytest.raises(InputError, match=r"missing embeddings\.word_embeddings\.weight.*unknown h\.0\.attn"):
+        load_encoder(tmp_path)
+
+
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.999])
 def test_truncated_weights_are_refused(tiny: Path, part: float) -> None:
     path = tiny / "model.safetensors"
@@ -347,6 +357,16 @@ def test_truncated_weights_are_refused(tiny: Path, part: float) -> None:
     path.write_bytes(content[: int(len(content) * part)])
     with pytest.raises(InputError, match=r"model\.safetensors, which cannot be read .*complete safetensors file"):
         load_encoder(tiny)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.999])
+def test_truncated_weights_of_ours_are_refused(tmp_path: Path, part: float) -> None:
+    save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), tmp_path / "saved")
+    path = tmp_path / "saved" / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    with pytest.raises(InputError, match=r"model\.safetensors, which cannot be read .*complete safetensors file"):
+        load_encoder(tmp_path / "saved")
 
 
 def test_files_that_are_missing_are_named(tiny: Path) -> None:
@@ -363,35 +383,7 @@ def test_a_damaged_configuration_of_ours_is_refused(tmp_path: Path) -> None:
     edit_config(tmp_path / "saved", width=3)
     with pytest.raises(InputError, match="width"):
         load_encoder(tmp_path / "saved")
-
-
-# The hub
-
-
-@pytest.mark.parametrize("source", ["/nowhere/at/all", "./nowhere", "a/b/c", "name with spaces", "-rf"])
-def test_what_is_no_directory_and_no_name_is_refused(source: str) -> None:
-    with pytest.raises(InputError, match=r"which is no directory; expected a directory with config\.json"):
-        load_encoder(source)
-
-
-@pytest.mark.parametrize("source", ["nobody/no-such-model", "nobody/..", "no--thing/x"])
-def test_a_name_that_the_hub_does_not_give_is_refused(source: str) -> None:
-    with pytest.raises(InputError, match=r"could not be had from the hub \(.+\)|which is no directory"):
-        find_directory(source)
-
-
-def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def give(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
-        return str(tiny)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
-    loaded = load_encoder("someone/tiny")
-    assert [name for name, _ in asked] == ["someone/tiny"]
-    assert all(pattern.endswith((".json", ".safetensors", ".txt")) for pattern in asked[0][1])
-    assert dataclasses.asdict(loaded.config) == dataclasses.asdict(load_encoder(str(tiny)).config)
-    monkeypatch.chdir(tiny.parent)
-    load_encoder("tiny")
-    assert len(asked) == 1
+    save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), tmp_path / "many")
+    edit_config(tmp_path / "many", num_layers=10**7)
+    with pytest.raises(InputError, match="with 10000000 layers beside"):
+        load_encoder(tmp_path / "many")

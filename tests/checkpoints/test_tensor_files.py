@@ -100,6 +100,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         (b"{", "cannot be read"),
         (b"\xff\xfe\x00", "cannot be read"),
         (b"", "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
         (b"[1]", "with a list; expected a JSON object"),
         (None, "no file"),
     ],

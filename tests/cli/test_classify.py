@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from glassformer.cli import classify as command
+from glassformer.cli.main import main
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.labs.sentiment.importance import token_effects
@@ -51,6 +53,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("classifier") / "run"
     save_classifier(Classifier(encoder, tokenizer, ("negative", "positive")), directory)
     return directory
+
+
+def standard_input(text: str, encoding: str = "utf-8") -> io.TextIOWrapper:
+    """As bytes from outside, which the locale would read in some other way."""
+    return io.TextIOWrapper(io.BytesIO(text.encode(encoding)), encoding="ascii")
 
 
 def classify(*arguments: str) -> int:
@@ -103,7 +110,7 @@ def test_files_and_standard_input_are_read_line_by_line(
     (tmp_path / "texts.txt").write_bytes(("\ufeff" + "\r\n".join(TEXTS) + "\r\n").encode())
     assert classify("--run", str(run), "--file", str(tmp_path / "texts.txt")) == 0
     assert capsys.readouterr().out == expected
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(TEXTS) + "\n"))
+    monkeypatch.setattr(sys, "stdin", standard_input("\n".join(TEXTS) + "\n"))
     assert classify("--run", str(run)) == 0
     assert capsys.readouterr().out == expected
 
@@ -112,10 +119,15 @@ def test_standard_input_is_answered_at_once(run: Path, monkeypatch: pytest.Monke
     asked = []
 
     class Stdin:
-        def __iter__(self) -> object:
-            for text in TEXTS:
-                asked.append(text)
-                yield text + "\n"
+        @property
+        def buffer(self) -> Stdin:
+            return self
+
+        def readline(self, size: int) -> bytes:
+            if len(asked) == len(TEXTS):
+                return b""
+            asked.append(TEXTS[len(asked)])
+            return f"{asked[-1]}\n".encode()
 
         def isatty(self) -> bool:
             return True
@@ -146,12 +158,104 @@ def test_odd_texts_are_shown_on_one_harmless_line(run: Path, capsys: pytest.Capt
     assert max(len(line) for line in lines) < 130
 
 
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("", "negative  50.0 %  (empty)"),
+        ("great " * 100_000, "positive  "),
+        ("zzzqqq xylophone", "negative  50.0 %  zzzqqq xylophone"),
+        ("😀👍🏽", "negative  50.0 %  😀👍🏽"),
+        ("great\x07 \x1b[31m\u200b", "positive  "),
+    ],
+    ids=["empty", "long", "unknown", "emoji", "control"],
+)
+def test_odd_texts_get_the_same_answer_by_every_door(
+    run: Path,
+    tmp_path: Path,
+    text: str,
+    label: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_bytes(f"{text}\n".encode())
+    printed = []
+    for arguments in ([text], ["--file", str(file)], []):
+        for json_flag in ([], ["--json"]):
+            monkeypatch.setattr(sys, "stdin", standard_input(f"{text}\n"))
+            assert main(["classify", "--run", str(run), *json_flag, *arguments]) == 0
+            printed.append(capsys.readouterr().out)
+    assert printed[0].startswith(label)
+    assert "\x1b" not in printed[0]
+    assert printed[0::2] == printed[:1] * 3
+    assert printed[1::2] == printed[1:2] * 3
+    assert json.loads(printed[1])["text"] == text
+
+
+def test_binary_files_are_one_line_and_status_2(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "texts.txt"
+    for content, message in (
+        (b"a film\n\x00\x01\n", "line 2: a NUL byte"),
+        ("a film\n".encode("utf-16"), "line 1: UTF-16"),
+    ):
+        file.write_bytes(content)
+        for arguments, name in ((["--file", str(file)], str(file)), ([], "standard input")):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+            assert main(["classify", "--run", str(run), *arguments]) == 2
+            error = capsys.readouterr().err
+            assert f"{name}, {message}" in error
+            assert error.count("\n") == 1
+
+
+def test_damaged_checkpoints_are_one_line_and_status_2(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def truncate(directory: Path) -> None:
+        weights = directory / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-9])
+
+    def rename(directory: Path) -> None:
+        (directory / "config.json").write_text('{"model_type": "gpt2"}')
+
+    def spoil(directory: Path) -> None:
+        judge = load_classifier(directory)
+        nn.init.constant_(judge.encoder.embedding.weight, float("nan"))
+        save_classifier(judge, directory)
+
+    for number, (damage, message) in enumerate(
+        (
+            (truncate, "expected a complete safetensors file"),
+            (rename, "model_type = 'gpt2' in config.json; expected 'bert'"),
+            (spoil, "[nan, nan] for the probabilities of a film"),
+        )
+    ):
+        directory = tmp_path / str(number)
+        shutil.copytree(run, directory)
+        damage(directory)
+        assert main(["classify", "--run", str(directory), "a film"]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert message in shown.err
+        assert shown.err.count("\n") == 1
+
+
+def test_names_of_classes_do_not_steer_the_terminal(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "classes.json").write_text(json.dumps(["no", "\x1b[31myes"]))
+    assert classify("--run", str(tmp_path / "run"), "a great film") == 0
+    assert capsys.readouterr().out.startswith("\ufffd[31myes  ")
+
+
 def test_what_cannot_be_read_is_told(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     latin, empty = tmp_path / "latin.txt", tmp_path / "empty.txt"
     latin.write_bytes("a naïve film".encode("latin-1"))
     empty.touch()
     cases = {
-        "no UTF-8 text": ["--file", str(latin)],
+        "latin.txt, line 1: byte 0xef .* not UTF-8": ["--file", str(latin)],
         "no texts": ["--file", str(empty)],
         "which cannot be read": ["--file", str(tmp_path)],
     }
@@ -164,6 +268,12 @@ def test_what_cannot_be_read_is_told(run: Path, tmp_path: Path, monkeypatch: pyt
         command.ClassifyFlags(run=run, tokens=-1)
     with pytest.raises(InputError, match=r"tokenizer\.json"):
         classify("--run", str(tmp_path), "a film")
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(sys, "stdin", standard_input(""))
     with pytest.raises(InputError, match="no texts"):
+        classify("--run", str(run))
+    monkeypatch.setattr(sys, "stdin", standard_input("a naïve film", "latin-1"))
+    with pytest.raises(InputError, match="standard input, line 1: byte 0xef"):
+        classify("--run", str(run))
+    monkeypatch.setattr(sys, "stdin", None)  # what Python makes of a closed one
+    with pytest.raises(InputError, match="no standard input"):
         classify("--run", str(run))

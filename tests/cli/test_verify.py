@@ -180,6 +180,20 @@ def test_figures_and_json(blunt: Path, good: Path, tmp_path: Path, capsys: pytes
     assert json.loads(written.read_text())["verdict"] == "holds"
 
 
+def test_places_that_cannot_be_written_to_are_one_line_and_status_2(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for flag in ("--json", "--figure"):
+        inside = tmp_path / "file" / "new"  # in what is no directory
+        assert main(["verify", str(good), "--task", "unique", flag, str(inside)]) == 2
+        shown = capsys.readouterr()
+        assert shown.out.startswith("unique: HOLDS")
+        assert f"{inside} (" in shown.err
+        assert "expected a place that can be written to" in shown.err
+        assert shown.err.count("\n") == 1
+
+
 def test_json_has_null_for_what_is_infinite(tmp_path: Path) -> None:
     write_head(design(identity("AB", 4)).weights, tmp_path / "head.json")
     (tmp_path / "task.py").write_text("letters, max_len = 'AB', 4\ndef target(s): return s\n")

@@ -90,6 +90,15 @@ def test_neighbours_in_length_need_little_padding() -> None:
     assert padding(by_length=False) > 0.4
 
 
+@pytest.mark.usefixtures("without_type_checks")
+def test_labels_may_be_numpys_and_rows_very_long() -> None:
+    batches = TextBatches([[1] * 100_001, [2]], np.array([1, 0]), 0)  # type: ignore[arg-type]
+    batch = batches.gather([0, 1])
+    assert batch["labels"].tolist() == [1, 0]
+    assert batch["tokens"].shape == (2, 100_001)
+    assert batch["real"].sum(1).tolist() == [100_001, 1]
+
+
 def test_sorted_batches_come_in_no_order_of_length() -> None:
     rows = [[1] * length for length in range(1, 401)]
     batches = TextBatches(rows, [0] * 400, 0)
@@ -114,6 +123,12 @@ def test_wrong_arguments_are_refused() -> None:
         TextBatches([[1]], [-1], 0)
     with pytest.raises(InputError, match="a row without tokens"):
         TextBatches([[]], [0], 0)
+    for label in (0.5, "1", None, 1 << 40, float("nan")):
+        with pytest.raises(InputError, match=f"the label {label!r}; expected whole numbers from 0"):
+            TextBatches([[1], [2]], [1, label], 0)  # type: ignore[list-item]
+    for refuse in (lambda: TextBatches(["12"], [0], 0), lambda: pad(["12"], 0)):  # type: ignore[list-item]
+        with pytest.raises(InputError, match="the text '12' as a row; expected token ids"):
+            refuse()
     with pytest.raises(InputError, match="seed"):
         TextBatches([[1]], [0], 0, seed=-1)
     with pytest.raises(InputError, match="step"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import sys
 import types
@@ -149,6 +150,34 @@ def test_files_become_a_data_set_without_a_leak(tmp_path: Path) -> None:
     assert sum(example.label for example in data.test) == 5
     data = from_files(train, validation=test, test=test)
     assert (len(data.train), data.validation) == (99, data.test)
+
+
+def test_training_files_that_lose_a_class_to_the_held_out_parts_are_refused(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.tsv", "good\t1\nfine\t1\nbad\t0\n")
+    bad, good = (write(tmp_path / f"{text}.tsv", f"{text}\t{label}\n") for text, label in (("Bad!", 0), ("ok", 1)))
+    with pytest.raises(InputError, match="2 training examples, all of positive, once held-out texts are left out"):
+        from_files(train, bad, good)
+    with pytest.raises(InputError, match="no train examples"):
+        from_files(train, train, train)
+    assert len(from_files(train, good, good).train) == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 100_000 + ".", "zzzqqq", "😀👍🏽👨‍👩‍👧", "\x07\x1b[31m\x7f\u200b", "مرحبا 电影", "!"]
+)
+def test_odd_texts_are_read_as_they_are(tmp_path: Path, text: str) -> None:
+    for name, content in (
+        ("a.tsv", f"{text}\t1\nbad\t0\n"),
+        ("a.csv", f'text,label\n"{text}",1\nbad,0\n'),
+        ("a.jsonl", json.dumps({"text": text, "label": 1}) + '\n{"text": "bad", "label": 0}\n'),
+    ):
+        assert read_examples(write(tmp_path / name, content)) == (Example(text, 1), BAD)
+
+
+def test_json_can_hold_half_a_surrogate_pair(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "\\ud83d", "label": 1}\n{"text": "bad", "label": 0}\n')
+    assert read_examples(path) == (Example("\ud83d", 1), BAD)
+    assert normalized("\ud83d") == "\ud83d"
 
 
 def test_sst2_is_read_as_it_is(shared_data: Path) -> None:

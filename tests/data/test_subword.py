@@ -135,6 +135,16 @@ def test_half_a_surrogate_pair_counts_as_unreadable() -> None:
         assert _cached(kind).encode("\ud83d\ude00") == _cached(kind).encode("😀")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_texts_can_be_trained_on(kind: Literal["wordpiece", "bpe"]) -> None:
+    odd = [*ODD, "half \ud83d a pair", "\x1b[31m"]
+    tokenizer = train_subwords(odd, kind, vocab_size=500)
+    assert tokenizer.to_json() == train_subwords([*odd[:-2], "half \ufffd a pair", odd[-1]], kind, 500).to_json()
+    assert tokenizer.decode(tokenizer.encode("half a pair")) == "half a pair"
+    with pytest.raises(InputError, match="without a word"):
+        train_subwords(["", " \n"], kind)
+
+
 _TRAINED: dict[str, SubwordTokenizer] = {}
 
 

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from glassformer.errors import InputError
 from glassformer.handcraft.sequences import Block, SequenceSpace
 
-spaces = st.builds(
-    SequenceSpace, st.integers(1, 4).map(lambda n: tuple("ABCD"[:n])), st.integers(1, 4), has_cls=st.booleans()
+# Made here and not in a strategy: the checks of annotations draw random numbers of their own.
+spaces = st.sampled_from(
+    [
+        SequenceSpace(tuple("ABCD"[:size]), longest, has_cls)
+        for size in range(1, 5)
+        for longest in range(1, 5)
+        for has_cls in (False, True)
+    ]
 )
 
 
@@ -31,6 +37,13 @@ def test_blocks_are_all_sequences_in_order_whatever_their_size(space: SequenceSp
     assert [text for block in blocks for text in read(space, block)] == listed(space)
     assert {len(block.tokens) for block in blocks[:-1]} <= {size}
     assert space.count == len(listed(space))
+
+
+def test_blocks_of_up_to_a_length_are_the_beginning_of_the_list() -> None:
+    space = SequenceSpace(tuple("AB"), 3)
+    for longest in range(4):
+        texts = [text for block in space.blocks(5, longest) for text in read(space, block)]
+        assert texts == [text for text in listed(space) if len(text) <= longest]
 
 
 def test_the_courses_counts() -> None:

@@ -200,6 +200,17 @@ def test_shapes_that_do_not_fit_the_task_are_named(shape: dict[str, tuple[int, i
         require_fits(head, identity())
 
 
+def test_positions_are_those_of_the_space_however_short_the_listed_examples_are() -> None:
+    task = replace(copy_first("ABC", 4), examples=("A", "AB"), description=None)
+    weights = design(copy_first("ABC", 4)).weights
+    assert verify(weights, task).holds
+    assert weights.pos is not None
+    for rows in (2, 3):
+        short = HeadWeights(weights.Km, weights.Qm, weights.Vm, weights.pos[:rows])
+        with pytest.raises(InputError, match=rf"pos of shape \[{rows}, .*at least 4 rows"):
+            verify(short, task)
+
+
 def test_weights_that_overflow_are_refused() -> None:
     huge = HeadWeights(1e200 * np.eye(3), 1e200 * np.eye(3), np.eye(3))
     with pytest.raises(InputError, match="Scale Km or Qm down"):

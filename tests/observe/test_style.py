@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -82,3 +83,31 @@ def test_bad_sizes_and_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'gif'.*one of png, svg, pdf"):
         style.save_figure(drawing(), tmp_path, "one", formats=("png", "gif"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_named_by_name_time_and_run(tmp_path: Path) -> None:
+    figure = drawing()
+    assert style.save_stamped(figure, tmp_path, "head") == tmp_path / "head.png"
+    assert imread(tmp_path / "head.png").shape[:2] == (450, 900)
+    stamped = style.save_stamped(figure, tmp_path, "head", format="svg", timestamp=True, run_name="run-0.1")
+    assert stamped.parent == tmp_path / "run-0.1"
+    assert re.fullmatch(r"head_\d{8}_\d{6}\.svg", stamped.name)
+    assert style.save_stamped(figure, tmp_path, "head", format="pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("name", ["..", "../up", "/etc", "a/b", "a\\b", "", ".", "a\0b", "a\nb"])
+def test_no_run_leaves_the_directory(tmp_path: Path, name: str) -> None:
+    figure = drawing()
+    with pytest.raises(InputError, match="run_name"):
+        style.save_stamped(figure, tmp_path / "plots", "head", run_name=name)
+    with pytest.raises(InputError, match=r"got name = .*plain name"):
+        style.save_stamped(figure, tmp_path / "plots", name)
+    with pytest.raises(InputError, match="'gif'"):
+        style.save_stamped(figure, tmp_path, "head", format="gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_one_figure_are_passed_on(tmp_path: Path) -> None:
+    small, large = (style.save_stamped(drawing(), tmp_path, f"at-{dpi}.0", dpi=dpi) for dpi in (50, 100))
+    assert (small.name, imread(small).shape[:2], imread(large).shape[:2]) == ("at-50.0.png", (150, 300), (300, 600))
+    assert style.save_stamped(drawing(), tmp_path, "again", dpi=50).read_bytes() == small.read_bytes()

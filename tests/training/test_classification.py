@@ -196,6 +196,32 @@ def test_impossible_arguments_are_refused(options: dict[str, object], message: s
         task(**options)
 
 
+def test_one_class_alone_is_refused() -> None:
+    with pytest.raises(InputError, match="3 texts to learn from, all of class 1; expected at least two classes"):
+        ClassificationTask(texts(ROWS[:3], [1, 1, 1]), texts())
+    ClassificationTask(texts(), texts(ROWS[:3], [1, 1, 1]))
+
+
+def test_a_model_of_other_classes_or_a_shorter_reach_is_refused_in_training() -> None:
+    config = TrainingConfig(steps=1, batch_size=5)
+    three = texts(ROWS, [2, 1, 0, 0, 1])
+    for model, chosen, message in (
+        (encoder(), ClassificationTask(three, three, 3), "a model of 2 classes for a task with num_classes = 3"),
+        (encoder(num_classes=3), task(), "a model of 3 classes for a task with num_classes = 2"),
+        (encoder(num_classes=None), task(), "without a classification head"),
+        (encoder(max_seq_len=4), task(), "5 positions; expected at most max_seq_len = 4"),
+        (encoder(vocab_size=6), task(), r"tokens in \[0, 6\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(model, chosen, config, progress=False)
+
+
+def test_texts_of_unknown_words_and_empty_ones_get_probabilities() -> None:
+    found = predict(encoder().eval(), [[2], [2, 1, 1, 1], [2, 1]], 0)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found.sum(1), torch.ones(3))
+
+
 def test_labels_that_are_no_classes_are_refused() -> None:
     with pytest.raises(InputError, match="the label 2 in held_out with num_classes = 2"):
         ClassificationTask(texts(), texts(ROWS, [0, 1, 2, 0, 1]))

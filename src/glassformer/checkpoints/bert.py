@@ -17,7 +17,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from glassformer.checkpoints.directory import new_directory, write_text
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors, stored_tensors
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    StoredTensor,
+    read_json,
+    read_tensors,
+    stored_tensors,
+)
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder import Encoder
@@ -126,6 +133,15 @@ def load_encoder(
         "attention_dropout": attention_dropout,
     }
     config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
+    own = stored["model_type"] == _OWN
+    there = stored_tensors(directory, str if own else _clean(stored))
+    # Before the encoder is made, which of a million layers takes minutes.
+    require(
+        config.num_layers <= len(there),
+        f"{CONFIG_FILE} with {config.num_layers} layers beside {len(there)} tensors",
+        "the tensors of each layer",
+        f"Take {CONFIG_FILE} and the weights from the same place.",
+    )
     with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
         encoder = Encoder(config)
     shapes = {
@@ -133,10 +149,10 @@ def load_encoder(
         for name, tensor in encoder.state_dict().items()
         if not (new_head and name.startswith("classifier."))
     }
-    if stored["model_type"] == _OWN:
-        state = read_tensors(stored_tensors(directory), {name: (name, shape) for name, shape in shapes.items()}, dtype)
+    if own:
+        state = read_tensors(there, {name: (name, shape) for name, shape in shapes.items()}, dtype)
     else:
-        state = _read_bert(directory, stored, shapes, leave_out, dtype)
+        state = _read_bert(stored, there, shapes, leave_out, dtype)
     encoder.load_state_dict(state | (_new_head(config, dtype) if new_head else {}), assign=True)
     if isinstance(encoder.positions, SinusoidalPositions):
         encoder.positions = SinusoidalPositions(config.hidden_dim, config.max_seq_len).to(dtype)
@@ -272,17 +288,15 @@ def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def _read_bert(
-    directory: Path,
     config: Mapping[str, Any],
+    there: Mapping[str, StoredTensor],
     shapes: Mapping[str, list[int]],
     leave_out: tuple[str, ...],
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
-    """Our state dict of a directory in Hugging Face's layout."""
+    """Our state dict from the tensors of a directory in Hugging Face's layout."""
     theirs = {
-        name: part
-        for name, part in stored_tensors(directory, _clean(config)).items()
-        if name not in _NO_WEIGHTS and not name.startswith(tuple(leave_out))
+        name: part for name, part in there.items() if name not in _NO_WEIGHTS and not name.startswith(tuple(leave_out))
     }
     wanted = {name: (_their_name(name), shape) for name, shape in shapes.items()}
     # RoBERTa's positions count from behind the padding token; the rows before are never looked up.

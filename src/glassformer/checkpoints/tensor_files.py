@@ -110,7 +110,7 @@ def read_json(path: Path) -> dict[str, Any]:
     require(path.is_file(), f"no file {path}", "a JSON object", "Pass the directory that holds it.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}, which cannot be read ({error})", "a JSON object", "Download it anew.") from error
     require(isinstance(content, dict), f"{path} with a {type(content).__name__}", "a JSON object", "Download it anew.")
     return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Annotated
 import tyro
 
 from glassformer.cli.terminal import say
+from glassformer.data.tables import read_lines
 from glassformer.errors import InputError, require
 from glassformer.labs.sentiment.importance import TokenEffect, token_effects
 from glassformer.labs.sentiment.training_runs import Classifier, load_classifier
@@ -82,7 +84,7 @@ class Verdict:
 
     def lines(self, tokens: int) -> list[str]:
         """The same for people, with up to ``tokens`` of the tokens that mattered."""
-        first = f"{self.label}  {100 * self.probabilities[self.label]:.1f} %  {_shown(self.text)}"
+        first = f"{_shown(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {_shown(self.text)}"
         ranked = sorted(self.effects or (), key=lambda each: -abs(each.effect))[:tokens]
         told = [f"{_shown(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
         return [first, "    " + ", ".join(told)] if told else [first]
@@ -92,12 +94,18 @@ def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: b
     """A verdict on each text, in order; ``at_once`` texts are read before the first is given.
 
     Raises:
-        InputError: No texts at all.
+        InputError: No texts at all, or a classifier that gives no numbers.
     """
     texts, count = iter(texts), 0
     while chosen := list(islice(texts, at_once)):
         count += len(chosen)
         for text, row in zip(chosen, classifier.probabilities(chosen).tolist(), strict=True):
+            require(
+                all(map(math.isfinite, row)),
+                f"{row} for the probabilities of {_shown(text)}",
+                "numbers",
+                "The weights are damaged or training diverged: train again.",
+            )
             best = max(range(len(row)), key=row.__getitem__)
             found = token_effects(classifier, text, best) if effects else None
             yield Verdict(text, classifier.classes[best], dict(zip(classifier.classes, row, strict=True)), found)
@@ -117,10 +125,12 @@ def run(flags: ClassifyFlags) -> Iterator[Verdict]:
     elif flags.file is not None:
         yield from judge(classifier, _file_lines(flags.file), _AT_ONCE, effects)
     else:
+        require(sys.stdin is not None, "no standard input", "texts", "Pass them in quotes, or as lines of --file.")
         if sys.stdin.isatty():
             print("Type texts, one a line; Ctrl-D ends.", file=sys.stderr)
         # One at a time, so that each is answered before the next is typed.
-        yield from judge(classifier, _lines(sys.stdin, "standard input"), 1, effects)
+        lines = (line for _, line in read_lines(Path("standard input"), sys.stdin.buffer))
+        yield from judge(classifier, lines, 1, effects)
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -135,19 +145,11 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 def _file_lines(path: Path) -> Iterator[str]:
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            yield from _lines(file, str(path))
+        with path.open("rb") as file:
+            for _, line in read_lines(path, file):
+                yield line
     except OSError as error:
         raise InputError(f"{path}, which cannot be read: {error}", "a readable file", "Check the path.") from error
-
-
-def _lines(file: Iterable[str], name: str) -> Iterator[str]:
-    try:
-        for line in file:
-            yield line.rstrip("\n")
-    except UnicodeDecodeError as error:
-        got = f"{name}, which is no UTF-8 text: {error}"
-        raise InputError(got, "UTF-8", "Convert it: iconv -f LATIN1 -t UTF-8.") from error
 
 
 def _shown(text: str) -> str:

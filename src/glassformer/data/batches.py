@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +16,10 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require, require_positive
 
 _POOL = 50
+_MOST_CLASSES = 1 << 31
 
 
 class Padded(NamedTuple):
@@ -36,9 +38,10 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
         length: Length of every row; None: that of the longest.
 
     Raises:
-        InputError: No rows, an empty row, or one that is longer than ``length``.
+        InputError: No rows, an empty row, one that is longer than ``length``, or a text in place of its tokens.
     """
     require(len(rows) > 0, "no rows", "at least one", "Pass the tokens of at least one text.")
+    _require_no_text(rows)
     lengths = np.array([len(row) for row in rows])
     shortest, longest = int(lengths.min()), int(lengths.max())
     require(shortest > 0, "a row without tokens", "at least one token each", "Encode texts: the empty one has CLS.")
@@ -85,7 +88,8 @@ class TextBatches:
         by_length: False leaves out the sorting: batches are then uniform draws, with more padding.
 
     Raises:
-        InputError: No texts, an empty row, labels that are fewer, more or below 0, or a negative seed.
+        InputError: No texts, an empty row, a text in place of its tokens, labels that are fewer, more, below 0 or no
+            whole numbers, or a negative seed.
     """
 
     def __init__(
@@ -103,7 +107,10 @@ class TextBatches:
             "one label per text, and at least one of both",
             "Encode the texts of the same examples.",
         )
-        require(min(labels) >= 0, f"the label {min(labels)}", "classes from 0", "Number the classes from 0.")
+        for label in labels:
+            if not isinstance(label, Integral) or not 0 <= label < _MOST_CLASSES:
+                raise InputError(f"the label {label!r}", "whole numbers from 0", "Number the classes from 0.")
+        _require_no_text(rows)
         require(all(len(row) > 0 for row in rows), "a row without tokens", "at least one token each", "Encode texts.")
         require(seed >= 0, f"seed = {seed}", "a seed of at least 0", "Pass seed >= 0.")
         self.rows = [list(row) for row in rows]
@@ -150,3 +157,10 @@ class TextBatches:
             pool = pool[np.argsort(self._lengths[pool], kind="stable")]
             batches += [pool[first : first + size] for first in range(0, len(pool), size)]
         return [batches[index] for index in rng.permutation(len(batches))]
+
+
+def _require_no_text(rows: Sequence[Sequence[int]]) -> None:
+    """Digits of a text would pass for tokens, other signs for a fault of numpy's."""
+    for row in rows:
+        if isinstance(row, str):
+            raise InputError(f"the text {row[:40]!r} as a row", "token ids", "Encode it with a tokenizer.")

@@ -151,7 +151,7 @@ def from_files(
         **columns: ``text_column``, ``label_column``, ``classes`` of :func:`read_examples`.
 
     Raises:
-        InputError: See :func:`read_examples`.
+        InputError: See :func:`read_examples`; or too little is left to learn from, no text or one class alone.
     """
     held_out = [
         None if path is None else read_examples(path, **columns, all_classes=False) for path in (validation, test)
@@ -226,6 +226,14 @@ def _complete(
         train, *cut = split_by_text(train, [1 - _HELD_OUT * missing, *[_HELD_OUT] * missing], seed)
         validation = validation or cut.pop(0)
         test = test or cut.pop(0)
+    labels = {example.label for example in train}
+    require(
+        len(labels) != 1,
+        f"{len(train)} training examples, all of {', '.join(classes[label] for label in labels)}, once held-out texts "
+        "are left out",
+        "at least two classes",
+        "Bring more texts, or other files to hold out.",
+    )
     return SentimentData(train, validation or (), test or (), classes)
 
 

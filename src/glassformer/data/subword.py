@@ -85,8 +85,7 @@ class SubwordTokenizer:
             f"at least {self._added}, the special tokens around every text",
             "Pass a longer max_len.",
         )
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        encoding = self._engine.encode(whole, add_special_tokens=False)
+        encoding = self._engine.encode(_whole(text), add_special_tokens=False)
         encoding.truncate(max_len - self._added)
         ids: list[int] = self._engine.post_process(encoding).ids
         return ids
@@ -163,6 +162,7 @@ def train_subwords(
     known = list(texts)
     for text in known:
         require_text(text)
+    known = [_whole(text) for text in known]
     require(any(text.strip() for text in known), "texts without a word", "at least one word", "Pass training texts.")
 
     engine = (
@@ -206,6 +206,11 @@ def tokenizer_from_json(text: str) -> Tokenizer:
     """
     content = read_json(text, "a tokenizer")
     return WordTokenizer.from_json(text) if "format" in content else SubwordTokenizer.from_json(text)
+
+
+def _whole(text: str) -> str:
+    """``text`` with U+FFFD for each half of a surrogate pair, which the engine cannot read."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _word_pieces(texts: list[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:

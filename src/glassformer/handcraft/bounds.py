@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from glassformer.handcraft.circuits import place_inputs
+from glassformer.handcraft.circuits import place_inputs, possible_pairs
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Queries
@@ -179,13 +179,11 @@ def tier_cases(
     space: SequenceSpace, tiers: Int[np.ndarray, "query key"], scores: Float[np.ndarray, "query key"]
 ) -> Iterator[TierCase]:
     """Every tier that can be the highest one of a judged query, with the queries whose places are told apart alike."""
-    tokens, positions = space.places
-    # Two tokens never stand at one position.
-    possible = (positions[:, None] != positions) | (tokens[:, None] == tokens)
+    possible = possible_pairs(space)
     highest, lowest = np.where(possible, scores, -np.inf), np.where(possible, scores, np.inf)
     floors = lowest_best_tier(space, tiers)
     groups: dict[bytes, list[int]] = {}
-    for query in range(int(space.has_cls), len(tokens)):
+    for query in range(int(space.has_cls), len(tiers)):
         groups.setdefault(tiers[query].tobytes(), []).append(query)
     for group in groups.values():
         row = tiers[group[0]]

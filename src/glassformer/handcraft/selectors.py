@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from glassformer.errors import InputError, require
 from glassformer.handcraft.sequences import SequenceSpace
-
-Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Factors(NamedTuple):
@@ -247,16 +245,19 @@ def _sum(tiers: Int[np.ndarray, "query key"], first: Table, second: Table, weigh
 def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float:
     """How much of the fallback's scores lifts its keys above the rest and leaves them below the wanted ones."""
     judged = slice(int(space.has_cls), None)
-    first, second = (Table(each.tiers[judged], each.scores[judged], each.terms) for each in (first, second))
-    wanted, fallback = first.tiers > 0, (first.tiers == 0) & (second.tiers > 0)
+    wanted = first.tiers[judged] > 0
+    fallback = ~wanted & (second.tiers[judged] > 0)
     rest = ~wanted & ~fallback
     if not fallback.any():
         return 1.0
+
+    def lowest(keys: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
+        return np.asarray(np.where(keys, first.scores[judged], np.inf).min(axis=1))
+
+    def highest(keys: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
+        return np.asarray(np.where(keys, first.scores[judged], -np.inf).max(axis=1))
+
     # For each query, between the best of the rest and the worst wanted key, from where the fallback's keys stand.
-    highest, lowest = (
-        lambda which: np.where(which, first.scores, -np.inf).max(axis=1),
-        lambda which: np.where(which, first.scores, np.inf).min(axis=1),
-    )
     has_fallback = fallback.any(axis=1)
     most = float((lowest(wanted) - highest(fallback))[has_fallback].min())
     least = float((highest(rest) - lowest(fallback))[has_fallback].max())
@@ -264,4 +265,4 @@ def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float
         most = max(least, 0.0) + 2
     if math.isinf(least):
         least = most - 2
-    return (least + most) / 2 / float(second.scores[fallback].max())
+    return (least + most) / 2 / float(second.scores[judged][fallback].max())

@@ -163,12 +163,12 @@ class SequenceSpace:
 
         Args:
             size: The largest number of sequences in a block.
-            longest: Only those of at most this many letters; ``max_len`` when None.
+            longest: Only those of at most this many letters, with 0 none at all; ``max_len`` when None.
         """
         require_positive(size=size)
         waiting: list[Int[np.ndarray, "..."]] = []
         room = size
-        for length in range(1, (longest or self.max_len) + 1):
+        for length in range(1, (self.max_len if longest is None else longest) + 1):
             total, first = len(self.letters) ** length, 0
             while first < total:
                 last = min(total, first + room)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,19 +82,24 @@ def verify(
         return tally.certificate(
             "every sequence" if task.examples is None else "the listed examples", Bound(tally.margin, tally.bound)
         )
-    for cases in task.case_blocks(_block_size(task), task.space.longest_listable(_SHORT_SEQUENCES)):
+    for cases in _search(task):
         tally.add(cases)
-    per_block = _block_size(task)
-    square = task.space.num_positions**2
-    regular = task.space.regular(max(4, min(64, _SAMPLED_SCORES // (2 * len(task.space.letters) * square))))
-    for start in range(0, len(regular), per_block):
-        tally.add(task.cases(task.space.block(regular[start : start + per_block])))
-    samples = min(_SAMPLES, max(20, _SAMPLED_SCORES // square))
-    for number in range(-(-samples // per_block)):
-        tally.add(task.random_cases(min(per_block, samples - number * per_block), seed=number))
     if task.description is None or not tally.as_described:
         return tally.certificate("samples", Bound(math.inf, math.inf))
     return tally.certificate("the bound", bound_of_pairs(tables, task.description))
+
+
+def _search(task: Task) -> Iterator[Cases]:
+    """Where a counterexample may be met: all short sequences, regular ones of every length, random ones."""
+    space, per_block = task.space, _block_size(task)
+    yield from task.case_blocks(per_block, space.longest_listable(_SHORT_SEQUENCES))
+    square = space.num_positions**2
+    regular = space.regular(max(4, min(64, _SAMPLED_SCORES // (2 * len(space.letters) * square))))
+    for start in range(0, len(regular), per_block):
+        yield task.cases(space.block(regular[start : start + per_block]))
+    samples = min(_SAMPLES, max(20, _SAMPLED_SCORES // square))
+    for number in range(-(-samples // per_block)):
+        yield task.random_cases(min(per_block, samples - number * per_block), seed=number)
 
 
 def require_fits(head: HeadWeights, task: Task) -> None:
@@ -117,11 +123,10 @@ def require_fits(head: HeadWeights, task: Task) -> None:
         f"{task.v_dim} columns, as long as the outputs of the task {task.name!r}",
         "Give Vm one column for each number of an output.",
     )
-    longest = space.num_positions if task.examples is None else max(map(len, task.examples)) + space.has_cls
     require(
-        head.max_seq_len is None or head.max_seq_len >= longest,
+        head.max_seq_len is None or head.max_seq_len >= space.num_positions,
         f"pos of shape {[head.max_seq_len, head.pos_dim]}",
-        f"at least {longest} rows, one for each position of the longest sequence of the task {task.name!r}",
+        f"at least {space.num_positions} rows, one for each position of the longest sequence of the task {task.name!r}",
         "Give pos a row for each position" + (", that of CLS included." if space.has_cls else "."),
     )
 

@@ -7,8 +7,6 @@ stand side by side and each column adds up to 1.
 
 from __future__ import annotations
 
-from datetime import datetime
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +17,13 @@ from numpy.typing import ArrayLike
 from glassformer.errors import require
 from glassformer.models.single_head import HeadWeights, NumpyHead
 from glassformer.observe.heat_maps import DIVERGING, MOST_TEXTS, Names, finish, name_row, panel, rescaled
-from glassformer.observe.style import in_style, new_figure, save_figure
+from glassformer.observe.style import in_style, new_figure
 
 _CELL, _LABELLED_CELL = 0.22, 0.36
 _SMALLEST, _LARGEST = 0.75, 8.0
 _ROWS = (0, 1, 2, 6), (3, 4, 5, 7)
 
-__all__ = ["Panel", "draw_attention", "draw_comparison", "draw_head", "panel", "rescaled", "save_head_figure"]
+__all__ = ["Panel", "draw_attention", "draw_comparison", "draw_head", "panel", "rescaled"]
 
 
 class Panel(NamedTuple):
@@ -135,43 +133,6 @@ def draw_attention(
     figure.colorbar(image, ax=ax, label="attention", aspect=down / 0.13, panchor=False)
     finish(figure, title)
     return figure
-
-
-def save_head_figure(
-    figure: Figure,
-    directory: Path,
-    name: str,
-    *,
-    format: str = "png",
-    timestamp: bool = False,
-    run_name: str | None = None,
-) -> Path:
-    """Save a figure as ``directory / run_name / name_YYYYmmdd_HHMMSS.format``.
-
-    Args:
-        figure: What to save.
-        directory: Where to; made if it is not there.
-        name: The file's name without suffix.
-        format: "png", "svg" or "pdf".
-        timestamp: Whether to add the local time.
-        run_name: A directory inside ``directory`` for the figures of one run; none when None.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        InputError: ``name`` or ``run_name`` is a path, or an unknown format.
-    """
-    if run_name is not None:
-        require(
-            run_name not in ("", ".", "..") and run_name.isprintable() and not set(run_name) & set("/\\"),
-            f"run_name = {run_name!r}",
-            "a plain name of one directory",
-            "Pass 'first-try', say.",
-        )
-        directory = directory / run_name
-    stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if timestamp else ""
-    return save_figure(figure, directory, name + stamp, formats=(format,))[0]
 
 
 def _draw_rows(

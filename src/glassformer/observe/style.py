@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,6 @@ def new_figure(
     return figure, list(np.ravel(figure.subplots(rows, columns, squeeze=False, **subplots)))
 
 
-@in_style
 def save_figure(figure: Figure, directory: Path, name: str, *, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write ``directory / name`` in each of ``formats``; the same figure gives the same files.
 
@@ -108,13 +108,59 @@ def save_figure(figure: Figure, directory: Path, name: str, *, formats: Sequence
         "a plain name without directory or suffix",
         "Pass 'losses', say.",
     )
-    for suffix in formats:
+    paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
+    _write(figure, paths)
+    return list(paths.values())
+
+
+def save_stamped(
+    figure: Figure,
+    directory: Path,
+    name: str,
+    *,
+    format: str = "png",
+    timestamp: bool = False,
+    run_name: str | None = None,
+    **savefig: Any,
+) -> Path:
+    """Write one file, ``directory / run_name / name_YYYYmmdd_HHMMSS.format``.
+
+    Args:
+        figure: What to save.
+        directory: Where to; made if it is not there.
+        name: The file's name, without time and suffix.
+        format: "png", "svg" or "pdf".
+        timestamp: Whether to add the local time.
+        run_name: A directory inside ``directory`` for the figures of one run; none when None.
+        **savefig: Further arguments of ``matplotlib.figure.Figure.savefig``, such as ``dpi`` (dots an inch).
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputError: ``name`` or ``run_name`` is a path, or an unknown format.
+    """
+    for what, part in (("name", name), ("run_name", run_name)):
+        require(
+            part is None or (part not in ("", ".", "..") and part.isprintable() and not set(part) & set("/\\")),
+            f"{what} = {part!r}",
+            "a plain name, not a path",
+            "Pass 'first-try', say.",
+        )
+    stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if timestamp else ""
+    path = directory / (run_name or "") / f"{name}{stamp}.{format}"
+    _write(figure, {format: path}, **savefig)
+    return path
+
+
+@in_style
+def _write(figure: Figure, paths: Mapping[str, Path], **savefig: Any) -> None:
+    """Write the figure as the file of each format, or nothing if there is an unknown one."""
+    for suffix in paths:
         require(suffix in _METADATA, f"the format {suffix!r}", f"one of {', '.join(_METADATA)}", "Choose one of these.")
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = [directory / f"{name}.{suffix}" for suffix in formats]
-    for path, suffix in zip(paths, formats, strict=True):
-        figure.savefig(path, format=suffix, metadata=_METADATA[suffix])
-    return paths
+    for suffix, path in paths.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, **{"format": suffix, "metadata": _METADATA[suffix], **savefig})
 
 
 def line(series: int, points: int) -> dict[str, Any]:

@@ -39,8 +39,8 @@ class ClassificationTask:
         evaluation_batch: Texts in one forward pass of ``evaluate``.
 
     Raises:
-        InputError: A label that is no class, an unknown metric, a probability outside [0, 1), a negative
-            ``dropped_id``, fewer than two classes, or ``evaluation_batch`` below 1.
+        InputError: A label that is no class, one class alone to learn from, an unknown metric, a probability outside
+            [0, 1), a negative ``dropped_id``, fewer than two classes, or ``evaluation_batch`` below 1.
 
     Source: Szegedy et al. 2015, arXiv 1512.00567, section 7 (label smoothing); Iyyer et al. 2015, "Deep Unordered
     Composition Rivals Syntactic Methods for Text Classification", section 4 (word dropout).
@@ -76,6 +76,12 @@ class ClassificationTask:
                 f"labels from 0 to {num_classes - 1}",
                 "Raise num_classes, or mend the labels.",
             )
+        require(
+            bool((train.labels != train.labels[0]).any()),
+            f"{len(train)} texts to learn from, all of class {int(train.labels[0])}",
+            "at least two classes",
+            "One class alone cannot be learned; check the labels.",
+        )
         for name, probability in (("label_smoothing", label_smoothing), ("word_dropout", word_dropout)):
             require(0 <= probability < 1, f"{name} = {probability}", "a number in [0, 1)", "Use 0 to switch it off.")
         require(
@@ -84,7 +90,7 @@ class ClassificationTask:
             "a token id, or None",
             "Use the id of unknown words.",
         )
-        self._train, self._held_out = train, held_out
+        self._train, self._held_out, self._num_classes = train, held_out, num_classes
         self._label_smoothing, self._word_dropout, self._dropped_id = label_smoothing, word_dropout, dropped_id
         self._evaluation_batch = evaluation_batch
         self.metric: str = metric
@@ -103,11 +109,22 @@ class ClassificationTask:
         return len(batch["labels"])
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The loss above, in nats per text; tokens are dropped only if ``model`` is in training mode."""
+        """The loss above, in nats per text; tokens are dropped only if ``model`` is in training mode.
+
+        Raises:
+            InputError: ``model`` tells another number of classes apart.
+        """
         tokens, real = batch["tokens"], batch["real"]
         if model.training and self._word_dropout > 0:
             tokens, real = self._drop_words(tokens, real)
-        return F.cross_entropy(model(tokens, real), batch["labels"], label_smoothing=self._label_smoothing)
+        logits = model(tokens, real)
+        require(
+            logits.shape[-1] == self._num_classes,
+            f"a model of {logits.shape[-1]} classes for a task with num_classes = {self._num_classes}",
+            "the same number",
+            "Make the model with num_classes for all labels.",
+        )
+        return F.cross_entropy(logits, batch["labels"], label_smoothing=self._label_smoothing)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """:func:`scores` on the held-out texts."""

@@ -6,7 +6,6 @@ The figures of the lab's report come from :mod:`glassformer.observe.head_figures
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from matplotlib.figure import Figure
 from glassformer.errors import require, require_positive
 from glassformer.models.single_head import HeadWeights, NumpyHead
 from glassformer.observe.heat_maps import panel, rescaled
+from glassformer.observe.style import save_stamped
 
 
 def _require_format(name: str) -> None:
@@ -201,16 +201,15 @@ def save_figure(
         InputError: ``name`` or ``run_name`` is a path, or an unknown format.
     """
     _require_format(save_format)
-    for what, part in (("name", name), ("run_name", "run" if run_name is None else run_name)):
-        require(
-            part not in ("", ".", "..") and part.isprintable() and not set(part) & set("/\\"),
-            f"{what} = {part!r}",
-            "a plain name, not a path",
-            "Pass 'first-try', say.",
-        )
-    stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if add_timestamp else ""
-    path = Path(save_dir) / (run_name or "") / f"{name}{stamp}.{save_format}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(path, dpi=save_dpi, bbox_inches="tight", format=save_format)
+    path = save_stamped(
+        fig,
+        Path(save_dir),
+        name,
+        format=save_format,
+        timestamp=add_timestamp,
+        run_name=run_name,
+        dpi=save_dpi,
+        bbox_inches="tight",
+    )
     print(f"figure saved: {path}")
     return path
