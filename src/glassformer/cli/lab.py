@@ -13,13 +13,16 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.errors import require
 
-LabName = Literal["hand-designed", "gpt-oss"]
+LabName = Literal["hand-designed", "sentiment", "gpt-oss"]
 
-# Each module offers run(out, quick, seed, resume) -> path of the report.
+# Each module offers run(out, quick, seed, resume) -> path of the report; those of WITH_DATA take data as well.
 LABS: dict[LabName, str] = {
     "hand-designed": "glassformer.labs.hand_designed",
+    "sentiment": "glassformer.labs.sentiment",
     "gpt-oss": "glassformer.labs.gpt_oss",
 }
+
+WITH_DATA: tuple[LabName, ...] = ("sentiment",)
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class LabConfig:
     Everything it makes lies in one directory: report.md, the figures (PNG and SVG) and results.json.
 
     Raises:
-        InputError: ``seed`` is negative.
+        InputError: ``seed`` is negative, or ``data`` for a lab that takes none.
     """
 
     name: Positional[LabName]
@@ -47,8 +50,18 @@ class LabConfig:
     resume: bool = False
     """Continue what an interrupted run left in the directory."""
 
+    data: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
+    """Labelled texts for the sentiment lab: a TSV, CSV or JSONL file, a directory with such files for train, dev and
+    test, or the name of a data set on the Hugging Face hub. By default the reviews that ship with glassformer."""
+
     def __post_init__(self) -> None:
         require(self.seed >= 0, f"seed = {self.seed}", "a whole number of at least 0", "Pass --seed 0 or more.")
+        require(
+            self.data is None or self.name in WITH_DATA,
+            f"--data for the lab {self.name}, which makes its own",
+            f"a lab that takes data: {', '.join(WITH_DATA)}",
+            "Leave --data out.",
+        )
 
     @property
     def directory(self) -> Path:
@@ -63,7 +76,8 @@ def run(config: LabConfig) -> Path:
         InputError: The lab's directory is in the way, or cannot be continued.
     """
     lab = importlib.import_module(LABS[config.name])
-    report: Path = lab.run(out=config.directory, quick=config.quick, seed=config.seed, resume=config.resume)
+    data = {"data": config.data} if config.name in WITH_DATA else {}
+    report: Path = lab.run(out=config.directory, quick=config.quick, seed=config.seed, resume=config.resume, **data)
     return report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.data.examples import Example, SentimentData
+from glassformer.errors import InputError
 from glassformer.labs.sentiment.baselines import TfidfRecipe
-from glassformer.labs.sentiment.compare import accuracy_by_kind, baseline_result, encoder_result, reliability
-from glassformer.labs.sentiment.recipes import FROM_SCRATCH, quick
+from glassformer.labs.sentiment.compare import (
+    Contestant,
+    ModelResult,
+    accuracy_by_kind,
+    best_encoder,
+    compete,
+    contestants,
+    reliability,
+)
+from glassformer.labs.sentiment.measured import Measured
+from glassformer.labs.sentiment.recipes import FROM_MINILM
 
 TEXTS = [Example(f"{word} {number}", label) for number in range(6) for word, label in (("good", 1), ("bad", 0))]
 DATA = SentimentData(tuple(TEXTS[:8]), tuple(TEXTS[8:10]), tuple(TEXTS[10:]))
@@ -43,17 +54,50 @@ def test_accuracy_by_kind() -> None:
     assert accuracy_by_kind(probabilities, KINDS) == {"plain": 1.0, "irony": 0.5}
 
 
-def test_a_baseline_is_looked_at() -> None:
-    found = baseline_result(TfidfRecipe("words", strengths=(10.0,)), DATA, KINDS)
-    assert found.measured.test_accuracy == 1.0
-    assert found.kinds == {"plain": 1.0, "irony": 0.5}
-    assert sum(each.count for each in found.bins) == len(DATA.test)
-    assert found.epochs == []
+def test_everything_enters_once_for_each_seed() -> None:
+    entered = contestants(2, 5)
+    assert len({each.slug for each in entered}) == len(entered) == 3 + 2 * 4
+    assert "encoder-from-scratch-6" in {each.slug for each in entered}
+    assert {each.seed for each in entered if isinstance(each.recipe, TfidfRecipe)} == {None}
+    short = contestants(1, 0, pretrained=False, short=True)
+    assert all(each.seed is None or each.recipe.training.epochs == 1 for each in short)
+    assert FROM_MINILM not in {each.recipe for each in entered if each.seed is None}
+    assert "encoder-from-minilm-0" not in {each.slug for each in short}
 
 
-def test_an_encoder_is_trained_and_looked_at(tmp_path: Path) -> None:
-    found = encoder_result(quick(FROM_SCRATCH), DATA, KINDS, tmp_path, seed=0)
+@pytest.mark.parametrize("place", range(3, 6))
+def test_networks_are_trained_and_looked_at(place: int, tmp_path: Path) -> None:
+    contestant = contestants(1, 0, pretrained=False, short=True)[place]
+    found = compete(contestant, DATA, KINDS, tmp_path)
     assert len(found.epochs) == 1
     assert found.epochs[0].validation_accuracy == found.measured.validation_accuracy
     assert set(found.kinds) == {"plain", "irony"}
-    assert encoder_result(quick(FROM_SCRATCH), DATA, KINDS, tmp_path, seed=0) == found
+    assert sum(each.count for each in found.bins) == len(DATA.test)
+    again = compete(contestant, DATA, KINDS, tmp_path)
+    assert (again.kinds, again.bins, again.epochs) == (found.kinds, found.bins, found.epochs)
+    assert found.encoder == (place == 5)
+
+
+def test_a_baseline_is_looked_at(tmp_path: Path) -> None:
+    found = compete(Contestant(TfidfRecipe("words", strengths=(10.0,)), None), DATA, KINDS, tmp_path)
+    assert found.measured.test_accuracy == 1.0
+    assert found.kinds == {"plain": 1.0, "irony": 0.5}
+    assert found.epochs == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_best_encoder_is_chosen_by_validation(tmp_path: Path) -> None:
+    row = Measured("", 0, "", 1, 1.0, 1.0, 10, 0.5, 0.5, 0.5, 0.5, 0.5)
+    models = [
+        ModelResult(f"{name}-{seed}", encoder, replace(row, name=name, seed=seed, **scores), {}, [], [])
+        for name, encoder, seed, scores in (
+            ("counts", False, 0, {"validation_accuracy": 0.99}),
+            ("one", True, 0, {"validation_accuracy": 0.9, "test_accuracy": 0.2}),
+            ("one", True, 1, {"validation_accuracy": 0.8, "test_accuracy": 0.9}),
+            ("other", True, 0, {"validation_accuracy": 0.7, "test_accuracy": 1.0}),
+            ("other", True, 1, {"validation_accuracy": 0.91, "test_accuracy": 1.0}),
+        )
+    ]
+    assert best_encoder(models).slug == "one-0"
+    with pytest.raises(InputError, match="no encoder"):
+        best_encoder(models[:1])

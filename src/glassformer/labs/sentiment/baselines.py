@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from torch import Tensor
 
 from glassformer.data.examples import Example, SentimentData
 from glassformer.errors import InputError, require, require_positive
-from glassformer.labs.sentiment.measured import Measured
-from glassformer.training.classification import scores
+from glassformer.labs.sentiment.measured import Measured, measure
 
 
 @dataclass(frozen=True)
@@ -128,32 +128,25 @@ def run_baseline(recipe: TfidfRecipe, data: SentimentData) -> tuple[TfidfClassif
         TfidfClassifier(data.train, dataclasses.replace(recipe, strengths=(strength,))) for strength in recipe.strengths
     ]
     seconds = time.perf_counter() - begun
-    validation = [_measure(candidate, data.validation, data)[0]["accuracy"] for candidate in candidates]
+    labels = [example.label for example in data.validation]
+    texts = [example.text for example in data.validation]
+    validation = [
+        float((candidate.probabilities(texts, len(data.classes)).argmax(1) == labels).mean())
+        for candidate in candidates
+    ]
     best = int(np.argmax(validation))
-    test, prediction_seconds = _measure(candidates[best], data.test, data)
-    measured = Measured(
-        name=recipe.name,
-        seed=None,
-        choice=f"C = {recipe.strengths[best]:g}",
+
+    def probabilities(texts: Sequence[str]) -> Float[Tensor, "text num_classes"]:
+        return torch.from_numpy(candidates[best].probabilities(texts, len(data.classes)))
+
+    measured = measure(
+        recipe.name,
+        None,
+        data,
+        probabilities,
         num_parameters=candidates[best].num_parameters,
         training_seconds=seconds,
-        prediction_seconds=prediction_seconds,
-        num_tested=len(data.test),
         validation_accuracy=validation[best],
-        test_accuracy=test["accuracy"],
-        test_macro_f1=test["macro_f1"],
-        test_loss=test["loss"],
-        test_calibration_error=test["calibration_error"],
+        choice=f"C = {recipe.strengths[best]:g}",
     )
     return candidates[best], measured
-
-
-def _measure(
-    classifier: TfidfClassifier, examples: Sequence[Example], data: SentimentData
-) -> tuple[dict[str, float], float]:
-    """Scores, and the seconds that predicting took."""
-    begun = time.perf_counter()
-    probabilities = classifier.probabilities([example.text for example in examples], len(data.classes))
-    seconds = time.perf_counter() - begun
-    labels = torch.tensor([example.label for example in examples])
-    return scores(torch.from_numpy(probabilities), labels), seconds

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.data.examples import SentimentData
 from glassformer.errors import InputError, require
+from glassformer.training.classification import scores
 
 _COLUMNS = (
     "model",
@@ -70,6 +77,49 @@ class Measured:
             return cls(**json.loads(text))
         except (TypeError, ValueError) as error:
             raise InputError(f"a row with a fault: {error}", "what to_json wrote", "Measure again.") from error
+
+
+def measure(
+    name: str,
+    seed: int | None,
+    data: SentimentData,
+    probabilities: Callable[[Sequence[str]], Float[Tensor, "text num_classes"]],
+    *,
+    num_parameters: int,
+    training_seconds: float,
+    validation_accuracy: float,
+    choice: str = "",
+) -> Measured:
+    """The row of a trained model: it predicts the test texts, once, and is timed.
+
+    Args:
+        name: As in the row, like the others.
+        seed: See there.
+        data: Its test part is predicted.
+        probabilities: Of each class, from texts.
+        num_parameters: See there.
+        training_seconds: See there.
+        validation_accuracy: Measured already, since something may have been chosen by it.
+        choice: See there.
+    """
+    begun = time.perf_counter()
+    predicted = probabilities([example.text for example in data.test])
+    seconds = time.perf_counter() - begun
+    test = scores(predicted, torch.tensor([example.label for example in data.test]))
+    return Measured(
+        name=name,
+        seed=seed,
+        choice=choice,
+        num_parameters=num_parameters,
+        training_seconds=training_seconds,
+        prediction_seconds=seconds,
+        num_tested=len(data.test),
+        validation_accuracy=validation_accuracy,
+        test_accuracy=test["accuracy"],
+        test_macro_f1=test["macro_f1"],
+        test_loss=test["loss"],
+        test_calibration_error=test["calibration_error"],
+    )
 
 
 def median_row(rows: Sequence[Measured]) -> Measured:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,11 +24,11 @@ from glassformer.data.examples import Example, SentimentData
 from glassformer.data.subword import load_subwords, tokenizer_from_json, train_subwords
 from glassformer.data.tokenizer import Tokenizer, WordTokenizer
 from glassformer.errors import InputError, require
-from glassformer.labs.sentiment.measured import Measured
+from glassformer.labs.sentiment.measured import Measured, measure
 from glassformer.labs.sentiment.recipes import PretrainedRecipe, ScratchRecipe, minilm
 from glassformer.models.encoder import Encoder
 from glassformer.training import TrainingResult, train
-from glassformer.training.classification import ClassificationTask, predict, scores
+from glassformer.training.classification import ClassificationTask, predict
 
 MAX_LEN = 128
 _ENCODER, _RUN, _MEASURED = "encoder", "run", "measured.json"
@@ -171,16 +170,24 @@ def train_recipe(recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, 
     if result.ending == "interrupted":
         raise KeyboardInterrupt
     classifier.encoder.eval()
-    epochs = _epochs(result, config.eval_every)
+    epochs = epochs_of(result, config.eval_every)
     if (directory / _MEASURED).is_file():
         return Trained(classifier, Measured.from_json(_read(directory / _MEASURED)), epochs)
     save_classifier(classifier, directory / _ENCODER)
-    measured = _measure(recipe.name, seed, classifier, data, result.seconds, result.evaluations[-1][1]["accuracy"])
+    measured = measure(
+        recipe.name,
+        seed,
+        data,
+        classifier.probabilities,
+        num_parameters=sum(weight.numel() for weight in classifier.encoder.parameters()),
+        training_seconds=result.seconds,
+        validation_accuracy=result.evaluations[-1][1]["accuracy"],
+    )
     write_text(directory / _MEASURED, measured.to_json())
     return Trained(classifier, measured, epochs)
 
 
-def _epochs(result: TrainingResult, steps: int | None) -> list[Epoch]:
+def epochs_of(result: TrainingResult, steps: int | None) -> list[Epoch]:
     """One for each evaluation but that before the first update, which are ``steps`` apart."""
     assert steps is not None  # TrainingRecipe.config sets it
     return [
@@ -192,29 +199,6 @@ def _epochs(result: TrainingResult, steps: int | None) -> list[Epoch]:
         for end, evaluation in result.evaluations
         if end > 0
     ]
-
-
-def _measure(
-    name: str, seed: int, classifier: Classifier, data: SentimentData, seconds: float, validation: float
-) -> Measured:
-    begun = time.perf_counter()
-    probabilities = classifier.probabilities([example.text for example in data.test])
-    prediction_seconds = time.perf_counter() - begun
-    test = scores(probabilities, torch.tensor([example.label for example in data.test]))
-    return Measured(
-        name=name,
-        seed=seed,
-        choice="",
-        num_parameters=sum(weight.numel() for weight in classifier.encoder.parameters()),
-        training_seconds=seconds,
-        prediction_seconds=prediction_seconds,
-        num_tested=len(data.test),
-        validation_accuracy=validation,
-        test_accuracy=test["accuracy"],
-        test_macro_f1=test["macro_f1"],
-        test_loss=test["loss"],
-        test_calibration_error=test["calibration_error"],
-    )
 
 
 def _batches(classifier: Classifier, examples: Sequence[Example], seed: int = 0) -> TextBatches:

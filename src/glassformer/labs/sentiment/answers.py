@@ -1,0 +1,299 @@
+"""Written answers to the course's questions, with the evidence of the run: numbers come from the results."""
+
+from __future__ import annotations
+
+from glassformer.labs.sentiment.results import Results
+from glassformer.labs.sentiment.wording import listed, percent, verdict_of
+
+
+def answers(results: Results) -> list[str]:
+    """The course's seven questions (part 6.4), each as a heading with its answer."""
+    questions = (
+        ("How does attention capture long-range dependencies better than an RNN?", _long_range),
+        ("Why several heads instead of one?", _heads),
+        ("Where are the computational bottlenecks, and what can be done about them?", _bottlenecks),
+        ("Transformers, CNNs and RNNs: when which?", _architectures),
+        ("What are the ethical concerns with large language models?", _ethics),
+        ("Which developments are exciting, and which concerning?", _future),
+        ("What was hard to implement, and what surprised?", _implementation),
+    )
+    return [
+        f"### {number}. {question}\n\n{answer(results)}" for number, (question, answer) in enumerate(questions, start=1)
+    ]
+
+
+def takeaways(results: Results) -> str:
+    """The course's five takeaways, as a numbered list."""
+    leak, growth = results.experiments.leak, results.experiments.growth
+    pairs = results.asked.pairs
+    course = results.course
+    return "\n".join(
+        f"{number}. {text}"
+        for number, text in enumerate(
+            (
+                "**Attention is a soft lookup, and it is the only place where words meet.** All else in a block treats "
+                "every position alone; take attention out and the model is a bag of words.",
+                "**Each part has one job, and the residual path joins them.** Positions bring order, norms keep sizes, "
+                f"the feed-forward network works on what attention gathered. In the course's model "
+                f"{percent(course.parts['embeddings'] / course.num_parameters)} of the parameters are the table of "
+                "words.",
+                "**Cost has two terms.** One grows with the length, one with its square; with the course's sizes the "
+                f"second overtakes the feed-forward network at {growth.overtakes:,} tokens, and for a sentence it is "
+                "nothing.",
+                "**A number is worth what its split is worth.** The toy set's "
+                f"{percent(leak.mean('leaky', 'transformer'))} and the {percent(leak.mean('clean', 'transformer'))} "
+                "without the leak come from the same code.",
+                f"**What a classifier has learned must be asked for.** The {results.asked.model} tells "
+                f"{percent(pairs.overall)} of {len(pairs.pairs)} minimal pairs apart, and its verdict on neutral "
+                "sentences "
+                "moves with words that should not matter. Test accuracy shows neither.",
+            ),
+            start=1,
+        )
+    )
+
+
+def from_earlier_models(results: Results) -> list[str]:
+    """The course's comparison with linear models, neural networks and convolutions."""
+    counted = [results.median(name) for name in results.names if results.median(name).measured.seed is None]
+    linear = max(counted, key=lambda model: model.measured.validation_accuracy)
+    best = results.median(results.asked.model)
+    return [
+        "**From linear models.** Logistic regression on word counts gives each word one weight and adds them up. That "
+        "gets "
+        f"{percent(linear.measured.test_accuracy)} here, in {linear.measured.training_seconds:.1f} s, and one can read "
+        "every weight. It cannot let one word change another's meaning, which is what attention adds: the vector of a "
+        "word becomes a mixture that depends on the others.",
+        "**From multilayer perceptrons.** A feed-forward network of a block *is* a two-layer perceptron, the same one "
+        "at "
+        "every position. What is new around it: weights between positions that are computed from the text instead of "
+        "learned for fixed places, a residual path, and norms, which let many such layers be stacked.",
+        "**From convolutions.** A convolution mixes neighbours with fixed weights and needs depth to reach far; it "
+        "shares "
+        "with attention that all places are worked on at once and by the same weights. "
+        + verdict_of(
+            results,
+            "convolutions",
+            "encoder from scratch",
+            "On these texts, where a few neighbouring words carry the verdict, {first} {relation} {second}.",
+        )
+        + f" Pretraining decides more than the architecture does: the {best.measured.name} gets "
+        f"{percent(best.measured.test_accuracy)}.",
+    ]
+
+
+def looking_forward(results: Results) -> str:
+    """What one would explore next, and why."""
+    growth = results.experiments.growth
+    windowed, full = growth.growths[-1], growth.growths[0]
+    return (
+        "Three questions follow from what was measured. First, length: a window of 128 brings the exponent of a "
+        "layer's "
+        f"operations from {growth.exponents(full)['operations']:.2f} to {growth.exponents(windowed)['operations']:.2f} "
+        "at the longest texts; which heads need more than their window? Second, what pretraining brings: the same "
+        "blocks "
+        "with and without it differ by more than anything else in the table, and looking at the same heads before and "
+        "after fine-tuning would show what was there already. Third, meaning that is not in the words: irony and "
+        "contrast stay hard at this size, and it is open whether more data or another objective teaches them."
+    )
+
+
+def reflection(results: Results) -> str:
+    """The course's reflection, 200 to 300 words."""
+    leak, padding = results.experiments.leak, results.experiments.padding
+    best = results.median(results.asked.model).measured
+    return (
+        "The mechanism is small. Three products and a softmax fit on a page, and everything that made it powerful lies "
+        "around it: depth that a residual path makes trainable, sizes that norms keep, and data. Having each part as a "
+        "thing of its own, compared with an independent one, changed how we read the others' descriptions. Much that "
+        "is "
+        "said about attention turned out to be about something else.\n\n"
+        "What surprised us was how quietly things go wrong. The course's model averages over padding and learns all "
+        "the "
+        f"same; only when the same text was filled up further did its probabilities move, by up to "
+        f"{padding.largest_change('seen'):.2f}. Its validation set was its training set, and the curve looked perfect: "
+        f"{percent(leak.mean('leaky', 'transformer'))}, against {percent(leak.mean('clean', 'transformer'))} on "
+        "sentences that were new. Nothing crashed and no test failed. Only a question that could have come out "
+        "otherwise "
+        "showed it.\n\n"
+        f"The same holds for what is deployed. Our best model gets {percent(best.test_accuracy)} of its test texts "
+        "right, "
+        "and that number says nothing about irony, about a negation, or about whether a name in a neutral sentence "
+        "moves "
+        "the verdict. Those had to be asked one by one, and systems that decide about people are mostly not asked. "
+        "Progress has been fast because models can be scaled without being understood. Using them responsibly asks for "
+        "the slower half: splits without leaks, baselines that could win, measured calibration, and an account of what "
+        "a "
+        "model was never tested on. Small models are where one learns to do that, since there every claim can be "
+        "checked "
+        "in seconds."
+    )
+
+
+def _long_range(results: Results) -> str:
+    reach = results.experiments.reach
+    furthest, longest = reach.distances[-1], max(run.length for run in reach.recalled)
+    by_name = {each.name: each for each in reach.influences}
+    plain = min(by_name.values(), key=lambda each: each.relative[-1])
+    attention = next(each for name, each in by_name.items() if "block" in name)
+    gru, encoder = (reach.accuracy(name, longest) for name in ("GRU", "encoder, 1 block"))
+    trained = (
+        f"In training the same is seen: after {reach.updates} updates the encoder names the first token of {longest} "
+        f"in {percent(encoder)} of new texts, the GRU in {percent(gru)}, where guessing gives {percent(reach.chance)}."
+        if encoder > gru
+        else f"Training tells the other half of the story: after {reach.updates} updates the GRU names the first token "
+        f"of {longest} in {percent(gru)} of new texts and the encoder in {percent(encoder)}, where guessing gives "
+        f"{percent(reach.chance)}. A short path helps only once the scores have learned which of the many words to "
+        "read."
+    )
+    return (
+        "In a recurrence, what the first word says reaches the last only through every state between, and the gradient "
+        "comes back the same way: a product of as many Jacobians as there are steps, which shrinks or grows "
+        "exponentially. Attention joins any two positions in one step, so the path has length 1 whatever the distance. "
+        f"Measured before training, one step further back multiplies the gradient of the last state by "
+        f"{plain.per_step:.3f} in the {plain.name} and by {attention.per_step:.3f} in the encoder; {furthest} steps "
+        "back "
+        f"that leaves {plain.relative[-1]:.0e} and {attention.relative[-1]:.2f} of what there was at one step. Gates "
+        "(LSTM, GRU) slow the decay and do not remove the path. The price is that attention dilutes: with n words each "
+        f"starts at about 1/n. {trained}"
+    )
+
+
+def _heads(results: Results) -> str:
+    heads = results.experiments.heads
+    counts = sorted({run.num_heads for run in heads.by_count})
+    accuracies = ", ".join(
+        f"{count} {'head' if count == 1 else 'heads'} {percent(heads.accuracy(count))}" for count in counts
+    )
+    most = max(counts)
+    differences = [each.divergence for run in heads.by_count if run.num_heads == most for each in run.differences]
+    entropies = [each.entropy for run in heads.by_count if run.num_heads == most for each in run.spreads]
+    best, worst = max(map(heads.accuracy, counts)), min(map(heads.accuracy, counts))
+    matter = (
+        "so on texts where few words decide, one head does nearly as well as many, and the reason for many is not "
+        "accuracy here"
+        if best - worst < 0.02
+        else "so the number of heads is worth tuning even here"
+    )
+    return (
+        "One softmax gives one distribution: a head that looks at the negation does not look at the adjective, or it "
+        "looks at both by halves. Several heads of the same total width cost the same operations and can attend to "
+        "several things at once, each with its own idea of what is relevant; the output matrix mixes what they found. "
+        f"Evidence: with the same width of {heads.hidden_dim} and the validation texts of the table, {accuracies}; "
+        f"{matter}. "
+        f"The heads do come to differ: with {most} of them, the mean Jensen-Shannon divergence between two heads' "
+        "weights "
+        f"is {sum(differences) / len(differences):.2f} bits of at most 1, and their entropies range from "
+        f"{min(entropies):.2f} to {max(entropies):.2f} nats where equal attention to all words would have "
+        f"{heads.uniform_entropy:.2f}. Which relation a head stands for is a further question, which its weights alone "
+        "do not answer."
+    )
+
+
+def _bottlenecks(results: Results) -> str:
+    growth = results.experiments.growth
+    full, held, window = growth.growths
+    last = full.lengths[-1]
+    return (
+        "Scores and values take a number of operations quadratic in the length, and whoever keeps the weights of every "
+        "head needs quadratic memory. Everything else is linear in the length. For one layer of the course's sizes the "
+        f"quadratic part overtakes the feed-forward network at {growth.overtakes:,} tokens. Measured at {last:,} "
+        "tokens, a "
+        f"forward pass that could be trained holds {held.measured.peak_bytes[-1] / 2**20:,.0f} MiB when the weights "
+        "are "
+        f"kept and {full.measured.peak_bytes[-1] / 2**20:,.0f} MiB with a fused kernel, which computes the same in "
+        "blocks; "
+        f"a window of 128 takes {1e3 * window.measured.seconds[-1]:,.0f} ms where full attention takes "
+        f"{1e3 * full.measured.seconds[-1]:,.0f} ms. So: fused kernels (memory becomes linear, exactly), windows and "
+        "other sparse patterns (time too, at the price of what lies outside), keys and values shared by groups of "
+        "heads "
+        "(a smaller cache), linear attention (another function, with a fixed state), experts (more parameters for the "
+        "same operations), fewer bits for each number. For short texts none of it matters: there the feed-forward "
+        "network and the table of words are what costs."
+    )
+
+
+def _architectures(results: Results) -> str:
+    rows = [results.median(name).measured for name in results.names]
+    told = "; ".join(f"{row.name} {percent(row.test_accuracy)} in {row.training_seconds:.0f} s" for row in rows)
+    return (
+        "**Transformers** work on all positions at once, join any two in one step, profit from pretraining more than "
+        "the "
+        "others and can be looked into; they cost a quadratic term, know no order of their own and want data. "
+        "**CNNs** have the right prior where neighbours matter and a pattern means the same wherever it is: images, "
+        "audio, short texts; they are cheap, and reach far only by depth. **RNNs** keep a state of fixed size: the "
+        "choice "
+        "for streams, for online learning and for devices with little memory; training cannot be spread over the "
+        "length, "
+        "and what is far back fades. On the texts of the table (median seed; training time on this machine): "
+        f"{told}. I would start with the counts, take a pretrained transformer where accuracy pays for it, a CNN for "
+        "signals and images of modest size, and a recurrent or state-space model where text never ends."
+    )
+
+
+def _ethics(results: Results) -> str:
+    asked = results.asked
+    worst = max(asked.words.groups, key=lambda group: group.largest_gap)
+    return (
+        "**Bias.** A model learns what its texts associate, groups of people included. Even this small one does: in "
+        f"sentences that say nothing good or bad, exchanging one {worst.group} for another moves the probability of "
+        "praise "
+        f"by up to {worst.largest_gap:.2f} (“{worst.template}”: {worst.low_word} against {worst.high_word}), and in "
+        f"{percent(worst.flipped)} of such sentences the verdict depends on the word. A few sentences do not measure a "
+        "bias; they show that it can be asked about, and that accuracy does not. **Misinformation.** Fluency costs "
+        "nothing "
+        "now, so text is no evidence that somebody knew or meant it; provenance has to come from elsewhere. **Economic "
+        "impact.** Routine writing, translation and code become cheap; who gains depends on who owns the models and "
+        "how "
+        "the change is shared, which no architecture decides. **Privacy and security.** Models remember rare strings "
+        "of "
+        "their training texts and obey instructions hidden in what they read; training data needs consent and care, "
+        "and a "
+        "model's output must be treated as input from a stranger."
+    )
+
+
+def _future(results: Results) -> str:
+    return (
+        "**Exciting.** Models that read proteins, weather and mathematics with the same blocks; tutoring and "
+        "translation "
+        "in languages that had neither; captions and speech for people who need them; and interpretability: that one "
+        "can "
+        "open a trained model and find mechanisms, as with the heads of this project that are built by hand and "
+        "proved. "
+        "**Concerning.** Decisions handed to systems that were measured on average accuracy alone: this one, at "
+        f"{percent(results.median(results.asked.model).measured.test_accuracy)} on its test texts, tells only "
+        f"{percent(results.asked.pairs.overall)} of its minimal pairs apart. Persuasion at scale, surveillance made "
+        "cheap, "
+        "power in the hands of those who can pay for training, and evaluation that leaks into training, which makes "
+        "progress look faster than it is. Open weights, published evaluations and rules for uses rather than for "
+        "matrices "
+        "would help."
+    )
+
+
+def _implementation(results: Results) -> str:
+    padding, norms = results.experiments.padding, results.experiments.norms
+    width = next(each for each in norms.widths if each.width == norms.hidden_dim)
+    heads = results.experiments.heads
+    order = heads.accuracy_with("sinusoidal") - heads.accuracy_with("none")
+    positions = (
+        "Positions, on the other hand, bring little on sentences: "
+        if abs(order) < 0.02
+        else "Positions make a difference of a size one would not guess: "
+    )
+    return (
+        "Shapes are quickly right; masks are not. Padding has to be left out twice, of attention and of the mean, and "
+        f"forgetting either changes no shape and raises no error: it moved probabilities by up to "
+        f"{padding.largest_change('seen'):.2f} (with both in place, {padding.largest_change('left out'):.0e}). "
+        "Formulas "
+        "that look alike are not: two LayerNorms differ by "
+        f"{percent(1 - width.predicted_ratio)} at width {width.width}, enough that weights of one do not fit the "
+        "other. "
+        f"{positions}{percent(heads.accuracy_with('sinusoidal'))} with and {percent(heads.accuracy_with('none'))} "
+        "without. "
+        "And the hardest part was none of the layers: it was to build a comparison that could have come out against "
+        "the "
+        "transformer, and "
+        f"{listed(['to split by text', 'to choose on validation texts only', 'to ask the test once'])}."
+    )

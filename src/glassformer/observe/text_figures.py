@@ -1,0 +1,302 @@
+"""A text whose words stand on coloured grounds: what a query attends to, or what each word does to a verdict."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import cast
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
+from numpy.typing import ArrayLike
+
+from glassformer.errors import require
+from glassformer.observe.heat_maps import DIVERGING
+from glassformer.observe.style import in_style, new_figure
+
+MOST_WORDS = 2000
+"""A longer text would be no picture any more."""
+
+SEQUENTIAL = "Blues"
+"""For weights from 0 on, as in the grids of attention."""
+
+_SIZE, _PAD, _SPACE = 11.0, 2.5, 4.0
+"""Points: of the letters, of the ground around a word, and between two words."""
+_LINE = 25.0
+_INCH = 72.0
+_WIDTH, _MARGIN = 8.0, 0.25
+_TITLE, _BAR = 0.38, 0.55
+"""Inches: the figure's width and margin, the room for a title above, and for the colour bar below."""
+
+_FONT = FontProperties(family="DejaVu Sans", size=_SIZE)
+"""The font that comes with matplotlib, so that lines break alike everywhere."""
+
+
+@in_style
+def coloured_text(
+    words: Sequence[str],
+    weights: ArrayLike,
+    title: str | None = None,
+    signed: bool = False,
+    ax: Axes | None = None,
+    *,
+    label: str | None = None,
+) -> Figure:
+    """A text, each word on a ground that shows its weight, in as many lines as it needs.
+
+    Weights from 0 on are drawn from white to dark blue. Signed ones are red above 0 and blue below, and words below 0
+    are underlined, so that a print in grey tells the two apart; their scale is as long on both sides. Letters are black
+    or white, whichever has the higher contrast with their ground, which is at least 4.58 : 1.
+
+    Line breaks and other characters that leave no mark are written as escapes (``\\n``), those that the font lacks as
+    an empty box; a word that is longer than a line is cut with "…".
+
+    Args:
+        words: In order.
+        weights: One for each word.
+        title: Above the text.
+        signed: Weights of both signs, around 0.
+        ax: Where to draw, with the room that it has in its figure as it stands now; a figure of its own when None.
+        label: What the weights are, at the colour bar.
+
+    Returns:
+        The figure that was drawn in.
+
+    Raises:
+        InputError: No words or more than 2,000, weights that are not one finite number for each, a weight below 0
+            without ``signed``, or a text too long for ``ax``.
+    """
+    values = _checked(words, np.asarray(weights, dtype=float)[None], signed)[0]
+    scale = _scale(values, signed)
+    if signed:
+        label = f"{label or 'weight'}, underlined below 0"
+    if ax is None:
+        figure, room = _page([words], title, scale, label)
+        lines = _broken(words, room.get_xlim()[1])
+    else:
+        figure, room = cast(Figure, ax.get_figure(root=True)), ax
+        _add_bar(figure, scale, label, beside=ax)
+        ax.set_title(title or "")
+        width, height = _room(ax)
+        lines = _broken(words, width)
+        require(
+            len(lines) * _LINE <= height,
+            f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high",
+            f"{len(lines) * _LINE / _INCH:.1f} inches",
+            "Give larger axes, or leave ax out.",
+        )
+    _write(room, lines, values, scale, 0.0, signed)
+    return figure
+
+
+@in_style
+def attention_rows(
+    words: Sequence[str],
+    weights: Float[np.ndarray, "query key"],
+    queries: Sequence[int],
+    title: str | None = None,
+) -> Figure:
+    """The text once for each chosen query, coloured by what it attends to; the query itself is framed.
+
+    All share one scale, from 0 to the largest weight shown.
+
+    Args:
+        words: In order.
+        weights: Attention weights, ``[query, key]``, of the words to one another.
+        queries: Which words to show as queries, by their places from 0.
+        title: Above the text.
+
+    Raises:
+        InputError: No words or too many, weights of another shape, below 0 or not finite, no queries, or one that is
+            not there.
+    """
+    values = _checked(words, weights, signed=False)
+    require(
+        weights.shape[0] == len(words),
+        f"weights of shape {list(weights.shape)} for {len(words)} words",
+        f"{[len(words)] * 2}",
+        "Pass the weights of self-attention.",
+    )
+    require(
+        len(queries) > 0 and min(queries) >= 0 and max(queries) < len(words),
+        f"queries = {list(queries)}",
+        f"at least one place from 0 to {len(words) - 1}",
+        "Pass the places of words.",
+    )
+    chosen = values[list(queries)]
+    scale = _scale(chosen, signed=False)
+    figure, ax = _page([words] * len(queries), title, scale, "attention weight")
+    lines = _broken(words, ax.get_xlim()[1])
+    for row, query in enumerate(queries):
+        _write(ax, lines, chosen[row], scale, row * (len(lines) + _BETWEEN) * _LINE, framed=query)
+    return figure
+
+
+_BETWEEN = 0.35
+"""Lines that are left empty between two queries."""
+
+
+def contrast(first: str, second: str) -> float:
+    """The contrast of two colours, from 1 (the same) to 21 (black on white)::
+
+        (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear red, green and blue,  L1 >= L2
+
+    Args:
+        first: A colour that matplotlib knows by its name, or "#rrggbb".
+        second: Likewise.
+
+    Source: W3C, Web Content Accessibility Guidelines 2.2, "contrast ratio".
+    """
+    darker, lighter = sorted(_luminance(colour) for colour in (first, second))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    rgb = np.asarray(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
+
+
+def shown(word: str) -> str:
+    """``word`` as it is written in a figure: what leaves no mark as an escape, what the font lacks as an empty box."""
+    font = get_font(findfont(_FONT))
+
+    def one(letter: str) -> str:
+        if not letter.isprintable() or unicodedata.category(letter) == "Mn":
+            return letter.encode("unicode_escape").decode()
+        return letter if font.get_char_index(ord(letter)) else "□"
+
+    return "".join(one(letter) for letter in word) if word.strip(" ") else "␣"
+
+
+def _checked(words: Sequence[str], weights: np.ndarray, signed: bool) -> Float[np.ndarray, "query key"]:
+    values = np.asarray(weights, dtype=float)
+    require(1 <= len(words) <= MOST_WORDS, f"{len(words)} words", f"1 to {MOST_WORDS:,}", "Show a part of the text.")
+    require(
+        values.ndim == 2 and values.shape[1] == len(words),
+        f"weights of shape {list(values.shape)[-2:]} for {len(words)} words",
+        "one weight for each word",
+        "Leave out what belongs to padding.",
+    )
+    require(bool(np.isfinite(values).all()), "NaN or infinite weights", "finite numbers", "Check what made them.")
+    require(
+        signed or float(values.min()) >= 0,
+        f"a weight of {float(values.min()):g}",
+        "weights from 0 on, or signed = True",
+        "Pass signed=True for effects of both signs.",
+    )
+    return values
+
+
+def _scale(values: np.ndarray, signed: bool) -> ScalarMappable:
+    largest = float(np.abs(values).max()) or 1.0
+    norm = Normalize(-largest if signed else 0.0, largest)
+    return ScalarMappable(norm, matplotlib.colormaps[DIVERGING if signed else SEQUENTIAL])
+
+
+def _width(text: str) -> float:
+    return float(text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0])
+
+
+Line = list[tuple[int, str, float, float]]
+"""The words of a line: number, letters, and where their ground starts and how wide it is, in points."""
+
+
+def _broken(words: Sequence[str], width: float) -> list[Line]:
+    """The words in lines of at most ``width`` points."""
+    lines: list[Line] = [[]]
+    at = 0.0
+    for number, word in enumerate(words):
+        text, size = _cut(shown(word), width - 2 * _PAD)
+        size += 2 * _PAD
+        if lines[-1] and at + size > width:
+            lines.append([])
+            at = 0.0
+        lines[-1].append((number, text, at, size))
+        at += size + _SPACE
+    return lines
+
+
+def _cut(text: str, room: float) -> tuple[str, float]:
+    """``text``, or as much of its beginning as fits, and its width."""
+    size = _width(text)
+    if size <= room:
+        return text, size
+    fits, fails = 0, len(text)
+    while fails - fits > 1:
+        half = (fits + fails) // 2
+        fits, fails = (half, fails) if _width(text[:half] + "…") <= room else (fits, half)
+    return text[:fits] + "…", _width(text[:fits] + "…")
+
+
+def _page(
+    texts: Sequence[Sequence[str]], title: str | None, scale: ScalarMappable, label: str | None
+) -> tuple[Figure, Axes]:
+    """A figure high enough for ``texts``, with title and colour bar, and axes for them in points."""
+    width = (_WIDTH - 2 * _MARGIN) * _INCH
+    rows = sum(len(_broken(words, width)) for words in texts) + _BETWEEN * (len(texts) - 1)
+    text, above = rows * _LINE / _INCH, _TITLE if title else 0.1
+    height = above + text + _BAR
+    figure, (ax,) = new_figure(_WIDTH, height)
+    figure.set_layout_engine("none")
+    ax.set_position((_MARGIN / _WIDTH, _BAR / height, 1 - 2 * _MARGIN / _WIDTH, text / height))
+    ax.set(xlim=(0, width), ylim=(rows * _LINE, 0))
+    if title:
+        figure.text(_MARGIN / _WIDTH, 1 - _TITLE / 2 / height, title, weight="bold", size=11, va="center")
+    bar = figure.add_axes((_MARGIN / _WIDTH, (_BAR - 0.25) / height, 2.4 / _WIDTH, 0.12 / height))
+    figure.colorbar(scale, cax=bar, orientation="horizontal")
+    bar.tick_params(labelsize=8)
+    bar.locator_params(nbins=4)
+    if label:
+        bar.text(1.06, 0.5, label, transform=bar.transAxes, va="center", size=8.5)
+    return figure, ax
+
+
+def _add_bar(figure: Figure, scale: ScalarMappable, label: str | None, beside: Axes) -> None:
+    figure.colorbar(scale, ax=beside, orientation="horizontal", label=label or "", shrink=0.4, aspect=25)
+
+
+def _room(ax: Axes) -> tuple[float, float]:
+    """Width and height of ``ax`` in points, which become its coordinates."""
+    figure = cast(Figure, ax.get_figure(root=True))
+    ax.set_axis_off()
+    figure.draw_without_rendering()
+    box = ax.get_window_extent()
+    width, height = (float(size / figure.dpi * _INCH) for size in (box.width, box.height))
+    ax.set(xlim=(0, width), ylim=(height, 0))
+    return width, height
+
+
+def _write(
+    ax: Axes,
+    lines: list[Line],
+    values: Float[np.ndarray, " key"],
+    scale: ScalarMappable,
+    top: float,
+    signed: bool = False,
+    framed: int | None = None,
+) -> None:
+    """Put the lines from ``top`` on, in points."""
+    ax.set_axis_off()
+    for row, line in enumerate(lines):
+        upper, height = top + row * _LINE + 3, _LINE - 6
+        for number, text, left, width in line:
+            red, green, blue, _ = scale.to_rgba(values[number])
+            ground = to_hex((red, green, blue))
+            letters = "black" if contrast("black", ground) > contrast("white", ground) else "white"
+            ax.add_patch(Rectangle((left, upper), width, height, facecolor=ground, edgecolor="#c0c0c0", lw=0.4))
+            place = (left + _PAD, upper + height / 2)
+            ax.text(*place, text, color=letters, fontproperties=_FONT, va="center_baseline", parse_math=False)
+            if signed and values[number] < 0:
+                low = upper + height - 2.5
+                ax.plot([left + _PAD, left + width - _PAD], [low, low], color=letters, lw=1.0)
+            if number == framed:
+                ax.add_patch(Rectangle((left, upper), width, height, fill=False, edgecolor="black", lw=2.0, zorder=5))

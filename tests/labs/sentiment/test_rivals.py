@@ -1,0 +1,158 @@
+"""The rivals: against plain loops, blind to padding, and able to learn what the encoder learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.data.examples import Example, SentimentData
+from glassformer.errors import InputError
+from glassformer.labs.sentiment import rivals
+from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
+from glassformer.labs.sentiment.rivals import (
+    ConvolutionalClassifier,
+    RecurrentClassifier,
+    RivalRecipe,
+    build_rival,
+    train_rival,
+)
+from glassformer.models.encoder import Encoder
+from glassformer.training import TrainingResult
+
+KINDS = ("recurrent", "convolutional")
+THINGS = ("film", "book", "soup", "phone", "song", "play", "cake", "lamp")
+TRAIN = tuple(
+    Example(f"a {word} {thing} .", label)
+    for thing in THINGS
+    for word, label in (("good", 1), ("bad", 0), ("lovely", 1), ("awful", 0))
+)
+DATA = SentimentData(TRAIN, TRAIN[::5], (Example("a lovely dog", 1), Example("an awful cat", 0)))
+QUICK = TrainingRecipe(8, 8, 0.01, 0.0, word_dropout=0.1)
+
+
+def test_the_recurrent_one_is_a_loop_over_real_tokens() -> None:
+    model = RecurrentClassifier(9, 3, embedding_dim=4, hidden_dim=5).eval()
+    tokens = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+    real = torch.tensor([[True, True, True, True], [True, False, True, False]])
+    logits = model(tokens, real)
+    cells = []
+    for suffix in ("", "_reverse"):
+        cell = torch.nn.GRUCell(4, 5)
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            setattr(cell, name, torch.nn.Parameter(getattr(model.gru, f"{name}_l0{suffix}").detach()))
+        cells.append(cell)
+    for row, seen, found in zip(tokens, real, logits, strict=True):
+        vectors = model.embedding(row[seen])
+        means = []
+        for cell, order in zip(cells, (1, -1), strict=True):
+            state, states = torch.zeros(5), []
+            for vector in list(vectors)[::order]:
+                state = cell(vector[None], state[None])[0]
+                states.append(state)
+            means.append(torch.stack(states).mean(0))
+        torch.testing.assert_close(found, model.head(torch.cat(means)), atol=1e-6, rtol=1e-5)
+
+
+def test_the_convolutional_one_is_a_loop_over_windows() -> None:
+    model = ConvolutionalClassifier(9, 2, embedding_dim=4, filters=3, widths=(2, 3)).eval()
+    tokens = torch.tensor([[1, 2, 3, 4, 5]])
+    real = torch.tensor([[True, False, True, True, False]])
+    vectors = model.embedding(torch.tensor([1, 3, 4]))
+    responses = []
+    for width, convolution in zip((2, 3), model.convolutions, strict=True):
+        before, behind = (width - 1) // 2, width // 2
+        filled = torch.cat([torch.zeros(before, 4), vectors, torch.zeros(behind, 4)])
+        windows = [
+            torch.einsum("few,we->f", convolution.weight, filled[start : start + width]) + convolution.bias
+            for start in range(3)
+        ]
+        responses.append(torch.stack(windows).relu().amax(0))
+    torch.testing.assert_close(model(tokens, real)[0], model.head(torch.cat(responses)), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_padding_and_gaps_change_nothing(kind: str, data: st.DataObject) -> None:
+    model = build_rival(kind, 11, 2, seed=0).eval()
+    row = data.draw(st.lists(st.integers(0, 10), min_size=1, max_size=9))
+    alone = model(torch.tensor([row]))
+    filled, real = [], []
+    for token in row:
+        gap = data.draw(st.integers(0, 2))
+        filled += [*data.draw(st.lists(st.integers(0, 10), min_size=gap, max_size=gap)), token]
+        real += [False] * gap + [True]
+    behind = data.draw(st.integers(0, 5))
+    tokens = torch.tensor([filled + [0] * behind, [3] * (len(filled) + behind)])
+    mask = torch.tensor([real + [False] * behind, [True] * (len(real) + behind)])
+    torch.testing.assert_close(model(tokens, mask)[:1], alone, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_without_real_tokens_is_answered(kind: str) -> None:
+    model = build_rival(kind, 11, 2, seed=0).eval()
+    logits = model(torch.ones(1, 4, dtype=torch.int64), torch.zeros(1, 4, dtype=torch.bool))
+    torch.testing.assert_close(logits[0], model.head.bias)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_has_about_as_many_parameters_as_the_encoder(kind: str) -> None:
+    rival = sum(weight.numel() for weight in build_rival(kind, 8000, 2, seed=0).parameters())
+    encoder = sum(weight.numel() for weight in Encoder(FROM_SCRATCH.encoder_config(8000, 2, 0)).parameters())
+    assert rival == pytest.approx(encoder, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_and_is_measured(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rival, row, epochs = train_rival(RivalRecipe("a name", kind, QUICK), DATA, None, 1)
+    assert (row.name, row.seed, row.num_tested) == ("a name", 1, 2)
+    assert len(epochs) == QUICK.epochs
+    assert rival.probabilities([example.text for example in DATA.test]).shape == (2, 2)
+    assert row.validation_accuracy == row.test_accuracy == 1.0
+    assert json.loads(row.to_json()) == dataclasses.asdict(row)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_seed_decides() -> None:
+    recipe = RivalRecipe("a name", "convolutional", dataclasses.replace(QUICK, epochs=1))
+    one, same, other = (train_rival(recipe, DATA, None, seed).measured.test_loss for seed in (1, 1, 2))
+    assert one == same != other
+
+
+def test_a_finished_run_is_continued_and_another_refused(tmp_path: Path) -> None:
+    recipe = RivalRecipe("a name", "convolutional", dataclasses.replace(QUICK, epochs=1))
+    first = train_rival(recipe, DATA, tmp_path, 1)
+    again = train_rival(recipe, DATA, tmp_path, 1)
+    assert (again.measured.test_loss, again.epochs) == (first.measured.test_loss, first.epochs)
+    with pytest.raises(InputError, match="description"):
+        train_rival(dataclasses.replace(recipe, kind="recurrent"), DATA, tmp_path, 1)
+
+
+def test_ctrl_c_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = TrainingResult(step=1, ending="interrupted", history=[], best=None, seconds=0.0, directory=None)
+    monkeypatch.setattr(rivals, "train", lambda *arguments, **options: stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train_rival(RivalRecipe("a name", "recurrent", QUICK), DATA, None, 1)
+
+
+def test_bad_arguments_are_refused(without_type_checks: None) -> None:
+    with pytest.raises(InputError, match="kind = 'attention'"):
+        build_rival("attention", 10, 2, 0)
+    with pytest.raises(InputError, match="hidden_dim = 0"):
+        RecurrentClassifier(10, hidden_dim=0)
+    with pytest.raises(InputError, match="no widths"):
+        ConvolutionalClassifier(10, widths=())
+    with pytest.raises(InputError, match=r"dropout = 1\.5"):
+        ConvolutionalClassifier(10, dropout=1.5)
+    model = RecurrentClassifier(10)
+    for tokens, message in ((torch.tensor([[10]]), r"\[0, 10\)"), (torch.tensor([1]), r"shape \[1\]")):
+        with pytest.raises(InputError, match=message):
+            model(tokens)
+    with pytest.raises(InputError, match="real of shape"):
+        model(torch.tensor([[1, 2]]), torch.tensor([[True]]))
