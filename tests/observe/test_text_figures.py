@@ -175,6 +175,16 @@ def test_a_text_in_given_axes() -> None:
         coloured_text(WORDS * 30, np.ones(30 * len(WORDS)), ax=new_figure(4, 2)[1][0])
 
 
+def test_several_texts_share_a_scale() -> None:
+    def ground(figure: Figure) -> tuple[float, ...]:
+        return figure.axes[0].patches[0].get_facecolor()
+
+    half = ground(coloured_text(["a", "b"], [0.5, 1.0]))
+    assert ground(coloured_text(["a", "b"], [0.5, 0.1], largest=1.0)) == half
+    with pytest.raises(InputError, match="size 2 with largest = 1"):
+        coloured_text(["a"], [-2.0], signed=True, largest=1.0)
+
+
 def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
     rng = np.random.default_rng(1)
     check_readable(coloured_text(WORDS * 3, rng.random(3 * len(WORDS)), "A title", label="attention weight"))

@@ -31,6 +31,15 @@ def kept(path: Path, kind: type[_Part], compute: Callable[[], _Part]) -> _Part:
     """
     if not path.exists():
         write_text(path, to_json(compute(), kind))
+    return read_part(path, kind)
+
+
+def read_part(path: Path, kind: type[_Part]) -> _Part:
+    """The part that the JSON file ``path`` holds.
+
+    Raises:
+        InputError: A file that cannot be read, or does not hold such a part.
+    """
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

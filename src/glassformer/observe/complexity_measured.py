@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 import glassformer.layers.dispatch  # noqa: F401 - registers the operator that is named below
 from glassformer.errors import require, require_positive
+
+# The profiler's own log lines on its start and end would stand among what a command prints.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """The lengths at which costs are measured, in tokens."""

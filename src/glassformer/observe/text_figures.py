@@ -49,6 +49,7 @@ def coloured_text(
     ax: Axes | None = None,
     *,
     label: str | None = None,
+    largest: float | None = None,
 ) -> Figure:
     """A text, each word on a ground that shows its weight, in as many lines as it needs.
 
@@ -66,16 +67,25 @@ def coloured_text(
         signed: Weights of both signs, around 0.
         ax: Where to draw, with the room that it has in its figure as it stands now; a figure of its own when None.
         label: What the weights are, at the colour bar.
+        largest: The weight at the end of the scale, for several texts on one; such a text in ``ax`` gets no colour bar
+            of its own. None: the largest of ``weights``.
 
     Returns:
         The figure that was drawn in.
 
     Raises:
         InputError: No words or more than 2,000, weights that are not one finite number for each, a weight below 0
-            without ``signed``, or a text too long for ``ax``.
+            without ``signed``, one beyond ``largest``, or a text too long for ``ax``.
     """
     values = _checked(words, np.asarray(weights, dtype=float)[None], signed)[0]
-    scale = _scale(values, signed)
+    reached = float(np.abs(values).max())
+    require(
+        largest is None or reached <= largest,
+        f"a weight of size {reached:g} with largest = {largest}",
+        "none beyond the end of the scale",
+        "Pass the largest of all texts.",
+    )
+    scale = _scale(values if largest is None else np.array([largest]), signed)
     if signed:
         label = f"{label or 'weight'}, underlined below 0"
     if ax is None:
@@ -83,7 +93,8 @@ def coloured_text(
         lines = _broken(words, room.get_xlim()[1])
     else:
         figure, room = cast(Figure, ax.get_figure(root=True)), ax
-        _add_bar(figure, scale, label, beside=ax)
+        if largest is None:
+            _add_bar(figure, scale, label, beside=ax)
         ax.set_title(title or "")
         width, height = _room(ax)
         lines = _broken(words, width)

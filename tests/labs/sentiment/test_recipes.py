@@ -9,7 +9,7 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.labs.sentiment import recipes
-from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, TrainingRecipe, minilm, quick, sst2
+from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe, minilm, sst2
 
 
 def test_epochs_become_steps() -> None:
@@ -24,13 +24,14 @@ def test_impossible_sizes_are_refused(field: str) -> None:
         dataclasses.replace(FROM_SCRATCH.training, **{field: 0})
 
 
-@pytest.mark.parametrize("recipe", [FROM_SCRATCH, FROM_MINILM], ids=lambda recipe: recipe.name)
-def test_the_quick_version_differs_in_nothing_but_epochs(
-    recipe: recipes.ScratchRecipe | recipes.PretrainedRecipe,
-) -> None:
-    fast = quick(recipe)
-    assert fast.training.epochs == 1
-    assert dataclasses.replace(fast, training=recipe.training) == recipe
+def test_few_texts_get_more_passes_and_the_short_version_one() -> None:
+    training = dataclasses.replace(FROM_SCRATCH.training, epochs=6, batch_size=64, min_updates=300)
+    assert training.config(6916, 0).steps == 6 * 109
+    few = training.config(240, 0)
+    assert (few.steps, few.eval_every) == (300, 4)
+    assert training.shortened().config(6916, 0).steps == 109
+    assert training.shortened().config(240, 0).steps == 100
+    assert dataclasses.replace(training, min_updates=0).shortened().config(240, 0).steps == 4
 
 
 def test_the_scratch_encoder_takes_the_vocabularys_size_and_padding() -> None:

@@ -3,6 +3,7 @@
 from glassformer.labs.sentiment.attention import MultiHeadAttention, scaled_dot_product_attention
 from glassformer.labs.sentiment.attention_grid import draw_attention_grid, visualize_attention
 from glassformer.labs.sentiment.exercises import analyze_complexity, train_transformer
+from glassformer.labs.sentiment.lab import run
 from glassformer.labs.sentiment.network import MiniTransformer, TransformerBlock
 from glassformer.labs.sentiment.parts import (
     FeedForward,
@@ -28,6 +29,7 @@ __all__ = [
     "analyze_complexity",
     "attention_weights",
     "draw_attention_grid",
+    "run",
     "scaled_dot_product_attention",
     "train_transformer",
     "visualize_attention",

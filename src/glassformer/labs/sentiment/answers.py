@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glassformer.labs.sentiment.results import Results
-from glassformer.labs.sentiment.wording import listed, percent, verdict_of
+from glassformer.labs.sentiment.wording import alike, percent, recalled, verdict_of
 
 
 def answers(results: Results) -> list[str]:
@@ -132,20 +132,10 @@ def reflection(results: Results) -> str:
 
 def _long_range(results: Results) -> str:
     reach = results.experiments.reach
-    furthest, longest = reach.distances[-1], max(run.length for run in reach.recalled)
+    furthest = reach.distances[-1]
     by_name = {each.name: each for each in reach.influences}
     plain = min(by_name.values(), key=lambda each: each.relative[-1])
     attention = next(each for name, each in by_name.items() if "block" in name)
-    gru, encoder = (reach.accuracy(name, longest) for name in ("GRU", "encoder, 1 block"))
-    trained = (
-        f"In training the same is seen: after {reach.updates} updates the encoder names the first token of {longest} "
-        f"in {percent(encoder)} of new texts, the GRU in {percent(gru)}, where guessing gives {percent(reach.chance)}."
-        if encoder > gru
-        else f"Training tells the other half of the story: after {reach.updates} updates the GRU names the first token "
-        f"of {longest} in {percent(gru)} of new texts and the encoder in {percent(encoder)}, where guessing gives "
-        f"{percent(reach.chance)}. A short path helps only once the scores have learned which of the many words to "
-        "read."
-    )
     return (
         "In a recurrence, what the first word says reaches the last only through every state between, and the gradient "
         "comes back the same way: a product of as many Jacobians as there are steps, which shrinks or grows "
@@ -154,8 +144,8 @@ def _long_range(results: Results) -> str:
         f"{plain.per_step:.3f} in the {plain.name} and by {attention.per_step:.3f} in the encoder; {furthest} steps "
         "back "
         f"that leaves {plain.relative[-1]:.0e} and {attention.relative[-1]:.2f} of what there was at one step. Gates "
-        "(LSTM, GRU) slow the decay and do not remove the path. The price is that attention dilutes: with n words each "
-        f"starts at about 1/n. {trained}"
+        "(LSTM, GRU) can learn to hold a state open, and do not shorten the path. The price is that attention dilutes: "
+        f"with n words each starts at about 1/n. {recalled(results)}"
     )
 
 
@@ -172,7 +162,7 @@ def _heads(results: Results) -> str:
     matter = (
         "so on texts where few words decide, one head does nearly as well as many, and the reason for many is not "
         "accuracy here"
-        if best - worst < 0.02
+        if alike(best, worst, heads.num_validated)
         else "so the number of heads is worth tuning even here"
     )
     return (
@@ -183,7 +173,7 @@ def _heads(results: Results) -> str:
         f"{matter}. "
         f"The heads do come to differ: with {most} of them, the mean Jensen-Shannon divergence between two heads' "
         "weights "
-        f"is {sum(differences) / len(differences):.2f} bits of at most 1, and their entropies range from "
+        f"is {sum(differences) / len(differences):.2f} nats of at most 0.69, and their entropies range from "
         f"{min(entropies):.2f} to {max(entropies):.2f} nats where equal attention to all words would have "
         f"{heads.uniform_entropy:.2f}. Which relation a head stands for is a further question, which its weights alone "
         "do not answer."
@@ -276,11 +266,10 @@ def _implementation(results: Results) -> str:
     padding, norms = results.experiments.padding, results.experiments.norms
     width = next(each for each in norms.widths if each.width == norms.hidden_dim)
     heads = results.experiments.heads
-    order = heads.accuracy_with("sinusoidal") - heads.accuracy_with("none")
     positions = (
         "Positions, on the other hand, bring little on sentences: "
-        if abs(order) < 0.02
-        else "Positions make a difference of a size one would not guess: "
+        if alike(heads.accuracy_with("sinusoidal"), heads.accuracy_with("none"), heads.num_validated)
+        else "Positions make more of a difference than one would guess on sentences: "
     )
     return (
         "Shapes are quickly right; masks are not. Padding has to be left out twice, of attention and of the mean, and "
@@ -292,8 +281,6 @@ def _implementation(results: Results) -> str:
         "other. "
         f"{positions}{percent(heads.accuracy_with('sinusoidal'))} with and {percent(heads.accuracy_with('none'))} "
         "without. "
-        "And the hardest part was none of the layers: it was to build a comparison that could have come out against "
-        "the "
-        "transformer, and "
-        f"{listed(['to split by text', 'to choose on validation texts only', 'to ask the test once'])}."
+        "And the hardest part was none of the layers. It was a comparison that could have come out against the "
+        "transformer: split by text, chosen on validation texts only, tested once."
     )

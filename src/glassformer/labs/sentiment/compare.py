@@ -96,7 +96,7 @@ def contestants(num_seeds: int, seed: int, *, pretrained: bool = True, short: bo
     if pretrained:
         trained.append(FROM_MINILM)
     if short:
-        trained = [replace(recipe, training=replace(recipe.training, epochs=1)) for recipe in trained]
+        trained = [replace(recipe, training=recipe.training.shortened()) for recipe in trained]
     seeded = [Contestant(recipe, seed + number) for recipe in trained for number in range(num_seeds)]
     return [*(Contestant(recipe, None) for recipe in BASELINES), *seeded]
 

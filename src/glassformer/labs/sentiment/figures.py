@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.data.sentiment import reviews
 from glassformer.labs.sentiment.attention_grid import draw_attention_grid
+from glassformer.labs.sentiment.baselines import BIGRAM_TFIDF
 from glassformer.labs.sentiment.growth import TAIL
 from glassformer.labs.sentiment.leak import CourseTraining
 from glassformer.labs.sentiment.looks import Look
@@ -31,16 +34,17 @@ from glassformer.labs.sentiment.training_runs import Classifier
 from glassformer.observe.complexity_figures import draw_complexity
 from glassformer.observe.diagrams import architecture, block
 from glassformer.observe.style import BLACK, LINES, in_style, line, new_figure, save_figure
-from glassformer.observe.text_figures import attention_rows, coloured_text
+from glassformer.observe.text_figures import DIVERGING, attention_rows, coloured_text
 
 SENTENCE = "The cat sat on the mat"
-READ = "I love this amazing movie, but the plot is not good."
+READ = "I love this film, but the plot is not good."
 
 
 def draw_figures(results: Results, course: CourseTraining, classifier: Classifier, directory: Path) -> dict[str, Path]:
     """Draw every figure into ``directory`` as PNG and SVG; returns the PNG of each by name."""
     experiments = results.experiments
-    trained = {name: results.median(name) for name in results.names}
+    # More than six lines in one picture cannot be told apart.
+    trained = {name: results.median(name) for name in results.names if name != BIGRAM_TFIDF.name}
     words, weights = read(course, READ)
     lengths = experiments.growth.growths[0].lengths
     drawn = {
@@ -147,11 +151,15 @@ def draw_leak(results: Results) -> Figure:
 
 @in_style
 def draw_effects(looks: list[Look], classes: tuple[str, ...]) -> Figure:
-    """Each text, its tokens coloured by what they do to its verdict."""
-    figure, panels = new_figure(9.5, 1.35 * len(looks), rows=len(looks))
+    """Each text, its tokens coloured by what they do to its verdict, all on one scale."""
+    figure, panels = new_figure(9.5, 0.85 * len(looks) + 0.7, rows=len(looks))
+    largest = max(abs(effect) for look in looks for effect in look.effects)
     for ax, look in zip(panels, looks, strict=True):
         title = f"{classes[look.label]}, {100 * look.probability:.1f} %"
-        coloured_text(look.tokens, look.effects, title, signed=True, ax=ax)
+        coloured_text(look.tokens, look.effects, title, signed=True, ax=ax, largest=largest)
+    scale = ScalarMappable(Normalize(-largest, largest), DIVERGING)
+    label = "without the token the verdict is this much less probable; underlined: more probable"
+    figure.colorbar(scale, ax=panels, orientation="horizontal", label=label, shrink=0.5, aspect=40)
     return figure
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
+
+import torch
 
 from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.directory import write_text
@@ -27,7 +30,7 @@ from glassformer.labs.sentiment.padding import PaddingResult, measure_padding
 from glassformer.labs.sentiment.plan import FULL, QUICK, Plan
 from glassformer.labs.sentiment.probes import probe_pairs, probe_words
 from glassformer.labs.sentiment.reach import ReachResult, measure_reach
-from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, minilm, quick
+from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, minilm
 from glassformer.labs.sentiment.report import write_report
 from glassformer.labs.sentiment.results import Asked, CourseRun, DataSummary, Experiments, Results
 from glassformer.labs.sentiment.sources import find_data, kind_examples
@@ -90,27 +93,45 @@ def _experiments(plan: Plan, parts: Path, seed: int, data: SentimentData) -> Exp
     def seeds(count: int) -> tuple[int, ...]:
         return tuple(range(seed, seed + count))
 
-    scratch = quick(FROM_SCRATCH) if plan.short else FROM_SCRATCH
-    return Experiments(
-        leak=part("leak", LeakResult, lambda: measure_leak(seeds(plan.leak_seeds), plan.course_epochs)),
-        padding=part(
+    training = FROM_SCRATCH.training.shortened() if plan.short else FROM_SCRATCH.training
+    scratch = replace(FROM_SCRATCH, training=training)
+    # Networks this small lose time to threads that wait for one another.
+    with one_thread():
+        leak = part("leak", LeakResult, lambda: measure_leak(seeds(plan.leak_seeds), plan.course_epochs))
+        padding = part(
             "padding",
             PaddingResult,
             lambda: measure_padding(seeds=seeds(plan.padding_seeds), epochs=plan.course_epochs),
-        ),
-        norms=part("norms", NormResult, measure_norms),
-        reach=part(
+        )
+        reach = part(
             "reach",
             ReachResult,
             lambda: measure_reach(
                 plan.reach_distances, seeds(plan.reach_seeds), plan.reach_lengths, plan.reach_updates
             ),
-        ),
-        heads=part(
+        )
+        heads = part(
             "heads", HeadsResult, lambda: measure_heads(data, plan.head_counts, seeds(plan.heads_seeds), scratch)
-        ),
+        )
+    return Experiments(
+        leak=leak,
+        padding=padding,
+        norms=part("norms", NormResult, measure_norms),
+        reach=reach,
+        heads=heads,
         growth=part("growth", GrowthResult, lambda: measure_growth(plan.growth_lengths, plan.growth_rounds)),
     )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _models(plan: Plan, out: Path, seed: int, data: SentimentData) -> tuple[list[ModelResult], dict[str, str]]:

@@ -59,7 +59,7 @@ FULL = Plan(
     reach_distances=(0, 1, 2, 4, 8, 16, 32, 64, 128, 255),
     reach_lengths=(8, 32, 128),
     reach_updates=300,
-    reach_seeds=3,
+    reach_seeds=1,
     growth_lengths=LENGTHS,
     growth_rounds=5,
 )

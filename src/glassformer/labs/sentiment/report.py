@@ -17,7 +17,7 @@ from glassformer.labs.sentiment.answers import (
 )
 from glassformer.labs.sentiment.measured import table
 from glassformer.labs.sentiment.results import Results
-from glassformer.labs.sentiment.wording import listed, percent
+from glassformer.labs.sentiment.wording import listed, percent, recalled
 
 
 def write_report(results: Results, figures: Mapping[str, Path], path: Path) -> Path:
@@ -134,7 +134,7 @@ def _table_note(results: Results) -> str:
         f"Median rows are those of the median test accuracy. {verdict}. The largest network has {ratio:,.0f} times as "
         "many parameters as that regression. Calibration error is the mean distance between how sure a model is and "
         "how "
-        "often it is right; training time is that of this machine while it did other things as well."
+        "often it is right."
     )
 
 
@@ -184,7 +184,8 @@ def _padding(results: Results) -> str:
         f"{percent(flipped)} of its verdicts change at the worst length. With padding left out of attention and of the "
         f"mean, the largest change is {padding.largest_change('left out'):.0e}, and another order of the texts changes "
         f"{max(run.order_change for run in left_out):.0e}. Validation accuracy, mean over "
-        f"{len(seen)} seeds: {percent(statistics.fmean(run.validation_accuracy for run in seen))} with padding seen, "
+        f"{len(seen)} trainings each: {percent(statistics.fmean(run.validation_accuracy for run in seen))} with "
+        "padding seen, "
         f"{percent(statistics.fmean(run.validation_accuracy for run in left_out))} without."
     )
 
@@ -224,18 +225,18 @@ def _attention(results: Results) -> str:
     influence = {each.name: each for each in reach.influences}
     furthest = reach.distances[-1]
     norms = "; ".join(f"{name} {each.relative[-1]:.1e}" for name, each in influence.items())
-    longest = max(run.length for run in reach.recalled)
     counts = sorted({run.num_heads for run in heads.by_count})
     return (
         "In a recurrence the first word reaches the last through every state between; with attention every word reads "
         f"every other at once. Before any training, the gradient of the last state with respect to an input {furthest} "
-        f"steps back, relative to one step back: {norms}. Trained for {reach.updates} updates to name the first token "
-        f"of {longest}, a GRU is right in {percent(reach.accuracy('GRU', longest))} and a one-block encoder in "
-        f"{percent(reach.accuracy('encoder, 1 block', longest))} (chance {percent(reach.chance)}). How many heads "
-        "share "
-        f"the width of {heads.hidden_dim} matters little on these texts: "
+        f"steps back, relative to one step back: {norms}. {recalled(results)} With the same width of "
+        f"{heads.hidden_dim}, "
+        f"{heads.num_validated:,} validation texts and mean over {len(heads.by_count) // len(counts)} trainings each, "
+        "accuracy by number "
+        "of "
+        "heads: "
         + ", ".join(f"{count}: {percent(heads.accuracy(count))}" for count in counts)
-        + f" of the validation texts; positions from sines {percent(heads.accuracy_with('sinusoidal'))}, none "
+        + f"; with positions from sines {percent(heads.accuracy_with('sinusoidal'))}, none "
         f"{percent(heads.accuracy_with('none'))}."
     )
 

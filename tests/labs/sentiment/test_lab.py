@@ -1,0 +1,73 @@
+"""The lab from start to end, with a plan of the smallest sizes: what it leaves, and how it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.labs.sentiment import lab, run
+from glassformer.labs.sentiment.plan import QUICK
+from glassformer.labs.sentiment.training_runs import load_classifier
+
+TINY = dataclasses.replace(
+    QUICK,
+    course_epochs=1,
+    leak_seeds=1,
+    head_counts=(1, 4),
+    reach_distances=(0, 1, 2),
+    reach_lengths=(4,),
+    reach_updates=2,
+    growth_lengths=(16, 32),
+    growth_rounds=1,
+)
+
+
+@pytest.mark.slow
+def test_it_leaves_a_report_and_a_classifier_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lab, "QUICK", TINY)
+    out = tmp_path / "run"
+
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab, "compete", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(out, quick=True, seed=1, resume=False)
+    assert "leak ..." in capsys.readouterr().out
+    with pytest.raises(InputError, match="holds a run"):
+        run(out, quick=True, seed=1, resume=False)
+    report = run(out, quick=True, seed=1, resume=True)
+    told = capsys.readouterr().out
+    assert "leak ..." not in told  # what was finished is kept
+    assert f"classify --run {out / 'classifier'}" in told
+    assert report == out / "report.md"
+    text = report.read_text(encoding="utf-8")
+    assert "This is the quick version" in text
+    assert "### 7. " in text
+    names = {path.stem for path in (out / "figures").iterdir()}
+    assert {"architecture", "calibration", "complexity", "effects", "heads", "leak", "timeline", "training"} <= names
+    assert "encoder from scratch" in (out / "models.md").read_text(encoding="utf-8")
+    assert len(json.loads((out / "results.json").read_text(encoding="utf-8"))["models"]) == 6
+    classifier = load_classifier(out / "classifier")
+    assert classifier.probabilities(["A fine film."]).shape == (1, 2)
+
+    results = (out / "results.json").read_bytes()
+    run(out, quick=True, seed=1, resume=True)
+    assert (out / "results.json").read_bytes() == results
+
+
+def test_another_seed_or_data_set_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lab.json").write_text(json.dumps({"seed": 1, "data": None, **dataclasses.asdict(QUICK)}))
+    with pytest.raises(InputError, match="another seed"):
+        run(tmp_path, quick=True, seed=2, resume=True)
+    with pytest.raises(InputError, match="seed = -1"):
+        run(tmp_path, quick=True, seed=-1, resume=True)
+    with pytest.raises(InputError, match="not there"):
+        run(tmp_path, quick=True, seed=1, resume=True, data=str(tmp_path / "none.tsv"))
