@@ -12,7 +12,7 @@ from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer.errors import InputError
-from glassformer.layers.attention import attend
+from glassformer.layers.attention import Attended, attend, watching
 from glassformer.layers.pattern import CAUSAL, FULL, Pattern
 
 
@@ -375,3 +375,25 @@ def test_memory_of_a_window_grows_linearly_forward_and_backward(sinks: bool) -> 
 def test_bad_input_is_refused(shapes: tuple[list[int], ...], options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         attend(*(torch.zeros(shape) for shape in shapes), **options)
+
+
+def test_watchers_hear_what_is_given_and_leave_the_output_alone() -> None:
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    options = {"key_weights": torch.rand(4), "sinks": torch.randn(4)}
+    plain = attend(q, k, v, CAUSAL, **options)
+    heard: list[list[Attended]] = [[], []]
+    with watching(heard[0].append):
+        assert torch.equal(attend(q, k, v, CAUSAL, **options), plain)
+        with pytest.raises(InputError), watching(heard[1].append):
+            attend(q[:, :3], k, v, CAUSAL)
+        with watching(heard[1].append):
+            attend(q, k, v, scale=3.0)
+    attend(q, k, v)
+    first, second = heard[0]
+    assert first.q is q
+    assert first.k is k
+    assert first.v is v
+    assert (first.pattern, first.scale) == (CAUSAL, 8**-0.5)
+    assert (first.key_weights is options["key_weights"], first.sinks is options["sinks"]) == (True, True)
+    assert (second.scale, second.key_weights, second.sinks) == (3.0, None, None)
+    assert len(heard[1]) == 1

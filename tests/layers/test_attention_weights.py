@@ -58,6 +58,28 @@ def test_they_mix_the_values_as_the_attention_does(pattern: Pattern) -> None:
     torch.testing.assert_close(mixed, attend(q, k, v, pattern), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("pattern", [Pattern(), CAUSAL, Pattern(causal=True, window=3)])
+@pytest.mark.parametrize("sunk", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_key_weights_and_sinks_are_those_of_the_attention(weighted: bool, sunk: bool, pattern: Pattern) -> None:
+    q, k, v = torch.randn(2, 6, 9, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)
+    padded = Pattern(pattern.causal, pattern.window, torch.arange(9) >= torch.tensor([[2], [0]]))
+    options = {"key_weights": torch.randn(6) if weighted else None, "sinks": torch.randn(6) if sunk else None}
+    for each in (pattern, padded):
+        weights = attention_weights(q, k, each, scale=0.5, **options)
+        mixed = weights @ v.repeat_interleave(2, dim=1)
+        torch.testing.assert_close(mixed, attend(q, k, v, each, scale=0.5, **options), atol=1e-6, rtol=1e-5)
+        assert sunk or ((weights.sum(-1) - 1).abs() < 1e-5).logical_or(weights.sum(-1) == 0).all()
+
+
+def test_a_sink_by_hand() -> None:
+    q, k = torch.tensor([[[[2.0]]]]), torch.tensor([[[[1.0], [3.0]]]])
+    found = attention_weights(q, k, scale=0.5, key_weights=torch.tensor([2.0]), sinks=torch.tensor([1.0]))
+    terms = [math.exp(2.0), math.exp(6.0)]
+    expected = torch.tensor([term / (math.exp(1.0) + sum(terms)) for term in terms])
+    torch.testing.assert_close(found[0, 0, 0], expected)
+
+
 def test_a_query_that_sees_nothing_has_zeros_and_a_gradient_without_nan() -> None:
     q, k = torch.randn(2, 1, 3, 4, requires_grad=True), torch.randn(2, 1, 3, 4)
     real = torch.tensor([[False, False, False], [True, False, True]])
@@ -86,6 +108,9 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         attention_weights(q[0], q[0])
     with pytest.raises(InputError, match="divide the query heads"):
         attention_weights(q, torch.randn(1, 3, 3, 8))
+    for name in ("key_weights", "sinks"):
+        with pytest.raises(InputError, match=rf"{name} of shape \[3\]; expected one number per query head, \[4\]"):
+            attention_weights(q, q, **{name: torch.ones(3)})
     with pytest.raises(InputError, match="key_padding of shape"):
         attention_weights(q, q, Pattern(key_padding=torch.ones(1, 5, dtype=torch.bool)))
 

@@ -71,6 +71,16 @@ def test_cross_attention_is_torchs(source_length: int) -> None:
     torch.testing.assert_close(ours(x, source, key_padding=real), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_keys_and_values_of_a_source_serve_again_and_again() -> None:
+    attention = GroupedQueryAttention(24, 4, 6, 2, causal=False, bias=True)
+    source, real = torch.randn(3, 7, 24), torch.arange(7) < torch.tensor([[7], [1], [4]])
+    read = attention.keys_and_values(source)
+    assert [list(each.shape) for each in read] == [[3, 2, 7, 6]] * 2
+    for length in (1, 5):
+        x = torch.randn(3, length, 24)
+        assert torch.equal(attention(x, read, key_padding=real), attention(x, source, key_padding=real))
+
+
 def test_heads_need_not_fill_the_width() -> None:
     attention = GroupedQueryAttention(10, 3, 8, 1)
     assert attention(torch.randn(2, 5, 10)).shape == (2, 5, 10)

@@ -12,6 +12,12 @@ from glassformer.layers import linear as module
 from glassformer.layers.linear import Linear, linear
 
 
+@pytest.fixture(autouse=True)
+def _small_products_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested here is oneDNN's path; small products are enough for that."""
+    monkeypatch.setattr(module, "_LEAST_WORK", 1)
+
+
 def both(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
     """Output and gradients of ours in float32, and of torch's in float64."""
     results = []
@@ -58,6 +64,19 @@ def test_what_needs_no_gradient_gets_none(frozen: str) -> None:
         tensor.requires_grad_(name != frozen)
     linear(**given).square().sum().backward()
     assert [name for name, tensor in given.items() if tensor.grad is None] == [frozen]
+
+
+def test_small_products_are_torchs_and_large_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    calls: list[int] = []
+    onednn = module._onednn
+    monkeypatch.setattr(module, "_onednn", lambda x, *rest: calls.append(x.numel()) or onednn(x, *rest))
+    for rows, width, out in ((160, 64, 64), (2, 32, 64), (1, 2047, 2048), (1, 2048, 2048), (4096, 32, 32)):
+        x, weight = torch.randn(rows, width), torch.randn(out, width)
+        torch.testing.assert_close(linear(x, weight), x @ weight.T, rtol=1e-4, atol=1e-3)
+        if rows * width * out < 2**22:
+            assert torch.equal(linear(x, weight), F.linear(x, weight))
+    assert calls == [2048, 4096 * 32]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

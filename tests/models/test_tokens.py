@@ -33,6 +33,17 @@ def test_others_are_refused(tokens: Tensor, start: int, match: str) -> None:
         require_tokens(tokens, 3, start)
 
 
+def test_messages_tell_which_tokens_and_which_limit() -> None:
+    names = {"name": "source", "limit": "max_source_len"}
+    for tokens, match in [
+        (GOOD[0], r"source of shape \[3\].*source\[None\]"),
+        (GOOD.float(), r"source of dtype torch.float32.*source\.long"),
+        (GOOD, "3 positions of source; expected at most max_source_len = 2.*larger max_source_len"),
+    ]:
+        with pytest.raises(InputError, match=match):
+            require_tokens(tokens, 2, **names)
+
+
 def test_a_mask_is_boolean_and_of_the_tokens_shape() -> None:
     require_real("real", None, GOOD)
     require_real("real", GOOD == 0, GOOD)

@@ -1,6 +1,7 @@
 """From logits to text: sampling rules and generation."""
 
 from glassformer.generation.generate import GREEDY, generate, stream
+from glassformer.generation.greedy import greedy_decode
 from glassformer.generation.sampling import SamplingRule, next_token_distribution, sample
 
-__all__ = ["GREEDY", "SamplingRule", "generate", "next_token_distribution", "sample", "stream"]
+__all__ = ["GREEDY", "SamplingRule", "generate", "greedy_decode", "next_token_distribution", "sample", "stream"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +16,36 @@ from glassformer.errors import require
 from glassformer.layers.pattern import FULL, Pattern
 
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What one call of :func:`attend` was given; ``scale`` is filled in."""
+
+    q: Float[Tensor, "batch head query head_dim"]
+    k: Float[Tensor, "batch kv_head key head_dim"]
+    v: Float[Tensor, "batch kv_head key value_dim"]
+    pattern: Pattern
+    scale: float
+    key_weights: Float[Tensor, " head"] | None
+    sinks: Float[Tensor, " head"] | None
+
+
+_watchers: list[Callable[[Attended], None]] = []
+
+
+@contextmanager
+def watching(watcher: Callable[[Attended], None]) -> Iterator[None]:
+    """Call ``watcher`` with what each call of :func:`attend` is given, until the ``with`` block is left.
+
+    It hears of calls in every thread, before they are computed, and of none while ``torch.compile`` traces or within
+    what it has compiled.
+    """
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
 
 
 def attend(
@@ -60,6 +93,9 @@ def attend(
     _check_sizes(q, k, v, pattern, key_weights, sinks, dropout)
     heads, queries, head_dim = q.shape[1:]
     scale = head_dim**-0.5 if scale is None else scale
+    if not torch.compiler.is_compiling() and _watchers:
+        for watcher in tuple(_watchers):
+            watcher(Attended(q, k, v, pattern, scale, key_weights, sinks))
     if key_weights is not None:
         q = q * key_weights.to(q.dtype)[:, None, None]  # w (q . k) = (w q) . k, and q is the smaller of the two
     pattern = pattern.narrowed(queries, k.shape[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -16,10 +17,13 @@ def attention_weights(
     pattern: Pattern = FULL,
     *,
     scale: float | None = None,
+    key_weights: Float[Tensor, " head"] | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """How much of each value goes into each query's output::
 
-        weights[h, i, j] = exp(scale * q[h, i] . k[g, j]) / sum_j' exp(scale * q[h, i] . k[g, j'])
+        scores[h, i, j]  = scale * key_weights[h] * q[h, i] . k[g, j]
+        weights[h, i, j] = exp(scores[h, i, j]) / (exp(sinks[h]) + sum_j' exp(scores[h, i, j']))
 
     over the keys that the pattern allows, 0 for the others, with g = h // (num_heads / num_kv_heads). They are the
     weights by which :func:`~glassformer.layers.attention.attend` mixes the values without ever holding them. Here
@@ -30,9 +34,12 @@ def attention_weights(
         k: Keys; consecutive query heads share a key-value head.
         pattern: Who may see whom.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
+        key_weights: One factor per query head on its keys.
+        sinks: One logit per query head that takes part in the softmax and carries no value.
 
     Returns:
-        Rows that sum to 1, or hold zeros alone for a query that may see no key; in float32 or wider.
+        Rows that sum to 1, or to less with a sink, or hold zeros alone for a query that may see no key; in float32 or
+        wider.
 
     Raises:
         InputError: Sizes that do not fit one another, or a pattern that does not fit them.
@@ -52,12 +59,25 @@ def attention_weights(
         "key-value heads that divide the query heads",
         "Choose num_kv_heads among the divisors of num_heads.",
     )
+    for name, per_head in (("key_weights", key_weights), ("sinks", sinks)):
+        require(
+            per_head is None or per_head.shape == (q.shape[1],),
+            f"{name} of shape {None if per_head is None else list(per_head.shape)}",
+            f"one number per query head, [{q.shape[1]}]",
+            f"Make {name} as long as num_heads.",
+        )
     queries, keys = q.shape[2], k.shape[2]
     pattern.check(q.shape[0], queries, keys)
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = (q.to(wide) @ k.to(wide).mT) * (q.shape[3] ** -0.5 if scale is None else scale)
-    return weights_of_scores(scores, pattern.mask(queries, keys, q.device))
+    if key_weights is not None:
+        scores = scores * key_weights.to(wide)[:, None, None]
+    allowed = pattern.mask(queries, keys, q.device)
+    if sinks is None:
+        return weights_of_scores(scores, allowed)
+    logit = sinks.to(wide)[:, None, None].expand(*scores.shape[:3], 1)
+    return weights_of_scores(torch.cat([scores, logit], dim=-1), F.pad(allowed, (0, 1), value=True))[..., :-1]
 
 
 def weights_of_scores(

@@ -13,6 +13,9 @@ from glassformer.layers.linear import Linear
 from glassformer.layers.pattern import Pattern
 from glassformer.layers.positions import Layout, Rotation, require_layout, rotate
 
+KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
+"""The keys and the values of a source, in heads."""
+
 
 class GroupedQueryAttention(nn.Module):
     """Multi-head attention in which groups of query heads share keys and values::
@@ -81,7 +84,7 @@ class GroupedQueryAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch query hidden_dim"],
-        source: Float[Tensor, "batch key hidden_dim"] | None = None,
+        source: Float[Tensor, "batch key hidden_dim"] | KeysAndValues | None = None,
         *,
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch seen"] | None = None,
@@ -91,7 +94,7 @@ class GroupedQueryAttention(nn.Module):
 
         Args:
             x: What asks.
-            source: What is read, in cross-attention; ``x`` when None.
+            source: What is read, in cross-attention, or what :meth:`keys_and_values` made of it; ``x`` when None.
             rotation: Cosines and sines of the positions of ``x``, for self-attention.
             key_padding: True where a key is real; with a cache, for all positions so far.
             cache: Keys and values of earlier positions; those of ``x`` are added to it.
@@ -102,10 +105,8 @@ class GroupedQueryAttention(nn.Module):
             "cross-attention without either",
             "Rotation and cache belong to self-attention.",
         )
-        read = x if source is None else source
         q = self._heads(self.query(x), self.num_heads)
-        k = self._heads(self.key(read), self.num_kv_heads)
-        v = self._heads(self.value(read), self.num_kv_heads)
+        k, v = source if isinstance(source, tuple) else self.keys_and_values(x if source is None else source)
         if rotation is not None:
             q, k = rotate(q, rotation, self.layout), rotate(k, rotation, self.layout)
         pattern = self.pattern
@@ -125,6 +126,10 @@ class GroupedQueryAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
         )
         return self.output(out.transpose(1, 2).flatten(2))
+
+    def keys_and_values(self, source: Float[Tensor, "batch key hidden_dim"]) -> KeysAndValues:
+        """The keys and values of ``source``, for who reads the same source again and again: see :meth:`forward`."""
+        return self._heads(self.key(source), self.num_kv_heads), self._heads(self.value(source), self.num_kv_heads)
 
     def _heads(self, projected: Tensor, heads: int) -> Tensor:
         return projected.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)

@@ -4,6 +4,8 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder, embed
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.models.single_head import HeadWeights, NumpyHead, SingleHead
 
 __all__ = [
@@ -11,6 +13,8 @@ __all__ = [
     "DecoderConfig",
     "Encoder",
     "EncoderConfig",
+    "EncoderDecoder",
+    "EncoderDecoderConfig",
     "HeadWeights",
     "NumpyHead",
     "SingleHead",

@@ -11,29 +11,38 @@ from glassformer.errors import require
 _WHOLE = (torch.int64, torch.int32)
 
 
-def require_tokens(tokens: Tensor, max_seq_len: int, start: int = 0) -> None:
+def require_tokens(
+    tokens: Tensor, max_seq_len: int, start: int = 0, *, name: str = "tokens", limit: str = "max_seq_len"
+) -> None:
     """Refuse what is not ``[batch, position]`` of whole numbers, or does not fit behind ``start`` earlier positions.
+
+    Args:
+        tokens: What was passed.
+        max_seq_len: The most positions in all.
+        start: Earlier positions.
+        name: What the tokens are called, for the message.
+        limit: What the field of the configuration is called that holds ``max_seq_len``, for the message.
 
     Raises:
         InputError: Another shape or dtype, no text, no position, or more than ``max_seq_len`` with the earlier ones.
     """
     require(
         tokens.dim() == 2 and tokens.shape[0] >= 1 and tokens.shape[1] >= 1,
-        f"tokens of shape {list(tokens.shape)}",
+        f"{name} of shape {list(tokens.shape)}",
         "[batch, position] with at least one of each",
-        "Add a batch axis with tokens[None], and start an empty text with a token.",
+        f"Add a batch axis with {name}[None], and start an empty text with a token.",
     )
     require(
         tokens.dtype in _WHOLE,
-        f"tokens of dtype {tokens.dtype}",
+        f"{name} of dtype {tokens.dtype}",
         "int64 or int32",
-        "Convert them with tokens.long().",
+        f"Convert them with {name}.long().",
     )
     require(
         start + tokens.shape[1] <= max_seq_len,
-        f"{start + tokens.shape[1]} positions",
-        f"at most max_seq_len = {max_seq_len}",
-        "Shorten the text, or make the model with a larger max_seq_len.",
+        f"{start + tokens.shape[1]} positions" + ("" if name == "tokens" else f" of {name}"),
+        f"at most {limit} = {max_seq_len}",
+        f"Shorten the text, or make the model with a larger {limit}.",
     )
 
 

@@ -1,0 +1,218 @@
+"""Training throughput of our EncoderDecoder beside torch.nn.Transformer: same sizes, in turns in one process.
+
+    python benchmarks/lookup.py [--rounds 15] [--out benchmarks/lookup.json]
+
+A step is forward, loss, backward and AdamW (torch's fused one, for both). The peer is torch.nn.Transformer between an
+nn.Embedding for each side and an nn.Linear, with the masks it needs for the same result; both get the same weights, so
+that the losses before the first step can be compared. Dropout is 0 for both: torch drops attention weights too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timing import in_turns
+from torch import Tensor, nn
+
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.models import EncoderDecoder, EncoderDecoderConfig
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes of a model and of its batches."""
+
+    name: str
+    hidden_dim: int
+    ff_dim: int
+    batch: int
+    source_len: int
+    target_len: int
+    num_layers: int = 1
+    vocab_size: int = 128
+    padded: bool = False
+    repeats: int = 1
+
+
+WORKLOADS = (
+    Workload("course: width 64, 32 x (5 + 2)", 64, 128, 32, 5, 2, vocab_size=14, repeats=20),
+    Workload("course, padded sources", 64, 128, 32, 10, 2, vocab_size=14, padded=True, repeats=20),
+    Workload("width 128, 64 x (64 + 16)", 128, 512, 64, 64, 16),
+    Workload("width 128, 64 x (64 + 16), padded", 128, 512, 64, 64, 16, padded=True),
+)
+
+
+class Peer(nn.Module):
+    """torch.nn.Transformer with embeddings, sinusoidal target positions and an output projection around it."""
+
+    def __init__(self, ours: EncoderDecoder) -> None:
+        super().__init__()
+        config = ours.config
+        width = config.hidden_dim
+        self.source_embedding = nn.Embedding(config.vocab_size, width)
+        self.target_embedding = nn.Embedding(config.target_vocab, width)
+        self.transformer = nn.Transformer(
+            width,
+            config.num_heads,
+            config.num_encoder_layers,
+            config.num_decoder_layers,
+            config.ff_dim,
+            dropout=0.0,
+            batch_first=True,
+        )
+        self.output = nn.Linear(width, config.target_vocab)
+        self.scale = width**0.5
+        assert ours.target_positions is not None
+        table = ours.target_positions.table
+        assert isinstance(table, Tensor)
+        self.positions = nn.Buffer(table)
+        self.copy(ours)
+
+    @torch.no_grad()
+    def copy(self, ours: Any) -> None:
+        """Take the weights of ours."""
+        transformer: Any = self.transformer
+
+        def attention(theirs: nn.MultiheadAttention, mine: GroupedQueryAttention) -> None:
+            thirds = (mine.query, mine.key, mine.value)
+            theirs.in_proj_weight.copy_(torch.cat([each.weight for each in thirds]))
+            theirs.in_proj_bias.copy_(torch.cat([each.bias for each in thirds]))
+            theirs.out_proj.load_state_dict(mine.output.state_dict())
+
+        pairs = [
+            (self.source_embedding, ours.source_embeddings[0]),
+            (self.target_embedding, ours.target_embedding),
+            (self.output, ours.output),
+            (transformer.encoder.norm, ours.encoder_norm),
+            (transformer.decoder.norm, ours.decoder_norm),
+        ]
+        for theirs, mine in zip(transformer.encoder.layers, ours.encoder_layers, strict=True):
+            attention(theirs.self_attn, mine.attention)
+            pairs += [(theirs.norm1, mine.attention_norm), (theirs.norm2, mine.ffn_norm)]
+            pairs += [(theirs.linear1, mine.ffn.up), (theirs.linear2, mine.ffn.down)]
+        for theirs, mine in zip(transformer.decoder.layers, ours.decoder_layers, strict=True):
+            attention(theirs.self_attn, mine.self_attention)
+            attention(theirs.multihead_attn, mine.cross_attention)
+            pairs += [(theirs.norm1, mine.self_attention_norm), (theirs.norm2, mine.cross_attention_norm)]
+            pairs += [(theirs.norm3, mine.ffn_norm), (theirs.linear1, mine.ffn.up), (theirs.linear2, mine.ffn.down)]
+        for other, own in pairs:
+            other.load_state_dict(own.state_dict())
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        padding = source == 0
+        x = self.source_embedding(source) * self.scale
+        y = self.target_embedding(target) * self.scale + self.positions[: target.shape[1]]
+        future = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        hidden = self.transformer(
+            x,
+            y,
+            tgt_mask=future,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        return self.output(hidden)
+
+
+class UnmaskedPeer(Peer):
+    """As :class:`Peer`, told that nothing is padding: its fastest call where that is so."""
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        x = self.source_embedding(source) * self.scale
+        y = self.target_embedding(target) * self.scale + self.positions[: target.shape[1]]
+        future = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        return self.output(self.transformer(x, y, tgt_mask=future, tgt_is_causal=True))
+
+
+def step(model: nn.Module, source: Tensor, target: Tensor) -> Callable[[], Tensor]:
+    """Forward, loss, backward, AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    model.train()
+
+    def run() -> Tensor:
+        logits = model(source, target[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return run
+
+
+def compare(rounds: int, only: str | None) -> list[dict[str, Any]]:
+    """A row for each workload: examples a second, how many times as fast we are, difference of the first loss."""
+    rows = []
+    for load in WORKLOADS:
+        if only is not None and only not in load.name:
+            continue
+        torch.manual_seed(0)
+        layers = load.num_layers
+        config = EncoderDecoderConfig(
+            load.vocab_size,
+            load.hidden_dim,
+            load.ff_dim,
+            4,
+            layers,
+            layers,
+            load.source_len,
+            load.target_len,
+            final_norm=True,
+            dropout=0.0,
+        )
+        ours = EncoderDecoder(config)
+        peer = Peer(ours) if load.padded else UnmaskedPeer(ours)
+        source = torch.randint(1, load.vocab_size, (load.batch, load.source_len))
+        if load.padded:
+            lengths = torch.randint(1, load.source_len, (load.batch, 1))
+            source = source.where(torch.arange(load.source_len) < lengths, 0)
+        target = torch.randint(1, load.vocab_size, (load.batch, load.target_len + 1))
+        runs = {"glassformer": step(ours, source, target), "torch.nn.Transformer": step(peer, source, target)}
+        losses = [float(run()) for run in runs.values()]
+        seconds = in_turns(runs, rounds, load.repeats)
+        row: dict[str, Any] = {
+            "what": load.name,
+            "examples_a_second": {who: load.batch / time for who, time in seconds.items()},
+            "times_as_fast": seconds["torch.nn.Transformer"] / seconds["glassformer"],
+            "difference_of_first_loss": abs(losses[0] - losses[1]),
+        }
+        shown = "  ".join(f"{who} {value:8.0f}/s" for who, value in row["examples_a_second"].items())
+        difference = row["difference_of_first_loss"]
+        print(f"{load.name:<36}{shown}   ->  {row['times_as_fast']:.2f}x   {difference:.1e}", flush=True)
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Measure everything, print the table, write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", help="a part of the name of a row")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=HERE / "lookup.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    results = {
+        "rows": compare(arguments.rounds, arguments.only),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+        },
+    }
+    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Decoding with an encoder-decoder: for each source the target that takes the most likely token at every step."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int, Int64
+from torch import Tensor
+
+from glassformer.errors import require, require_positive
+from glassformer.generation.generate import GREEDY
+from glassformer.models.encoder_decoder import EncoderDecoder
+
+
+def greedy_decode(
+    model: EncoderDecoder,
+    source: Int[Tensor, "batch source *field"],
+    max_new_tokens: int,
+    start_id: int,
+    end_id: int | None = None,
+    source_real: Bool[Tensor, "batch source"] | None = None,
+    use_cache: bool = True,
+) -> Int64[Tensor, "batch token"]:
+    """The tokens that the model writes for each source, without the start token.
+
+    The source is encoded once. Each step takes the most likely token, the lowest of equally likely ones. A text ends
+    with ``end_id``, which is its last token, and holds ``pad_id`` from there on; decoding stops when all texts have
+    ended, and after ``max_new_tokens`` whatever they hold.
+
+    Args:
+        model: The encoder-decoder; it is used in evaluation mode and left in the mode it was in.
+        source: Source tokens, as for :meth:`EncoderDecoder.encode`.
+        max_new_tokens: From 1 to the model's ``max_target_len``, since the start token takes the place of the last.
+        start_id: The token that stands before every target.
+        end_id: The token that ends a text; None: every text has ``max_new_tokens``.
+        source_real: True where a source position is real; :meth:`EncoderDecoder.real_source` when None.
+        use_cache: Keep keys and values between steps. Without, every step reads the whole target again: the reference
+            that the cached path is tested against.
+
+    Raises:
+        InputError: ``max_new_tokens`` out of range, a start or end token outside the target vocabulary, a source that
+            the model refuses, or logits that are not numbers.
+    """
+    _check(model, max_new_tokens, start_id, end_id)
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            return _decode(model, source, max_new_tokens, start_id, end_id, source_real, use_cache)
+    finally:
+        model.train(training)
+
+
+def _check(model: EncoderDecoder, max_new_tokens: int, start_id: int, end_id: int | None) -> None:
+    require_positive(max_new_tokens=max_new_tokens)
+    longest, vocab_size = model.config.max_target_len, model.config.target_vocab
+    require(
+        max_new_tokens <= longest,
+        f"max_new_tokens = {max_new_tokens}",
+        f"at most max_target_len = {longest}",
+        "Ask for fewer tokens, or make the model with a larger max_target_len.",
+    )
+    for name, token in (("start_id", start_id), ("end_id", end_id)):
+        whole = isinstance(token, int) and not isinstance(token, bool)
+        require(
+            (token is None and name == "end_id") or (whole and 0 <= token < vocab_size),  # type: ignore[operator]
+            f"{name} = {token!r}",
+            f"a token of the target vocabulary, in [0, {vocab_size})",
+            "Use the tokens that the model was trained with.",
+        )
+
+
+def _decode(
+    model: EncoderDecoder,
+    source: Tensor,
+    max_new_tokens: int,
+    start_id: int,
+    end_id: int | None,
+    source_real: Tensor | None,
+    use_cache: bool,
+) -> Tensor:
+    memory = model.encode(source, source_real)
+    real = model.real_source(source) if source_real is None else source_real
+    cache = model.new_cache(memory, max_new_tokens) if use_cache else None
+    tokens = torch.full((len(source), 1), start_id, dtype=torch.int64, device=source.device)
+    ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
+    for _ in range(max_new_tokens):
+        newest = tokens[:, -1:] if use_cache else tokens
+        # What the model wrote itself is no padding, even where it is pad_id.
+        logits = model.decode(newest, memory, real, torch.ones_like(newest, dtype=torch.bool), cache)[:, -1]
+        chosen = GREEDY.choose(logits).masked_fill(ended, model.config.pad_id)
+        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
+        if end_id is not None:
+            ended |= chosen == end_id
+            if bool(ended.all()):
+                break
+    return tokens[:, 1:]

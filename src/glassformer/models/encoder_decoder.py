@@ -1,0 +1,312 @@
+"""The encoder-decoder: one network reads a source whole, another writes a target token by token and looks into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from glassformer.errors import require
+from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.decoder_block import CrossBlock
+from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.layers.feedforward import MLP
+from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
+from glassformer.layers.linear import Linear
+from glassformer.layers.positions import SinusoidalPositions
+from glassformer.models.encoder_config import Positions
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.models.tokens import look_up, require_real, require_tokens
+
+
+@dataclass(frozen=True, eq=False)
+class DecodingCache:
+    """What a decoder keeps of texts that it continues; made by :meth:`EncoderDecoder.new_cache`.
+
+    Args:
+        memory: The memory that it was made for.
+        read: The memory's keys and values in each layer's cross-attention.
+        own: The keys and values of the target so far.
+    """
+
+    memory: Float[Tensor, "batch source hidden_dim"]
+    read: tuple[KeysAndValues, ...]
+    own: Cache
+
+    @property
+    def length(self) -> int:
+        """Target positions read so far."""
+        return self.own.length
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder-decoder transformer. With source tokens s, target tokens t and positions p::
+
+        memory = encoder blocks of   sum_f tables[f][s[:, f]] * sqrt(hidden_dim) + positions
+        logits = output(decoder blocks of   table[t] * sqrt(hidden_dim) + positions, reading the memory)
+
+    The source is ``[batch, position]``, or, with ``fields_per_slot`` = f > 1, ``[batch, slot, f]``: a slot is one
+    position, embedded as the sum of its fields, each by a table of its own, so that [a, b] and [b, a] differ. Without
+    source positions the source is a set: its order changes no logit but for rounding.
+
+    Padding is what equals ``pad_id`` (a slot: in all its fields) where no mask says otherwise; it is seen by nobody.
+    Targets are filled up behind their tokens. A source of padding alone is allowed: the decoder then reads nothing
+    (the cross-attention adds its output bias alone), so its logits are finite. A source without any position is not.
+
+    Initialisation: each matrix is normal with standard deviation ``fan_in ** -0.5``; those of a block that write to
+    the residual stream are smaller by ``(2 * num_encoder_layers) ** -0.5`` or ``(3 * num_decoder_layers) ** -0.5``;
+    embeddings are normal such that they enter the stream with a size of about 1; the output projection is normal with
+    standard deviation ``OUTPUT_STD``, so that a new model holds all tokens for nearly equally likely; biases start at
+    0, norms at 1.
+
+    Args:
+        config: See :class:`EncoderDecoderConfig`.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762; Lee et al. 2019, "Set Transformer", arXiv 1810.00825 (sets).
+    """
+
+    OUTPUT_STD = 0.02
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.hidden_dim
+        self.source_embeddings = nn.ModuleList(
+            nn.Embedding(config.vocab_size, width) for _ in range(config.fields_per_slot)
+        )
+        self.source_positions = _positions(config.source_positions, width, config.max_source_len)
+        self.encoder_layers = nn.ModuleList(_encoder_block(config) for _ in range(config.num_encoder_layers))
+        self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
+        self.target_embedding = nn.Embedding(config.target_vocab, width)
+        self.target_positions = _positions(config.target_positions, width, config.max_target_len)
+        self.decoder_layers = nn.ModuleList(_cross_block(config) for _ in range(config.num_decoder_layers))
+        self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
+        self.output = Linear(width, config.target_vocab)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all weights anew from torch's generator."""
+        config = self.config
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(weight)
+            elif name.endswith("norm.weight"):
+                nn.init.ones_(weight)
+            else:
+                scale = 1.0
+                if name.endswith(("attention.output.weight", "ffn.down.weight")):
+                    encoding = name.startswith("encoder_layers")
+                    scale = (2 * config.num_encoder_layers if encoding else 3 * config.num_decoder_layers) ** -0.5
+                nn.init.normal_(weight, std=scale * weight.shape[-1] ** -0.5)
+        for positions in (self.source_positions, self.target_positions):
+            if isinstance(positions, nn.Embedding):
+                nn.init.normal_(positions.weight)
+        size = config.hidden_dim**-0.5 if config.scale_embeddings else 1.0
+        for table in self.source_embeddings:
+            assert isinstance(table, nn.Embedding)
+            nn.init.normal_(table.weight, std=size * config.fields_per_slot**-0.5)
+        nn.init.normal_(self.target_embedding.weight, std=size)
+        nn.init.normal_(self.output.weight, std=self.OUTPUT_STD)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source *field"],
+        target: Int[Tensor, "batch position"],
+        source_real: Bool[Tensor, "batch source"] | None = None,
+        target_real: Bool[Tensor, "batch position"] | None = None,
+    ) -> Float[Tensor, "batch position vocab"]:
+        """Logits of the token after each position of the target. Arguments as for :meth:`encode` and :meth:`decode`.
+
+        Raises:
+            InputError: What those two refuse.
+        """
+        if source_real is None:
+            source_real = self.real_source(source)
+        return self.decode(target, self.encode(source, source_real), source_real, target_real)
+
+    def real_source(self, source: Int[Tensor, "batch source *field"]) -> Bool[Tensor, "batch source"]:
+        """Where a source is not padding: ``source != pad_id``, for a slot in any of its fields."""
+        real = source != self.config.pad_id
+        return real if source.dim() == 2 else real.any(-1)
+
+    def encode(
+        self, source: Int[Tensor, "batch source *field"], source_real: Bool[Tensor, "batch source"] | None = None
+    ) -> Float[Tensor, "batch source hidden_dim"]:
+        """The memory: the encoder's residual stream behind its last block (and the final norm, if there is one).
+
+        Args:
+            source: Tokens in [0, vocab_size): ``[batch, position]``, or ``[batch, slot, field]`` with fields.
+            source_real: True where a position is real; :meth:`real_source` when None. What stands at the places of
+                False is without meaning.
+
+        Raises:
+            InputError: A source of another shape or dtype, without a position, with more than ``max_source_len``, or
+                with tokens outside the vocabulary; or ``source_real`` that does not fit it.
+        """
+        config = self.config
+        self._check_source(source, source_real)
+        seen = _unless_all(self.real_source(source) if source_real is None else source_real)
+        fields = source.unbind(-1) if config.fields_per_slot > 1 else (source,)
+        x: Tensor | None = None
+        for table, tokens in zip(self.source_embeddings, fields, strict=True):
+            assert isinstance(table, nn.Embedding)
+            rows = look_up(table, "source tokens", tokens)
+            x = rows if x is None else x + rows
+        assert x is not None  # there is a field
+        x = self._embedded(x, self.source_positions, 0)
+        for block in self.encoder_layers:
+            x = block(x, key_padding=seen)
+        return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch position"],
+        memory: Float[Tensor, "batch source hidden_dim"],
+        source_real: Bool[Tensor, "batch source"] | None = None,
+        target_real: Bool[Tensor, "batch position"] | None = None,
+        cache: DecodingCache | None = None,
+    ) -> Float[Tensor, "batch position vocab"]:
+        """Logits of the token after each position of the target.
+
+        Args:
+            target: Tokens in [0, target_vocab), which begin with a start token.
+            memory: What :meth:`encode` returned.
+            source_real: True where a position of the memory is real; **all are** when None, since the memory does not
+                tell: pass what :meth:`encode` was given, or :meth:`real_source`.
+            target_real: True where a token is real; ``target != pad_id`` when None.
+            cache: Earlier positions of the same targets; these tokens continue them and are added to it.
+
+        Raises:
+            InputError: A target of another shape or dtype, empty, longer than ``max_target_len``, or with tokens
+                outside the vocabulary; masks or a memory that do not fit; a cache made for another memory.
+        """
+        config = self.config
+        start = 0 if cache is None else cache.length
+        require_tokens(target, config.max_target_len, start, name="target", limit="max_target_len")
+        require_real("target_real", target_real, target)
+        self._check_memory(memory, source_real, target, cache)
+        batch, length = target.shape
+        seen = _unless_all(target != config.pad_id if target_real is None else target_real)
+        memory_padding = None if source_real is None else _unless_all(source_real)
+        if cache is not None:
+            cache.own.require_room(batch, length)
+        x = self._embedded(look_up(self.target_embedding, "target tokens", target), self.target_positions, start)
+        if cache is not None:
+            seen = cache.own.extend_padding(seen, batch, length)
+        for layer, block in enumerate(self.decoder_layers):
+            read = memory if cache is None else cache.read[layer]
+            own = None if cache is None else cache.own.layers[layer]
+            x = block(x, read, key_padding=seen, memory_padding=memory_padding, cache=own)
+        return self.output(x if self.decoder_norm is None else self.decoder_norm(x))
+
+    def new_cache(
+        self, memory: Float[Tensor, "batch source hidden_dim"], max_target_len: int | None = None
+    ) -> DecodingCache:
+        """An empty cache for the targets of ``memory``, of up to ``max_target_len`` tokens (None: the model's).
+
+        The memory's keys and values are computed here, once for all steps.
+
+        Raises:
+            InputError: ``max_target_len`` beyond the model's.
+        """
+        config = self.config
+        length = config.max_target_len if max_target_len is None else max_target_len
+        require(
+            length <= config.max_target_len,
+            f"a cache of max_target_len = {length}",
+            f"at most the model's {config.max_target_len}",
+            "Make the model with a larger max_target_len.",
+        )
+        own, read = [], []
+        for block in self.decoder_layers:
+            assert isinstance(block, CrossBlock)
+            read.append(block.cross_attention.keys_and_values(memory))
+            heads, width = block.self_attention.num_kv_heads, block.self_attention.head_dim
+            own.append(LayerCache(len(memory), heads, width, length, dtype=memory.dtype, device=memory.device))
+        return DecodingCache(memory, tuple(read), Cache(own))
+
+    def _embedded(self, x: Tensor, positions: nn.Module | None, start: int) -> Tensor:
+        if self.config.scale_embeddings:
+            x = x * self.config.hidden_dim**0.5
+        if positions is not None:
+            rows = positions.weight if isinstance(positions, nn.Embedding) else positions.table
+            assert isinstance(rows, Tensor)
+            x = x + rows[start : start + x.shape[1]].to(x.dtype)
+        return F.dropout(x, self.config.dropout, self.training)
+
+    def _check_source(self, source: Tensor, source_real: Tensor | None) -> None:
+        fields = self.config.fields_per_slot
+        require(
+            fields == 1 or (source.dim() == 3 and source.shape[2] == fields),
+            f"source of shape {list(source.shape)}",
+            f"[batch, slot, {fields}], as fields_per_slot = {fields}",
+            "Give every slot all its fields, pad_id for what is missing.",
+        )
+        places = source if fields == 1 else source[..., 0]
+        require_tokens(places, self.config.max_source_len, name="source", limit="max_source_len")
+        require_real("source_real", source_real, places)
+
+    def _check_memory(
+        self, memory: Tensor, source_real: Tensor | None, target: Tensor, cache: DecodingCache | None
+    ) -> None:
+        fits = memory.dim() == 3 and memory.shape[0] == target.shape[0] and memory.shape[2] == self.config.hidden_dim
+        require(
+            fits,
+            f"memory of shape {list(memory.shape)} for a target of shape {list(target.shape)}",
+            f"[{target.shape[0]}, position, hidden_dim = {self.config.hidden_dim}]",
+            "Pass what encode() returned for as many sources as there are targets.",
+        )
+        require_real("source_real", source_real, memory[..., 0])
+        require(
+            cache is None or cache.memory is memory,
+            "a cache that was made for another memory",
+            "new_cache(memory) of this one",
+            "Make a new cache for new sources.",
+        )
+
+
+def _unless_all(real: Tensor) -> Tensor | None:
+    # Without a mask the fused kernel is faster. A compiler could not follow a branch on the content of a tensor.
+    return real if torch.compiler.is_compiling() or not bool(real.all()) else None
+
+
+def _positions(kind: Positions, width: int, length: int) -> nn.Module | None:
+    if kind == "none":
+        return None
+    return SinusoidalPositions(width, length) if kind == "sinusoidal" else nn.Embedding(length, width)
+
+
+def _encoder_block(config: EncoderDecoderConfig) -> EncoderBlock:
+    return EncoderBlock(
+        _attention(config, causal=False),
+        _ffn(config),
+        config.hidden_dim,
+        config.norm_eps,
+        config.norm_first,
+        config.dropout,
+    )
+
+
+def _cross_block(config: EncoderDecoderConfig) -> CrossBlock:
+    return CrossBlock(
+        _attention(config, causal=True),
+        _attention(config, causal=False),
+        _ffn(config),
+        config.hidden_dim,
+        config.norm_eps,
+        config.norm_first,
+        config.dropout,
+    )
+
+
+def _attention(config: EncoderDecoderConfig, causal: bool) -> GroupedQueryAttention:
+    head_dim = config.hidden_dim // config.num_heads
+    return GroupedQueryAttention(config.hidden_dim, config.num_heads, head_dim, causal=causal, bias=True)
+
+
+def _ffn(config: EncoderDecoderConfig) -> MLP:
+    return MLP(config.hidden_dim, config.ff_dim, config.activation, config.dropout)
