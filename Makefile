@@ -34,7 +34,7 @@ $(VENV)/.created:
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing glassformer into $(VENV) (the first time takes some minutes) ..."
-	@$(PIP_INSTALL) -e .
+	@$(PIP_INSTALL) -e '.[labs]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
@@ -45,10 +45,11 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 # A second call continues or shows what the first one made.
 labs: $(VENV)/.installed
 	$(BIN)/glassformer lab hand-designed --quick --resume
+	$(BIN)/glassformer lab sentiment --quick --resume
 	$(BIN)/glassformer lab gpt-oss --quick --resume
-	@echo "reports of these quick versions: runs/hand-designed-quick/report.md, runs/gpt-oss-quick/report.md"
-	@echo "the full versions, with figures: docs/labs/hand-designed/report.md, docs/labs/gpt-oss/report.md"
-	@echo "to make one anew: $(BIN)/glassformer lab hand-designed, or gpt-oss"
+	@echo "reports of these quick versions: runs/*-quick/report.md"
+	@echo "the full versions, with figures: docs/labs/*/report.md"
+	@echo "to make one anew: $(BIN)/glassformer lab hand-designed, sentiment or gpt-oss"
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m 'not slow'

@@ -147,12 +147,17 @@ def _dense(
         # One query a head: the heads that share keys become the queries of one head, and no key is read twice.
         folded = q.view(batch, k.shape[1], groups, head_dim)
         sink = None if sink is None else sink.view(1, k.shape[1], groups)
-        mask = None if pattern.key_padding is None else pattern.mask(1, keys, q.device)
-        return _kernel(folded, k, v, False, mask, scale, sink, dropout).reshape(batch, heads, 1, -1)
-    square = pattern.causal and queries == keys and pattern.key_padding is None
-    needs_mask = pattern.key_padding is not None or (pattern.causal and not square)
-    mask = pattern.mask(queries, keys, q.device) if needs_mask else None
+        return _kernel(folded, k, v, False, _padding_mask(pattern), scale, sink, dropout).reshape(batch, heads, 1, -1)
+    if not pattern.causal:
+        return _kernel(q, k, v, False, _padding_mask(pattern), scale, sink, dropout)
+    square = queries == keys and pattern.key_padding is None
+    mask = None if square else pattern.mask(queries, keys, q.device)
     return _kernel(q, k, v, square, mask, scale, sink, dropout)
+
+
+def _padding_mask(pattern: Pattern) -> Tensor | None:
+    """The mask of a pattern that is neither causal nor windowed: one row for all queries, which nothing multiplies."""
+    return None if pattern.key_padding is None else pattern.key_padding[:, None, None, :]
 
 
 def _windowed(

@@ -66,8 +66,9 @@ class Complexity:
         active_parameters: Those that one token passes through: fewer than all where experts are chosen.
         activations: Bytes that the pass keeps for a backward pass, dropout off and nothing padded: inputs of products
             and activation functions, queries, keys, values and output of attention, statistics of norms and softmax.
-            Left out: lists of indices; masks (one number for each text, query and key, in each layer, where texts of
-            a batch are padded); the overlapping copies of keys and values of windowed layers.
+            Left out: lists of indices; masks (where texts of a batch are padded, one number for each text and key in
+            each layer, in a causal one for each query too); the overlapping copies of keys and values of windowed
+            layers.
         attention_weights: Further bytes if the weights of every head, query and key were kept. The fused kernel does
             without; dropout of attention weights, and whoever wants to look at all of them at once, does not.
         kv_cache: Bytes of the keys and values kept for decoding on; 0 for models that do not decode.

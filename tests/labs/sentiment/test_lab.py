@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from glassformer.errors import InputError
+from glassformer.labs import sentiment
 from glassformer.labs.sentiment import lab, run
 from glassformer.labs.sentiment.plan import QUICK
 from glassformer.labs.sentiment.training_runs import load_classifier
@@ -71,3 +73,12 @@ def test_another_seed_or_data_set_is_refused(tmp_path: Path) -> None:
         run(tmp_path, quick=True, seed=-1, resume=True)
     with pytest.raises(InputError, match="not there"):
         run(tmp_path, quick=True, seed=1, resume=True, data=str(tmp_path / "none.tsv"))
+
+
+def test_without_scikit_learn_the_lab_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("sklearn", "glassformer.labs.sentiment."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(sentiment, "lab")
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(InputError, match=r"without scikit-learn.*pip install 'glassformer\[labs\]'"):
+        run(tmp_path, quick=True, seed=0, resume=False)

@@ -142,7 +142,7 @@ class _CourseAttention(grouped_query.GroupedQueryAttention):
     def forward(
         self,
         x: Float[Tensor, "batch query hidden_dim"],
-        source: Float[Tensor, "batch key hidden_dim"] | None = None,
+        source: Float[Tensor, "batch key hidden_dim"] | grouped_query.KeysAndValues | None = None,
         *,
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch position"] | None = None,

@@ -1,9 +1,11 @@
 """The course text "sentiment": an encoder that tells praise from blame, on its toy set and on real sentences."""
 
+from pathlib import Path
+
+from glassformer.errors import InputError
 from glassformer.labs.sentiment.attention import MultiHeadAttention, scaled_dot_product_attention
 from glassformer.labs.sentiment.attention_grid import draw_attention_grid, visualize_attention
 from glassformer.labs.sentiment.exercises import analyze_complexity, train_transformer
-from glassformer.labs.sentiment.lab import run
 from glassformer.labs.sentiment.network import MiniTransformer, TransformerBlock
 from glassformer.labs.sentiment.parts import (
     FeedForward,
@@ -34,3 +36,19 @@ __all__ = [
     "train_transformer",
     "visualize_attention",
 ]
+
+
+def run(out: Path, quick: bool, seed: int, resume: bool, data: str | None = None) -> Path:
+    """Run the lab: see :func:`glassformer.labs.sentiment.lab.run`.
+
+    Raises:
+        InputError: As there; or scikit-learn is missing, which classifying a text can do without.
+    """
+    try:
+        from glassformer.labs.sentiment import lab
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("sklearn"):
+            raise
+        fix = "pip install 'glassformer[labs]'"
+        raise InputError("the sentiment lab without scikit-learn", "its baselines' library", fix) from error
+    return lab.run(out, quick, seed, resume, data)
