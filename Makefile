@@ -46,9 +46,10 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 labs: $(VENV)/.installed
 	$(BIN)/glassformer lab hand-designed --quick --resume
 	$(BIN)/glassformer lab gpt-oss --quick --resume
-	@echo "reports of these quick versions: runs/hand-designed-quick/report.md, runs/gpt-oss-quick/report.md"
-	@echo "the full versions, with figures: docs/labs/hand-designed/report.md, docs/labs/gpt-oss/report.md"
-	@echo "to make one anew: $(BIN)/glassformer lab hand-designed, or gpt-oss"
+	$(BIN)/glassformer lab lookup --quick --resume
+	@echo "reports of these quick versions: runs/hand-designed-quick/report.md, and likewise gpt-oss and lookup"
+	@echo "the full versions, with figures: docs/labs/hand-designed/report.md, and likewise"
+	@echo "to make one anew: $(BIN)/glassformer lab hand-designed, or gpt-oss, or lookup"
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m 'not slow'

@@ -13,12 +13,13 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.errors import require
 
-LabName = Literal["hand-designed", "gpt-oss"]
+LabName = Literal["hand-designed", "gpt-oss", "lookup"]
 
 # Each module offers run(out, quick, seed, resume) -> path of the report.
 LABS: dict[LabName, str] = {
     "hand-designed": "glassformer.labs.hand_designed",
     "gpt-oss": "glassformer.labs.gpt_oss",
+    "lookup": "glassformer.labs.lookup",
 }
 
 
