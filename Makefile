@@ -46,10 +46,11 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 labs: $(VENV)/.installed
 	$(BIN)/glassformer lab hand-designed --quick --resume
 	$(BIN)/glassformer lab sentiment --quick --resume
+	$(BIN)/glassformer lab lookup --quick --resume
 	$(BIN)/glassformer lab gpt-oss --quick --resume
 	@echo "reports of these quick versions: runs/*-quick/report.md"
 	@echo "the full versions, with figures: docs/labs/*/report.md"
-	@echo "to make one anew: $(BIN)/glassformer lab hand-designed, sentiment or gpt-oss"
+	@echo "to make one anew: $(BIN)/glassformer lab hand-designed, sentiment, lookup or gpt-oss"
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -m 'not slow'

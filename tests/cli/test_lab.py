@@ -55,6 +55,7 @@ def test_flags_reach_the_lab_and_the_report_is_named(
     [
         (["gpt-os"], "gpt-oss"),
         (["hand"], "hand-designed"),
+        (["look"], "lookup"),
         ([], "gpt-oss"),
         (["gpt-oss", "--quik"], "--quick"),
         (["gpt-oss", "--sead", "1"], "--seed"),
@@ -80,7 +81,7 @@ def test_help_tells_every_flag(capsys: pytest.CaptureFixture[str], monkeypatch: 
         main(["lab", "--help"])
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
-    words = ("hand-designed", "gpt-oss", "--quick", "--out DIR", "--seed", "--resume", "under two")
+    words = ("hand-designed", "gpt-oss", "lookup", "--quick", "--out DIR", "--seed", "--resume", "under two")
     assert all(word in shown for word in words)
 
 

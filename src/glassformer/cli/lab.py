@@ -13,12 +13,13 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.errors import require
 
-LabName = Literal["hand-designed", "sentiment", "gpt-oss"]
+LabName = Literal["hand-designed", "sentiment", "lookup", "gpt-oss"]
 
 # Each module offers run(out, quick, seed, resume) -> path of the report; those of WITH_DATA take data as well.
 LABS: dict[LabName, str] = {
     "hand-designed": "glassformer.labs.hand_designed",
     "sentiment": "glassformer.labs.sentiment",
+    "lookup": "glassformer.labs.lookup",
     "gpt-oss": "glassformer.labs.gpt_oss",
 }
 

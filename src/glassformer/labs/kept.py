@@ -47,7 +47,7 @@ def read_part(path: Path, kind: type[_Part]) -> _Part:
         raise InputError(
             f"{path}, which cannot be read: {fault}",
             f"a {kind.__name__} that a run of the lab has left",
-            "Remove the file and go on with the run: it is then computed again.",
+            "Remove the file and go on with --resume: it is then computed again.",
         ) from error
 
 

@@ -1,0 +1,215 @@
+"""Looking a fixed fact up in a shuffled context: the course's vocabulary, facts and examples.
+
+A context is five tokens: ``NAME``, then ``COLOR``, a key, ``ITEM`` and the key's value in any order. The answer is the
+value and ``[EOS]``. No query is given: the context holds one fact alone. And as the facts are fixed, the *set* of a
+context's tokens names its fact, whatever their order; :mod:`glassformer.data.in_context_lookup` takes that away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from glassformer.data.batches import pad
+from glassformer.errors import require, require_positive
+
+VOCAB = MappingProxyType(
+    {
+        "[PAD]": 0,
+        "[SOS]": 1,
+        "[EOS]": 2,
+        "COLOR": 3,
+        "NAME": 4,
+        "ITEM": 5,
+        "RED": 6,
+        "BLUE": 7,
+        "GREEN": 8,
+        "ALICE": 9,
+        "BOB": 10,
+        "CHAIR": 11,
+        "QUERY": 12,
+        "FIND": 13,
+    }
+)
+"""The token of each word. BOB, QUERY and FIND stand in no example."""
+
+ID_TO_TOKEN = MappingProxyType({token: word for word, token in VOCAB.items()})
+"""The word of each token."""
+
+FACTS = MappingProxyType({"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"})
+"""The value of each key, as words."""
+
+PAD, SOS, EOS = VOCAB["[PAD]"], VOCAB["[SOS]"], VOCAB["[EOS]"]
+
+Role = Literal["COLOR", "key", "ITEM", "value"]
+_ROLES: tuple[Role, ...] = ("COLOR", "key", "ITEM", "value")
+_ORDERS = tuple(permutations(_ROLES))
+
+
+@dataclass(frozen=True)
+class LookupExample:
+    """A fact and the order in which its context tells it.
+
+    Attributes:
+        key: One of the keys of :data:`FACTS`.
+        order: What stands where behind ``NAME``.
+
+    Raises:
+        InputError: A key without a fact, or an order that is not one of the four roles.
+    """
+
+    key: str
+    order: tuple[Role, ...]
+
+    def __post_init__(self) -> None:
+        require(self.key in FACTS, f"key = {self.key!r}", f"one of {', '.join(FACTS)}", "Only these have a fact.")
+        require(
+            sorted(self.order) == sorted(_ROLES),
+            f"order = {self.order!r}",
+            f"each of {', '.join(_ROLES)} once",
+            "Arrange the four roles.",
+        )
+
+    @property
+    def value(self) -> str:
+        """The word to be found."""
+        return FACTS[self.key]
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """The five tokens that the encoder reads."""
+        words = {"COLOR": "COLOR", "key": self.key, "ITEM": "ITEM", "value": self.value}
+        return (VOCAB["NAME"], *(VOCAB[words[role]] for role in self.order))
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """What the decoder has to write: the value, then the end."""
+        return (VOCAB[self.value], EOS)
+
+
+class LookupBatch(NamedTuple):
+    """Examples as tensors. ``inputs`` are the targets shifted right behind ``[SOS]``: what the decoder reads."""
+
+    source: Int64[Tensor, "batch position"]
+    source_real: Bool[Tensor, "batch position"]
+    inputs: Int64[Tensor, "batch target"]
+    targets: Int64[Tensor, "batch target"]
+    targets_real: Bool[Tensor, "batch target"]
+
+
+def lookup_examples(num_samples: int, seed: int = 0) -> tuple[LookupExample, ...]:
+    """Draw examples as the course does: a fact and one of the 24 orders, each uniformly, with repetition.
+
+    Raises:
+        InputError: ``num_samples`` below 1 or a negative seed.
+    """
+    require_positive(num_samples=num_samples)
+    _require_seed(seed)
+    rng = np.random.default_rng(seed)
+    facts, orders = rng.integers(len(FACTS), size=num_samples), rng.integers(len(_ORDERS), size=num_samples)
+    keys = tuple(FACTS)
+    return tuple(LookupExample(keys[fact], _ORDERS[order]) for fact, order in zip(facts, orders, strict=True))
+
+
+def all_contexts() -> tuple[LookupExample, ...]:
+    """Every example there is: 3 facts in 4! = 24 orders make 72 different contexts."""
+    return tuple(LookupExample(key, order) for key in FACTS for order in _ORDERS)
+
+
+def split_lookup(
+    examples: Sequence[LookupExample],
+    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    *,
+    together: Literal["nothing", "contexts", "orders"] = "contexts",
+) -> tuple[tuple[LookupExample, ...], ...]:
+    """Split examples into parts of about these fractions.
+
+    ``together`` says what must not stand in two parts:
+
+    - "nothing": cut where the examples stand, as the course does. There are but 72 contexts, so of thousands of
+      examples every one held out was trained on.
+    - "contexts": equal contexts. A held-out fact was trained on in other orders, and its order with other facts.
+    - "orders": equal orders. What is held out has its roles at places that no trained example had.
+
+    To hold out a *fact* would ask the impossible, since nothing but its training examples tells its value. And a model
+    that sees the set of tokens alone meets just 3 different inputs: to it every context of a fact is the same one, and
+    all three splits are equally easy. A model that sees positions can tell them apart.
+
+    Args:
+        examples: What to split.
+        fractions: The share of each part, of the distinct things that are held together; they sum to 1.
+        seed: Seed of the shuffling of these things; unused for "nothing".
+        together: See above.
+
+    Returns:
+        The parts; within a part examples keep their order.
+
+    Raises:
+        InputError: Fractions that are not above 0 or do not sum to 1, a negative seed, an unknown ``together``, or a
+            part left empty.
+    """
+    require(
+        len(fractions) > 0 and min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-9,
+        f"fractions = {tuple(fractions)}",
+        "numbers above 0 that sum to 1",
+        "For example (0.8, 0.1, 0.1).",
+    )
+    _require_seed(seed)
+    kinds = ("nothing", "contexts", "orders")
+    require(together in kinds, f"together = {together!r}", f"one of {', '.join(kinds)}", "Choose one of them.")
+    names: list[Hashable] = [
+        {"nothing": row, "contexts": (example.key, example.order), "orders": example.order}[together]
+        for row, example in enumerate(examples)
+    ]
+    distinct = list(dict.fromkeys(names))
+    if together != "nothing":
+        distinct = [distinct[index] for index in np.random.default_rng(seed).permutation(len(distinct))]
+    bounds = np.rint(np.cumsum(fractions) * len(distinct)).astype(int)
+    part_of = {name: int(np.searchsorted(bounds, rank, side="right")) for rank, name in enumerate(distinct)}
+    parts = tuple(
+        tuple(example for example, name in zip(examples, names, strict=True) if part_of[name] == part)
+        for part in range(len(fractions))
+    )
+    require(
+        all(parts),
+        f"{len(distinct)} to share out, of which a part gets none",
+        "at least one in each part",
+        "Bring more examples or ask for larger fractions.",
+    )
+    return parts
+
+
+def share_seen(train: Sequence[LookupExample], held_out: Sequence[LookupExample]) -> float:
+    """The share of held-out examples whose context stands in ``train`` too, in [0, 1].
+
+    Raises:
+        InputError: No held-out examples.
+    """
+    require(len(held_out) > 0, "no held-out examples", "at least one", "Split with split_lookup.")
+    known = set(train)
+    return sum(example in known for example in held_out) / len(held_out)
+
+
+def lookup_batch(examples: Sequence[LookupExample]) -> LookupBatch:
+    """The examples as tensors, filled up with ``[PAD]`` where one is shorter.
+
+    Raises:
+        InputError: No examples.
+    """
+    source, source_real = pad([example.context for example in examples], PAD)
+    targets, targets_real = pad([example.target for example in examples], PAD)
+    inputs = torch.cat([targets.new_full((len(targets), 1), SOS), targets[:, :-1]], dim=1)
+    return LookupBatch(source, source_real, inputs, targets, targets_real)
+
+
+def _require_seed(seed: int) -> None:
+    require(isinstance(seed, int) and seed >= 0, f"seed = {seed!r}", "a whole number of at least 0", "Pass seed >= 0.")

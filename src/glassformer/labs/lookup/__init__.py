@@ -1,0 +1,67 @@
+"""The lookup lab: cross-attention that finds facts, in whatever order they come."""
+
+from glassformer.labs.lookup.course_data import (
+    BATCH_SIZE,
+    D_FF,
+    D_MODEL,
+    FACT_PAIRS,
+    FACTS_DICT,
+    ID_TO_TOKEN,
+    LEARNING_RATE,
+    MAX_SEQ_LEN,
+    NUM_EPOCHS,
+    NUM_HEADS,
+    NUM_LAYERS,
+    VOCAB,
+    VOCAB_SIZE,
+    LookupDataset,
+    collate_fn,
+    generate_synthetic_data,
+)
+from glassformer.labs.lookup.exercises import (
+    draw_cross_attention,
+    greedy_decode,
+    plot_cross_attention,
+    train_model,
+)
+from glassformer.labs.lookup.lab import run
+from glassformer.labs.lookup.network import (
+    CrossAttentionLookupModel,
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    MultiHeadAttention,
+    PositionWiseFeedForward,
+)
+
+__all__ = [
+    "BATCH_SIZE",
+    "D_FF",
+    "D_MODEL",
+    "FACTS_DICT",
+    "FACT_PAIRS",
+    "ID_TO_TOKEN",
+    "LEARNING_RATE",
+    "MAX_SEQ_LEN",
+    "NUM_EPOCHS",
+    "NUM_HEADS",
+    "NUM_LAYERS",
+    "VOCAB",
+    "VOCAB_SIZE",
+    "CrossAttentionLookupModel",
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "LookupDataset",
+    "MultiHeadAttention",
+    "PositionWiseFeedForward",
+    "collate_fn",
+    "draw_cross_attention",
+    "generate_synthetic_data",
+    "greedy_decode",
+    "plot_cross_attention",
+    "run",
+    "train_model",
+]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from glassformer.data.lookup import (
+    EOS,
+    FACTS,
+    ID_TO_TOKEN,
+    PAD,
+    SOS,
+    VOCAB,
+    LookupExample,
+    all_contexts,
+    lookup_batch,
+    lookup_examples,
+    share_seen,
+    split_lookup,
+)
+from glassformer.errors import InputError
+
+
+def words(tokens: tuple[int, ...]) -> list[str]:
+    return [ID_TO_TOKEN[token] for token in tokens]
+
+
+def test_the_vocabulary_is_the_courses() -> None:
+    listed = "[PAD] [SOS] [EOS] COLOR NAME ITEM RED BLUE GREEN ALICE BOB CHAIR QUERY FIND"
+    assert " ".join(VOCAB) == listed
+    assert list(VOCAB.values()) == list(range(14))
+    assert words((3, 9, 13)) == ["COLOR", "ALICE", "FIND"]
+    assert dict(FACTS) == {"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"}
+
+
+def test_an_example_reads_as_the_course_writes_it() -> None:
+    example = LookupExample("CHAIR", ("value", "COLOR", "key", "ITEM"))
+    assert words(example.context) == ["NAME", "RED", "COLOR", "CHAIR", "ITEM"]
+    assert words(example.target) == ["RED", "[EOS]"]
+
+
+def test_all_contexts_are_each_arrangement_of_each_facts_tokens() -> None:
+    contexts = [example.context for example in all_contexts()]
+    assert len(contexts) == len(set(contexts)) == 3 * 24
+    # Red and its blue, Alice and her green, the chair and its red: three sets of tokens, 4! orders of each.
+    sets = Counter(frozenset(words(context)) for context in contexts)
+    frame = {"NAME", "COLOR", "ITEM"}
+    assert sets == {frozenset(frame | {"RED", "BLUE"}): 24, frozenset(frame | {"ALICE", "GREEN"}): 24} | {
+        frozenset(frame | {"CHAIR", "RED"}): 24
+    }
+    assert all(words(context)[0] == "NAME" for context in contexts)
+
+
+def test_the_set_of_tokens_names_the_fact() -> None:
+    answers: dict[frozenset[int], set[str]] = {}
+    for example in all_contexts():
+        answers.setdefault(frozenset(example.context), set()).add(example.value)
+    assert [len(values) for values in answers.values()] == [1, 1, 1]
+
+
+def test_drawn_examples_are_uniform_and_a_function_of_the_seed() -> None:
+    examples = lookup_examples(3600, seed=3)
+    assert examples == lookup_examples(3600, seed=3)
+    assert examples != lookup_examples(3600, seed=4)
+    counts = Counter(examples)
+    assert set(counts) == set(all_contexts())
+    # 50 of each are expected; five standard deviations.
+    assert max(abs(count - 50) for count in counts.values()) < 36
+
+
+def test_the_courses_split_holds_out_nothing_new() -> None:
+    train, validation, test = split_lookup(lookup_examples(5000), together="nothing")
+    assert [len(part) for part in (train, validation, test)] == [4000, 500, 500]
+    assert train + validation + test == lookup_examples(5000)
+    assert share_seen(train, validation) == share_seen(train, test) == 1.0
+
+
+def test_equal_contexts_stay_together() -> None:
+    examples = lookup_examples(5000)
+    parts = split_lookup(examples, seed=1)
+    assert Counter(example for part in parts for example in part) == Counter(examples)
+    distinct = [set(part) for part in parts]
+    assert sum(map(len, distinct)) == len(set().union(*distinct)) == 72
+    assert [len(part) for part in distinct] == [58, 7, 7]
+    assert share_seen(parts[0], parts[2]) == 0.0
+    assert parts != split_lookup(examples, seed=2)
+
+
+def test_held_out_orders_were_seen_with_no_fact() -> None:
+    train, test = split_lookup(all_contexts(), (0.75, 0.25), together="orders")
+    assert {example.order for example in train}.isdisjoint(example.order for example in test)
+    assert len(train) == 3 * 18
+    assert len(test) == 3 * 6
+    # Each order is held out for every fact.
+    assert Counter(example.key for example in test) == {"RED": 6, "ALICE": 6, "CHAIR": 6}
+
+
+def test_a_batch_shifts_targets_behind_the_start() -> None:
+    batch = lookup_batch(all_contexts()[:2])
+    assert batch.source.shape == (2, 5)
+    assert batch.source_real.all()
+    assert batch.targets_real.all()
+    assert batch.inputs.tolist() == [[SOS, VOCAB["BLUE"]]] * 2
+    assert batch.targets.tolist() == [[VOCAB["BLUE"], EOS]] * 2
+    assert not (batch.source == PAD).any()
+    assert batch.source.dtype == batch.targets.dtype == torch.int64
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(InputError, match="num_samples = 0"):
+        lookup_examples(0)
+    with pytest.raises(InputError, match="seed = -1"):
+        lookup_examples(1, seed=-1)
+    with pytest.raises(InputError, match="key = 'BOB'"):
+        LookupExample("BOB", ("COLOR", "key", "ITEM", "value"))
+    with pytest.raises(InputError, match="each of COLOR, key, ITEM, value once"):
+        LookupExample("RED", ("COLOR", "key", "ITEM", "ITEM"))
+    with pytest.raises(InputError, match="fractions"):
+        split_lookup(all_contexts(), (0.5, 0.6))
+    with pytest.raises(InputError, match="seed = -1"):
+        split_lookup(all_contexts(), seed=-1)
+    with pytest.raises(InputError, match="together = 'facts'"):
+        split_lookup(all_contexts(), together="facts")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="gets none"):
+        split_lookup(all_contexts()[:3], (0.9, 0.05, 0.05))
+    with pytest.raises(InputError, match="no held-out examples"):
+        share_seen(all_contexts(), ())
+    with pytest.raises(InputError, match="no rows"):
+        lookup_batch(())

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.data.in_context_lookup import LookupConfig, encode, sample
+from glassformer.data.lookup_ceiling import bag_ceiling, expected_largest
+from glassformer.errors import InputError
+
+
+def bayes_accuracy(config: LookupConfig, num_facts: int) -> Fraction:
+    """The accuracy of the best answer to every (bag, asked key), by listing all contexts and questions."""
+    num_values = num_facts + config.distractors
+    evidence: dict[object, Counter[int | str]] = defaultdict(Counter)
+    for keys in itertools.permutations(range(config.num_keys), num_facts):
+        for values in itertools.product(range(config.num_values), repeat=num_values):
+            if config.distinct_values and len(set(values)) < num_values:
+                continue
+            bag = (frozenset(keys), tuple(sorted(values)))
+            present = (1 - Fraction(config.missing)) / num_facts
+            for key, value in zip(keys, values, strict=False):
+                evidence[bag, key][value] += present  # type: ignore[assignment]
+            absent = set(range(config.num_keys)) - set(keys)
+            for key in absent if config.missing else ():
+                evidence[bag, key]["none"] += Fraction(config.missing) / len(absent)  # type: ignore[assignment]
+    total = sum(sum(counts.values()) for counts in evidence.values())
+    return Fraction(sum(max(counts.values()) for counts in evidence.values())) / total
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+@pytest.mark.parametrize(("num_facts", "distractors"), [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("missing", [0.0, 0.25])
+def test_the_ceiling_is_the_best_answer_to_every_bag(
+    distinct: bool, num_facts: int, distractors: int, missing: float
+) -> None:
+    config = LookupConfig(
+        num_keys=4,
+        num_values=4,
+        max_facts=num_facts,
+        missing=missing,
+        distractors=distractors,
+        distinct_values=distinct,
+        held_out=0.0,
+    )
+    assert bag_ceiling(config, num_facts) == pytest.approx(float(bayes_accuracy(config, num_facts)), abs=1e-12)
+
+
+def test_different_values_allow_one_guess_among_all() -> None:
+    config = LookupConfig(held_out=0.0)
+    assert [bag_ceiling(config, n) for n in (1, 2, 4, 8)] == [1.0, 0.5, 0.25, 0.125]
+
+
+@given(throws=st.integers(1, 7), cells=st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_the_fullest_cell_by_listing_every_throw(throws: int, cells: int) -> None:
+    total = Fraction(0)
+    for counts in itertools.product(range(throws + 1), repeat=cells):
+        if sum(counts) == throws:
+            ways = math.factorial(throws) // math.prod(math.factorial(count) for count in counts)
+            total += Fraction(ways * max(counts), cells**throws)
+    assert expected_largest(throws, cells) == pytest.approx(float(total), rel=1e-11)
+
+
+@pytest.mark.parametrize(("throws", "cells"), [(64, 256), (300, 40), (1024, 1024)])
+def test_the_fullest_cell_of_many_by_throwing(throws: int, cells: int) -> None:
+    rng = np.random.default_rng(0)
+    largest = rng.multinomial(throws, np.full(cells, 1 / cells), size=4000).max(axis=1)
+    error = largest.std() / len(largest) ** 0.5
+    assert expected_largest(throws, cells) == pytest.approx(largest.mean(), abs=5 * error)
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+def test_the_most_frequent_value_of_the_bag_is_right_as_often_as_the_ceiling_says(distinct: bool) -> None:
+    config = LookupConfig(
+        num_keys=64, num_values=24, missing=0.2, distractors=3, distinct_values=distinct, held_out=0.0
+    )
+    facts = sample(config, 20_000, 5, split="all", num_facts=8)
+    tokens, _ = encode(facts, "bag", seed=1)
+    is_value = (tokens >= config.first_value) & (tokens < config.none)
+    counts = torch.nn.functional.one_hot(torch.where(is_value, tokens, 0), config.vocab_size).sum(1)
+    counts[:, 0] = 0
+    asked_is_there = (tokens == facts.query[:, None]).any(1)
+    best = torch.where(asked_is_there, counts.argmax(1), config.none)
+    # Five standard errors of 20,000 hits or misses.
+    assert float((best == facts.answer).double().mean()) == pytest.approx(bag_ceiling(config, 8), abs=5 * 0.0035)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_input_is_refused() -> None:
+    config = LookupConfig(num_values=8, max_facts=4, held_out=0.0)
+    with pytest.raises(InputError, match="num_facts = 0"):
+        bag_ceiling(config, 0)
+    with pytest.raises(InputError, match="9 distinct values"):
+        bag_ceiling(config, 9)
+    with pytest.raises(InputError, match="cells = 0"):
+        expected_largest(1, 0)

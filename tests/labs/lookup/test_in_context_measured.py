@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from glassformer.data.in_context_lookup import LookupConfig, encode, reordered, sample
+from glassformer.data.lookup_ceiling import bag_ceiling
+from glassformer.errors import InputError
+from glassformer.labs.lookup.in_context import MEASURING_SEED, build_model
+from glassformer.labs.lookup.in_context_measured import determining, measure_length, measure_order, measure_recipe
+from glassformer.labs.lookup.recipes import InContextRecipe
+from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.observe.capture import capture
+
+DATA = LookupConfig(num_keys=16, num_values=16, max_facts=4, held_out=0.25)
+TINY = InContextRecipe("tiny", "slots", DATA, steps=4, batch_size=8, hidden_dim=16, ff_dim=16, num_heads=2)
+CROSS = "decoder_layers.0.cross_attention"
+
+
+def model_of(recipe: InContextRecipe) -> EncoderDecoder:
+    return build_model(recipe, 0).eval()
+
+
+def test_numbers_are_those_of_a_plain_loop_over_questions() -> None:
+    model = model_of(TINY)
+    with torch.no_grad():  # so that some are right
+        model.output.bias[DATA.first_value : DATA.none] += 3.0
+    measured = measure_length(model, TINY, 3, num_questions=25, seed=2)
+    facts = sample(DATA, 25, MEASURING_SEED + 3, split="unseen", num_facts=3)
+    hits = found = read = 0
+    gaps, variances, margins = [], [], []
+    for row in range(25):
+        pairs = torch.stack([facts.keys[row], facts.values[row]], dim=-1)[None]
+        query, answer = facts.query[row].view(1, 1), int(facts.answer[row])
+        place = facts.keys[row].tolist().index(int(query))
+        with capture(model, [CROSS]) as seen, torch.no_grad():
+            hits += int(model(pairs, query)[0, 0].argmax()) == answer
+            # Seeing the right slot alone: the memory of that slot, as the encoder made it among the others.
+            memory = model.encode(pairs)[:, place : place + 1]
+            weights = seen.weights[CROSS][0, :, 0]
+        with torch.no_grad():
+            read += int(model.decode(query, memory)[0, 0].argmax()) == answer
+        found += int(weights.mean(0).argmax()) == place
+        scores = weights.log()
+        others = torch.cat([scores[:, :place], scores[:, place + 1 :]], dim=1)
+        gaps.append(scores[:, place] - others.mean(1))
+        variances.append(others.var(1))
+        margins.append(scores[:, place] - others.amax(1))
+    assert measured.num_questions == 25
+    assert (measured.accuracy, measured.found, measured.read) == (hits / 25, found / 25, read / 25)
+    assert measured.gap == pytest.approx(torch.stack(gaps).mean(0).tolist(), abs=1e-5)
+    assert measured.noise == pytest.approx(torch.stack(variances).mean(0).sqrt().tolist(), abs=1e-4)
+    assert measured.margin == pytest.approx(torch.stack(margins).mean(0).tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("encoding", "share"), [("slots", 1 / 4), ("bag", 2 / 8), ("positions", 2 / 8)])
+def test_attention_that_looks_everywhere_alike_has_the_sharpness_of_chance(encoding: str, share: float) -> None:
+    recipe = replace(TINY, encoding=encoding)  # type: ignore[arg-type]
+    model = model_of(recipe)
+    for weight in model.decoder_layers[0].cross_attention.query.parameters():  # type: ignore[union-attr]
+        torch.nn.init.zeros_(weight)
+    measured = measure_length(model, recipe, 4, num_questions=30)
+    assert measured.sharpness == pytest.approx((share, share), abs=1e-6)
+    if encoding == "slots":
+        assert measured.gap == pytest.approx((0, 0), abs=1e-5)
+        assert measured.noise == pytest.approx((0, 0), abs=1e-5)
+        assert measured.margin == pytest.approx((0, 0), abs=1e-5)
+    else:
+        assert (measured.found, measured.read) == (None, None)
+        assert (measured.gap, measured.noise, measured.margin) == (None, None, None)
+
+
+def test_the_determining_places_hold_the_asked_key_or_its_value() -> None:
+    config = replace(DATA, missing=0.3, distractors=1)
+    facts = sample(config, 40, 0)
+    for encoding, expected in (("slots", 1), ("positions", 2), ("bag", 2)):
+        source = encode(facts, encoding)  # type: ignore[arg-type]
+        where = determining(source, facts)
+        assert torch.equal(where.sum(1), torch.where(facts.place < 0, 0, expected))
+        if encoding == "slots":
+            there = facts.place >= 0
+            assert torch.equal(where[there].int().argmax(1), facts.place[there])
+
+
+def test_of_two_facts_there_is_a_gap_and_no_noise() -> None:
+    measured = measure_length(model_of(TINY), TINY, 2, num_questions=5)
+    assert measured.noise is None
+    assert measured.gap == pytest.approx(measured.margin)
+
+
+def test_questions_without_an_answer_have_no_place_to_look_at() -> None:
+    recipe = replace(TINY, data=replace(DATA, missing=1.0))
+    model = model_of(recipe)
+    with torch.no_grad():
+        model.output.bias[recipe.data.none] += 100.0
+    measured = measure_length(model, recipe, 3, num_questions=10)
+    assert measured.accuracy == 1.0
+    assert (measured.found, measured.gap, measured.sharpness) == (None, None, ())
+
+
+def test_bags_come_with_their_ceiling() -> None:
+    recipe = replace(TINY, encoding="bag", split="all", data=replace(DATA, held_out=0.0, distinct_values=False))
+    assert measure_length(model_of(recipe), recipe, 3, num_questions=5).ceiling == bag_ceiling(recipe.data, 3) > 1 / 3
+    assert measure_length(model_of(TINY), TINY, 3, num_questions=5).ceiling == 1.0
+
+
+def test_fewer_questions_of_long_contexts() -> None:
+    recipe = replace(TINY, data=replace(DATA, num_keys=256, num_values=256, held_out=0.0), split="all")
+    assert measure_length(model_of(recipe), recipe, 256, num_questions=1100).num_questions == 275
+
+
+def test_a_lone_fact_has_no_gap() -> None:
+    measured = measure_length(model_of(TINY), TINY, 1, num_questions=5)
+    assert measured.gap is measured.margin is None
+    assert measured.found == 1.0
+    assert measured.sharpness == pytest.approx((1, 1))
+
+
+@pytest.mark.parametrize("encoding", ["slots", "bag", "positions"])
+def test_order_matters_only_where_it_is_seen(encoding: str) -> None:
+    recipe = replace(TINY, encoding=encoding)  # type: ignore[arg-type]
+    model = model_of(recipe)
+    measured = measure_order(model, recipe, 4, num_questions=40)
+    assert (measured.largest_change < 1e-5) is (encoding != "positions")
+    if encoding != "positions":
+        assert measured.answers_changed == 0
+        assert measured.accuracy == measured.accuracy_reordered
+    facts = sample(DATA, 40, MEASURING_SEED + 1, split="unseen", num_facts=4)
+    first, second = (
+        model(encode(each, encoding, seed=seed).tokens, facts.query[:, None])  # type: ignore[arg-type]
+        for each, seed in ((facts, MEASURING_SEED + 1), (reordered(facts, seed=1), 1))
+    )
+    assert measured.largest_change == pytest.approx(float((first - second).detach().abs().max()), abs=1e-6)
+
+
+def test_a_recipe_is_trained_and_measured_where_its_data_suffices() -> None:
+    measured = measure_recipe(TINY, 0, lengths=(1, 4, 8, 16), num_questions=20)
+    assert [each.num_facts for each in measured.lengths] == [1, 4, 8]
+    assert measured.order.num_facts == 4
+    assert len(measured.sharpness_before) == 2
+    assert measured.num_parameters == sum(weight.numel() for weight in model_of(TINY).parameters())
+    assert json.loads(measured.to_json())["lengths"][2]["num_facts"] == 8
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(InputError, match="num_questions = 0"):
+        measure_length(model_of(TINY), TINY, 1, num_questions=0)
+    with pytest.raises(InputError, match="9 distinct values"):
+        measure_length(model_of(TINY), TINY, 9, num_questions=5)
+    with pytest.raises(InputError, match="num_facts = 0"):
+        measure_order(model_of(TINY), TINY, 0)

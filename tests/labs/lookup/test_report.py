@@ -1,0 +1,83 @@
+"""The report's claims follow from the results: a bad run is not told as a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from glassformer.labs.lookup.report import report_text, write_report
+from glassformer.labs.lookup.results import Results
+
+NAMES = ("accuracy", "finding", "cross-attention", "sharpness", "scrambling", "training", "changes")
+FIGURES = {name: f"figures/{name}.png" for name in NAMES}
+
+
+def test_a_good_run_is_told_as_one(results: Results) -> None:
+    text = report_text(results, FIGURES)
+    for claim in (
+        "it answers all of them",
+        "nobody can be right in more than 12.5% of the questions",
+        "do bind",
+        "No token that is written changes",
+        "fails the test: no token changes, and a logit by 0.3",
+        "has at least 0.950 of its weight",
+        "right after epoch 1 to 2; the course allows 50",
+        "0.930 lies on tokens that stand in one fact alone",
+    ):
+        assert claim in text, claim
+    assert all(f"]({address})" in text for address in FIGURES.values())
+    assert "quick" not in text
+    assert "**" not in text
+
+
+def test_a_bad_run_is_told_as_one(make_results: Callable[..., Results]) -> None:
+    text = report_text(make_results(good=False), FIGURES)
+    for claim in (
+        "it answers 35.0% of them at worst",
+        "do not bind better here",
+        "**The test fails**: 14 tokens change, and a logit by 3.0e-01",
+        "has only 0.500 of its weight",
+        "no seed answers all validation examples right",
+        "| never |",
+    ):
+        assert claim in text, claim
+    assert "Nor does it rely on RED" not in text
+
+
+def test_a_control_that_passes_shows_nothing(make_results: Callable[..., Results]) -> None:
+    results = make_results()
+    text = report_text(Results(**{**vars(results), "control": results.course[0]}), FIGURES)
+    assert "passes as well, so that the test shows nothing" in text
+
+
+def test_the_quick_version_says_so_and_needs_no_changes(make_results: Callable[..., Results]) -> None:
+    text = report_text(make_results(plan="quick", changes=False, seeds=1), FIGURES)
+    assert "This is the quick version" in text
+    assert "figures/changes.png" not in text
+    assert "the median of" not in text
+
+
+def test_the_side_by_side_lines_are_shown(results: Results) -> None:
+    text = report_text(results, FIGURES)
+    assert "```text\noriginal   NAME RED  ->  BLUE [EOS]\nscrambled  RED NAME  ->  BLUE [EOS]\n```" in text
+
+
+def test_images_are_addressed_from_the_report(results: Results, tmp_path: Path) -> None:
+    figures = {name: tmp_path / "figures" / f"{name}.png" for name in NAMES}
+    path = write_report(results, figures, tmp_path / "report.md")
+    assert "](figures/accuracy.png)" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_every_number_of_the_course_stands_in_the_table(good: bool, make_results: Callable[..., Results]) -> None:
+    results = make_results(good=good)
+    rows = [row for row in report_text(results, FIGURES).splitlines() if row.startswith("| seed ")]
+    assert len(rows) == 3
+    for row, model in zip(rows, [*results.course, results.control], strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[2:4] == [f"{model.test_accuracy:.2%}", f"{model.contexts_accuracy:.2%}"]
+        assert int(cells[5]) == model.scrambling.changed_tokens
+        assert float(cells[6]) == pytest.approx(model.scrambling.largest_change, rel=0.05)
+    assert "with positions" in rows[-1]
