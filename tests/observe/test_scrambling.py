@@ -139,6 +139,14 @@ def test_models_are_asked_without_gradients() -> None:
     assert grads == [False]
 
 
+def test_a_model_that_drops_at_random_is_told_apart_from_one_that_minds_the_order() -> None:
+    dropout = torch.nn.Dropout(0.5)
+    source = torch.arange(3)[None]
+    with pytest.raises(InputError, match=r"read again.*model\.eval\(\)"):
+        scrambling_test(lambda read: dropout(torch.ones(len(read), 1, 64)), source)
+    assert scrambling_test(lambda read: dropout.eval()(torch.ones(len(read), 1, 64)), source).holds
+
+
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_calls_are_refused() -> None:
     source = torch.arange(6).view(2, 3)

@@ -107,7 +107,7 @@ def block_steps(stack: Stack, layer: int) -> list[Part]:
     halves: dict[str, list[Part]] = {}
     for half, attention in _attentions(chosen).items():
         halves[half] = _attention_steps(attention, stack, f"{name}.{half}", half)
-    halves["ffn"] = _ffn_steps(chosen.ffn, name, stack.stream)
+    halves["ffn"] = _ffn_steps(chosen.ffn, name, stack)
     return _block_parts([chosen], halves, name, "")
 
 
@@ -210,8 +210,9 @@ def _attention_steps(attention: GroupedQueryAttention, stack: Stack, name: str, 
     ]
 
 
-def _ffn_steps(ffn: nn.Module, name: str, stream: str) -> list[Part]:
+def _ffn_steps(ffn: nn.Module, name: str, stack: Stack) -> list[Part]:
     kind: Kind = "feed-forward"
+    stream = stack.stream
     if isinstance(ffn, MixtureOfExperts):
         chosen, router = f"the {ffn.top_k} of {ffn.num_experts} with the highest scores", count_parameters([ffn.router])
         return [
@@ -222,7 +223,7 @@ def _ffn_steps(ffn: nn.Module, name: str, stream: str) -> list[Part]:
     width, wide = ffn.up.in_features, ffn.up.out_features
     title, formula = ("Up", _activation(ffn)) if isinstance(ffn, MLP) else ("Gate and up, each", _activation(ffn))
     maps = [ffn.up] if isinstance(ffn, MLP) else [ffn.gate, ffn.up]
-    inside = f"[batch, position, {wide}]"
+    inside = f"[batch, {stack.place}, {wide}]"
     return [
         Part(title, kind, (f"{width} → {wide}",), count_parameters(maps), inside, f"{name}.ffn.up"),
         Part(formula, kind, (), 0, inside),

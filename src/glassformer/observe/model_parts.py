@@ -36,7 +36,9 @@ def stack_of(model: nn.Module, stack: StackName | None = None) -> Stack:
         InputError: Another module than a model that :func:`describe` knows, a stack that there is not, or one for a
             model that has no choice.
     """
-    require(stack is None or stack in get_args(StackName), f"stack = {stack!r}", "'encoder' or 'decoder'", "Choose.")
+    require(
+        stack is None or stack in get_args(StackName), f"stack = {stack!r}", "'encoder' or 'decoder'", "Leave it away."
+    )
     if isinstance(model, EncoderDecoder):
         width, slots = model.config.hidden_dim, model.config.fields_per_slot > 1
         place, reader = ("slot", "slot") if slots else ("source", "token")
@@ -68,10 +70,10 @@ def describe(model: nn.Module) -> tuple[Part, ...]:
     assert isinstance(model, Encoder | Decoder)
     config = model.config
     scale = _scale(config.hidden_dim, isinstance(model, Encoder) and model.config.scale_embeddings)
-    embedding = Part("Token embedding", "embedding", (f"{config.vocab_size:,} x {config.hidden_dim}{scale}",))
+    table, count = f"{config.vocab_size:,} x {config.hidden_dim}{scale}", count_parameters([model.embedding])
     parts = [
         Part("Tokens", "data", (f"at most {config.max_seq_len:,}",), gives="[batch, position]"),
-        replace(embedding, parameters=count_parameters([model.embedding]), gives=stack.stream),
+        Part("Token embedding", "embedding", (table,), count, stack.stream),
         *(_added(model, stack.stream) if isinstance(model, Encoder) else ()),
         *block_summary(stack),
         *_last_norm(model.final_norm, "final_norm", stack.stream),
@@ -115,11 +117,10 @@ def _source_side(model: EncoderDecoder) -> list[Part]:
     taken = f"[batch, slot, {fields}]" if fields > 1 else "[batch, source]"
     if fields > 1:
         size = f"{fields} tables of {size}, one for each field of a slot, added"
+    count = count_parameters([model.source_embeddings])
     return [
         Part("Source", "data", (f"at most {config.max_source_len:,} {stack.reader}s",), gives=taken),
-        Part(
-            "Source embedding", "embedding", (size + scale,), count_parameters([model.source_embeddings]), stack.stream
-        ),
+        Part("Source embedding", "embedding", (size + scale,), count, stack.stream),
         *_positions(model.source_positions, config.max_source_len, config.hidden_dim, stack.stream),
         *block_summary(stack),
         *_last_norm(model.encoder_norm, "encoder_norm", stack.stream),
@@ -130,9 +131,10 @@ def _source_side(model: EncoderDecoder) -> list[Part]:
 def _target_side(model: EncoderDecoder) -> list[Part]:
     config, stack = model.config, stack_of(model, "decoder")
     table = f"{config.target_vocab:,} x {config.hidden_dim}{_scale(config.hidden_dim, config.scale_embeddings)}"
+    count = count_parameters([model.target_embedding])
     return [
         Part("Target", "data", (f"at most {config.max_target_len:,} tokens",), gives="[batch, position]"),
-        Part("Target embedding", "embedding", (table,), count_parameters([model.target_embedding]), stack.stream),
+        Part("Target embedding", "embedding", (table,), count, stack.stream),
         *_positions(model.target_positions, config.max_target_len, config.hidden_dim, stack.stream),
         *block_summary(stack),
         *_last_norm(model.decoder_norm, "decoder_norm", stack.stream),
@@ -156,9 +158,8 @@ def _positions(positions: nn.Module | None, length: int, width: int, stream: str
     if positions is None:
         return []
     kind = "learned" if isinstance(positions, nn.Embedding) else "sines and cosines"
-    return [
-        Part("Positions", "embedding", (f"{kind}, {length:,} x {width}, added",), count_parameters([positions]), stream)
-    ]
+    size = f"{kind}, {length:,} x {width}, added"
+    return [Part("Positions", "embedding", (size,), count_parameters([positions]), stream)]
 
 
 def _scale(width: int, scaled: bool) -> str:

@@ -114,7 +114,7 @@ def scrambling_test(
 
     Raises:
         InputError: No context, a mask that does not fit, ``max_orders`` below 2, a tolerance below 0, a batch size
-            below 1; or logits of another batch, or that are not finite.
+            below 1; logits of another batch, or that are not finite; or other logits when asked the same again.
     """
     _check(source, real, max_orders, tolerance, batch_size)
     real = torch.ones(source.shape[:2], dtype=torch.bool) if real is None else real.cpu()
@@ -124,7 +124,10 @@ def scrambling_test(
         for context, places in zip(source, real, strict=True):
             orders, exhaustive = _orders(places, max_orders, generator)
             contexts.append(_one_context(predict, context, orders, exhaustive, int(places.sum()), batch_size))
-    return Scrambling(tuple(contexts), tolerance)
+        found = Scrambling(tuple(contexts), tolerance)
+        if not found.holds:
+            _check_repeats(predict, source[:1])
+    return found
 
 
 def _orders(
@@ -182,6 +185,17 @@ def _check(source: Tensor, real: Tensor | None, max_orders: int, tolerance: floa
     require_positive(max_orders=max_orders, batch_size=batch_size)
     require(max_orders >= 2, f"max_orders = {max_orders}", "at least 2", "The first is the original order.")
     require(tolerance >= 0, f"tolerance = {tolerance}", "a number of at least 0", "1e-5 suits float32.")
+
+
+def _check_repeats(predict: Predict, source: Tensor) -> None:
+    """Refuse a model that draws at random: it would seem to fail whatever the order."""
+    difference = float((predict(source).clone() - predict(source)).abs().max())
+    require(
+        difference == 0,
+        f"logits that differ by {difference:.2g} when the same source is read again",
+        "a function of the source alone",
+        "Call model.eval() first, so that nothing is dropped.",
+    )
 
 
 def _check_logits(logits: Tensor, batch: int) -> None:

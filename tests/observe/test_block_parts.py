@@ -1,0 +1,106 @@
+"""The steps of a block: all its parameters, in the order of computing, with the shapes and the sums that there are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import EXPERTS, MODELS, called, decoder, encoder, encoder_decoder, run
+from torch import nn
+
+from glassformer.models.decoder import Decoder
+from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.observe.block_parts import Stack, block_steps, block_summary, count_parameters, norm_part
+from glassformer.observe.model_parts import stack_of
+
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def stacks(model: nn.Module) -> list[Stack]:
+    return [
+        stack_of(model, name) for name in (("encoder", "decoder") if isinstance(model, EncoderDecoder) else (None,))
+    ]
+
+
+@every_model
+def test_the_parameters_of_a_block_are_all_there_are(name: str) -> None:
+    for stack in stacks(MODELS[name]()):
+        counts = [sum(weight.numel() for weight in layer.parameters()) for layer in stack.layers]
+        for layer, count in enumerate(counts):
+            assert sum(part.parameters for part in block_steps(stack, layer)) == count
+        summary = block_summary(stack)
+        assert sum(part.parameters for part in summary) == sum(counts)
+        assert {part.times for part in summary} == {len(counts)}
+
+
+@every_model
+def test_steps_stand_in_the_order_in_which_they_are_computed(name: str) -> None:
+    model = MODELS[name]()
+    order = called(model)
+    for stack in stacks(model):
+        for parts in (block_summary(stack), block_steps(stack, 0)):
+            named = [part.module for part in parts if part.module]
+            assert len(named) >= 4
+            assert [order.index(module) for module in named] == sorted(order.index(module) for module in named)
+
+
+@every_model
+def test_residual_paths_go_around_what_they_add_to(name: str) -> None:
+    """Each sum with everything that its path goes around, run as described, gives the block's own result."""
+    model = MODELS[name]().eval()
+    for stack in stacks(model):
+        x, memory = torch.randn(2, 5, 8), torch.randn(2, 7, 8)
+        rotation = {"rotation": model.rotary.rotation(5)} if isinstance(model, Decoder) else {}
+        entered, stream = [], x
+        for index, part in enumerate(block_summary(stack)):
+            entered.append(stream)
+            if part.kind == "sum":
+                stream = stream + entered[index - part.around]
+            elif part.reads is not None:
+                stream = model.get_submodule(part.module)(stream, memory)
+            else:
+                options = rotation if part.kind == "attention" else {}
+                stream = model.get_submodule(part.module)(stream, **options)
+        read = (memory,) if stack.read else ()
+        torch.testing.assert_close(stream, stack.layers[0](x, *read, **rotation), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["course", "two stacks", "slots"])
+def test_shapes_are_those_that_pass(name: str) -> None:
+    model, given = MODELS[name](), {}
+    for own, module in model.named_modules():
+        module.register_forward_hook(lambda _, __, output, own=own: given.update({own: output}))
+    run(model, 7, 5)
+    checked = 0
+    for stack in stacks(model):
+        for part in block_steps(stack, 1):
+            if part.module and not part.module.endswith(("query", "key")):
+                places = {"batch": 7, "position": 4 if stack.read else 5, "source": 5, "slot": 5}
+                sizes = part.gives
+                for place, size in places.items():
+                    sizes = sizes.replace(place, str(size))
+                assert sizes == str(list(given[part.module].shape))
+                checked += 1
+    assert checked >= 5
+
+
+def test_a_cross_attention_reads_the_other_stack() -> None:
+    reading = stack_of(encoder_decoder(fields_per_slot=3))
+    assert [part.name for part in block_summary(reading) if part.reads == 0] == ["Cross-attention"]
+    (keys,) = (part for part in block_steps(reading, 0) if part.reads == 0)
+    assert keys.gives == "2 x 2 x [batch, slot, 4]"
+    assert keys.parameters == 2 * (8 * 8 + 8)
+    for model in (encoder(), decoder()):
+        assert all(part.reads is None for part in block_summary(stack_of(model)))
+
+
+def test_each_block_says_its_own_window() -> None:
+    stack = stack_of(decoder(**EXPERTS))
+    details = ["\n".join(line for part in block_steps(stack, layer) for line in part.details) for layer in range(4)]
+    assert ["itself and the 8 before" in text for text in details] == [False, True, False, True]
+
+
+def test_shared_weights_count_once() -> None:
+    layer = nn.Linear(3, 4)
+    assert count_parameters([layer, layer]) == count_parameters([nn.ModuleList([layer]), layer]) == 16
+    norm = norm_part([nn.LayerNorm(5), nn.LayerNorm(5)], "there", "[5]", "Last ")
+    assert (norm.name, norm.parameters, norm.module, norm.gives) == ("Last LayerNorm", 20, "there", "[5]")
