@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from glassformer.errors import InputError
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.observe import complexity as module
 from glassformer.observe.complexity import HeadSizes, complexity, course_count, overtakes
 
 SEED = EncoderConfig(vocab_size=1000, num_layers=2, hidden_dim=512, ff_dim=2048, num_heads=8, num_classes=2)
 """The sizes at which the course counts."""
+
+LOOKUP = EncoderDecoderConfig(64, 24, 48, 4, 2, 2, max_source_len=10, max_target_len=6, fields_per_slot=2)
 
 
 def decoder(**fields: Any) -> DecoderConfig:
@@ -30,7 +33,7 @@ def attention_and_behind(config: DecoderConfig | EncoderConfig, length: int, pro
     return parts.attention + (parts.projections if projections else 0), parts.after_attention
 
 
-@pytest.mark.parametrize("config", [SEED, decoder(), decoder(num_experts=3), HeadSizes(3, 4, 5)])
+@pytest.mark.parametrize("config", [SEED, decoder(), decoder(num_experts=3), HeadSizes(3, 4, 5), LOOKUP])
 def test_two_texts_cost_twice_what_one_does(config: Any) -> None:
     one, two = (complexity(config, batch, 7) for batch in (1, 2))
     assert two.operations.total == 2 * one.operations.total
@@ -39,7 +42,7 @@ def test_two_texts_cost_twice_what_one_does(config: Any) -> None:
     assert two.parameters == one.parameters
 
 
-@pytest.mark.parametrize("config", [SEED, decoder(window=3, num_kv_heads=1), HeadSizes(3, 4, 4)])
+@pytest.mark.parametrize("config", [SEED, decoder(window=3, num_kv_heads=1), HeadSizes(3, 4, 4), LOOKUP])
 def test_half_precision_halves_all_but_the_statistics(config: Any) -> None:
     wide, narrow = (complexity(config, 2, 9, itemsize=size) for size in (4, 2))
     assert narrow.operations == wide.operations
@@ -134,6 +137,19 @@ def test_a_window_keeps_attention_below_at_any_length(monkeypatch: pytest.Monkey
     assert overtakes(dataclasses.replace(config, windowed_layers="odd")) is not None
 
 
+def test_a_target_is_as_long_as_its_source_unless_told_and_both_count() -> None:
+    assert complexity(LOOKUP, 2, 7) == complexity(LOOKUP, 2, 7, target_length=7)
+    costs = {
+        (source, target): complexity(LOOKUP, 2, source, target_length=target).operations.total
+        for source in (5, 10)
+        for target in (5, 10)
+    }
+    assert costs[5, 5] < min(costs[5, 10], costs[10, 5]) < max(costs[5, 10], costs[10, 5]) < costs[10, 10]
+    first, later = (complexity(LOOKUP, 2, 10, target_length=1, cached=cached) for cached in (0, 5))
+    assert later.operations.total < first.operations.total / 4  # the source has been read
+    assert later.kv_cache == first.kv_cache * (6 + 10) // (1 + 10)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -144,6 +160,10 @@ def test_a_window_keeps_attention_below_at_any_length(monkeypatch: pytest.Monkey
         ({"config": SEED, "cached": 1}, "EncoderConfig"),
         ({"config": HeadSizes(1, 1, 1), "cached": 1}, "HeadSizes"),
         ({"config": torch.nn.Linear(1, 1)}, "Linear"),
+        ({"config": LOOKUP, "target_length": 0}, "target_length = 0"),
+        ({"config": LOOKUP, "cached": -1}, "cached = -1"),
+        ({"config": SEED, "target_length": 1}, "target_length = 1 for EncoderConfig"),
+        ({"target_length": 3}, "target_length = 3 for DecoderConfig"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
@@ -156,5 +176,7 @@ def test_what_costs_nothing_known_is_refused(arguments: dict[str, Any], message:
 def test_a_head_has_nothing_to_overtake_and_the_count_wants_sizes() -> None:
     with pytest.raises(InputError, match="HeadSizes"):
         overtakes(HeadSizes(1, 1, 1))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"EncoderDecoderConfig.*compare the operations"):
+        overtakes(LOOKUP)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="d_ff = 0"):
         course_count(1, 1, 0)

@@ -20,6 +20,8 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.models.single_head import HeadWeights, SingleHead
 from glassformer.observe.complexity_measured import count_operations, kept_bytes
 from glassformer.observe.complexity_models import (
@@ -29,6 +31,7 @@ from glassformer.observe.complexity_models import (
     executed_pairs,
     of_decoder,
     of_encoder,
+    of_encoder_decoder,
     of_head,
 )
 
@@ -239,6 +242,104 @@ def test_an_encoder(family: str, padded: bool) -> None:
         assert kept - cost.activations == 3 * 2 * 30 * 4
     else:
         assert kept == cost.activations
+
+
+TWO_STACKS: dict[str, dict[str, Any]] = {
+    "lookup course": {"fields_per_slot": 2},
+    "first transformer": {"source_positions": "sinusoidal", "num_encoder_layers": 3, "num_decoder_layers": 1},
+    "learned, before": {
+        "source_positions": "learned",
+        "target_positions": "learned",
+        "norm_first": True,
+        "final_norm": True,
+        "activation": "gelu",
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 3,
+        "target_vocab_size": 13,
+    },
+    "last norms alone": {"final_norm": True, "target_positions": "none", "scale_embeddings": False},
+    "before, without last norms": {"norm_first": True, "fields_per_slot": 3},
+}
+each_pair = pytest.mark.parametrize("family", TWO_STACKS)
+
+
+def two_stacks(family: str) -> EncoderDecoder:
+    sizes: dict[str, Any] = {"vocab_size": 19, "hidden_dim": 24, "ff_dim": 40, "num_heads": 4, "dropout": 0.0}
+    sizes |= {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_source_len": 30, "max_target_len": 20}
+    return EncoderDecoder(EncoderDecoderConfig(**{**sizes, **TWO_STACKS[family]}))
+
+
+def pair(model: EncoderDecoder, batch: int, source: int, target: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A source and a target without padding."""
+    fields, few = model.config.fields_per_slot, model.config.target_vocab
+    shape = (batch, source) if fields == 1 else (batch, source, fields)
+    return torch.randint(1, 19, shape), torch.randint(1, few, (batch, target))
+
+
+@each_pair
+@pytest.mark.parametrize(("batch", "source", "target"), [(2, 30, 20), (3, 7, 1), (1, 1, 9)])
+def test_an_encoder_decoder(family: str, batch: int, source: int, target: int) -> None:
+    model = two_stacks(family)
+    read, written = pair(model, batch, source, target)
+    cost = of_encoder_decoder(model.config, batch, source, target, 0, 4)
+    assert cost.operations.total == count_operations(lambda: model(read, written))
+    assert cost.parameters == cost.active_parameters == sum(weight.numel() for weight in model.parameters())
+    assert cost.activations == kept_bytes(model, lambda: model(read, written))
+    below, above = model.config.num_encoder_layers, model.config.num_decoder_layers
+    weights = below * source**2 + above * target * (target + source)
+    assert cost.attention_weights == weights * batch * 4 * 4
+
+
+@each_pair
+@pytest.mark.parametrize(("cached", "new"), [(1, 1), (12, 1), (5, 4)])
+@torch.no_grad()
+def test_an_encoder_decoder_behind_its_cache(family: str, cached: int, new: int) -> None:
+    model = two_stacks(family).eval()
+    read, written = pair(model, 2, 11, cached + new)
+    memory = model.encode(read)
+    cache = model.new_cache(memory, cached + new)
+    model.decode(written[:, :cached], memory, cache=cache)
+    counted = count_operations(lambda: model.decode(written[:, cached:], memory, cache=cache))
+    predicted = of_encoder_decoder(model.config, 2, 11, new, cached, 4)
+    assert predicted.operations.total == counted
+    stored = [each for layer in cache.own.layers for each in (layer.keys, layer.values)]
+    stored += [each for keys_and_values in cache.read for each in keys_and_values]
+    assert predicted.kv_cache == sum(each.nbytes for each in stored)
+
+
+@torch.no_grad()
+def test_reading_the_source_and_the_first_token_of_a_cached_decoding_cost_one_whole_pass() -> None:
+    model = two_stacks("lookup course").eval()
+    read, written = pair(model, 2, 11, 1)
+
+    def first() -> None:
+        memory = model.encode(read)
+        model.decode(written, memory, cache=model.new_cache(memory))
+
+    assert of_encoder_decoder(model.config, 2, 11, 1, 0, 4).operations.total == count_operations(first)
+
+
+def test_the_parts_of_an_encoder_decoder_are_those_that_modules_execute() -> None:
+    model = two_stacks("learned, before")
+    cost = of_encoder_decoder(model.config, 2, 9, 6, 0, 4)
+    source, target = torch.randn(2, 9, 24), torch.randn(2, 6, 24)
+    attention = count_operations(
+        lambda: (
+            [layer.attention(source) for layer in model.encoder_layers],
+            [layer.self_attention(target) for layer in model.decoder_layers],
+            [layer.cross_attention(target, source) for layer in model.decoder_layers],
+        )
+    )
+    assert cost.operations.projections + cost.operations.attention == attention
+    assert cost.operations.feed_forward == count_operations(
+        lambda: (
+            [layer.ffn(source) for layer in model.encoder_layers],
+            [layer.ffn(target) for layer in model.decoder_layers],
+        )
+    )
+    assert cost.operations.head == count_operations(lambda: model.output(target))
+    # One encoder layer with all pairs; three decoder layers with a lower triangle and a rectangle.
+    assert cost.needed_attention == 4 * 24 * 2 * (9 * 9 + 3 * (6 * 7 // 2 + 6 * 9))
 
 
 @pytest.mark.parametrize("sizes", [HeadSizes(5, 8, 8, 3, 40), HeadSizes(5, 8, 3, 3, 40), HeadSizes(6, 2, 2)])

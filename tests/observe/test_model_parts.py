@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from small_models import MODELS, SLOTS, called, decoder, encoder, encoder_decoder
 from torch import nn
@@ -86,7 +84,7 @@ def test_what_cannot_be_described_is_refused() -> None:
         describe_block(encoder(), 3)
     with pytest.raises(InputError, match="layer = -1"):
         describe_block(encoder(), -1)
-    with pytest.raises(InputError, match="layer = 2.*0 to 1"):
+    with pytest.raises(InputError, match=r"layer = 2.*0 to 1"):
         describe_block(encoder_decoder(), 2, stack="encoder")
     for model in (encoder(), decoder()):
         with pytest.raises(InputError, match="stack = 'decoder' for"):

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from glassformer.errors import InputError, require, require_positive
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.observe.complexity_models import (
     Complexity,
     HeadSizes,
@@ -16,6 +17,7 @@ from glassformer.observe.complexity_models import (
     executed_pairs,
     of_decoder,
     of_encoder,
+    of_encoder_decoder,
     of_head,
 )
 
@@ -31,11 +33,19 @@ __all__ = [
     "overtakes",
 ]
 
-ModelConfig: TypeAlias = DecoderConfig | EncoderConfig | HeadSizes
+ModelConfig: TypeAlias = DecoderConfig | EncoderConfig | EncoderDecoderConfig | HeadSizes
 """What describes a model whose cost can be told."""
 
 
-def complexity(config: ModelConfig, batch: int, length: int, *, cached: int = 0, itemsize: int = 4) -> Complexity:
+def complexity(
+    config: ModelConfig,
+    batch: int,
+    length: int,
+    *,
+    target_length: int | None = None,
+    cached: int = 0,
+    itemsize: int = 4,
+) -> Complexity:
     """What one forward pass of a model over ``batch`` texts of ``length`` tokens costs.
 
     With T = batch * length tokens, h = hidden_dim, f = ff_dim, H query heads and G key-value heads of width d,
@@ -51,26 +61,44 @@ def complexity(config: ModelConfig, batch: int, length: int, *, cached: int = 0,
     of its positions besides. The factor 2 is one multiplication and one addition. ``length`` may exceed the model's
     ``max_seq_len``: nothing is run.
 
+    An encoder-decoder reads a source of S = ``length`` positions and a target of U = ``target_length`` tokens. Its
+    encoder's layers take what is said above with P = S ** 2, its decoder's with T = batch * U and P = U ** 2; their
+    cross-attention adds ``4 batch U h ** 2 + 4 batch S h ** 2`` for projections (queries and output; keys and values of
+    the memory) and P = U S pairs. A pass behind ``cached`` target tokens runs neither the encoder nor the projection of
+    the memory: their results are there.
+
     These are the numbers of torch's ``FlopCounterMode`` once it knows every operator, see
     :func:`glassformer.observe.complexity_measured.count_operations`, for exact attention on the CPU without dropout.
     Elsewhere a sink is one more key for each query. A step of fixed shapes (``Decoder.step``) looks at every slot
     of its cache, the empty ones too: it costs as much as with all slots but one filled.
 
     Args:
-        config: Of a decoder or an encoder, or the sizes of a one-head model.
+        config: Of a decoder, an encoder or an encoder-decoder, or the sizes of a one-head model.
         batch: Texts.
-        length: Tokens of each that pass through the model.
-        cached: Tokens of each whose keys and values lie in a decoder's cache already.
+        length: Tokens of each that pass through the model; of an encoder-decoder the source's tokens or slots.
+        target_length: Tokens of an encoder-decoder's target that pass through it; None: as many as ``length``.
+        cached: Tokens of each (of an encoder-decoder: of each target) whose keys and values lie in a cache already.
         itemsize: Bytes of a number: 4 in float32, 2 in bfloat16.
 
     Raises:
-        InputError: A size below 1, ``cached`` below 0 or for a model without a cache, or a config of no known family.
+        InputError: A size below 1, ``cached`` below 0 or for a model without a cache, a ``target_length`` for a model
+            without targets, or a config of no known family.
 
     Source: Kaplan et al. 2020, arXiv 2001.08361, table 1 (the parts); Korthikanti et al. 2022, arXiv 2205.05198,
     section 4 (activations).
     """
     require_positive(batch=batch, length=length, itemsize=itemsize)
     require(cached >= 0, f"cached = {cached}", "a whole number of at least 0", "Pass how many tokens were read before.")
+    if isinstance(config, EncoderDecoderConfig):
+        targets = length if target_length is None else target_length
+        require_positive(target_length=targets)
+        return of_encoder_decoder(config, batch, length, targets, cached, itemsize)
+    require(
+        target_length is None,
+        f"target_length = {target_length} for {type(config).__name__}",
+        "None: just encoder-decoders have targets",
+        "Leave target_length away.",
+    )
     if isinstance(config, DecoderConfig):
         return of_decoder(config, batch, length, cached, itemsize)
     require(
@@ -85,7 +113,7 @@ def complexity(config: ModelConfig, batch: int, length: int, *, cached: int = 0,
         return of_head(config, batch, length, itemsize)
     raise InputError(
         f"a {type(config).__name__}",
-        "a DecoderConfig, an EncoderConfig or HeadSizes",
+        "a DecoderConfig, an EncoderConfig, an EncoderDecoderConfig or HeadSizes",
         "Pass model.config; for a one-head model, HeadSizes.of(weights).",
     )
 
@@ -135,13 +163,15 @@ def overtakes(config: DecoderConfig | EncoderConfig, *, with_projections: bool =
         The length, or None where no text of up to :data:`LONGEST` tokens is long enough.
 
     Raises:
-        InputError: A config of another kind, such as that of a one-head model, which has no feed-forward network.
+        InputError: A config of another kind, such as that of a one-head model, which has no feed-forward network, or of
+            an encoder-decoder, whose attention depends on two lengths.
     """
     require(
         isinstance(config, DecoderConfig | EncoderConfig),
         f"a {type(config).__name__}",
         "a DecoderConfig or an EncoderConfig",
-        "Pass the config of a model with feed-forward networks.",
+        "Pass the config of a model with feed-forward networks and one length; compare the operations of complexity() "
+        "for an encoder-decoder.",
     )
     one = complexity(config, 1, 1).operations  # of one token, with one pair in each layer
     behind = one.after_attention - (one.projections if with_projections else 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from glassformer.errors import require_positive
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.models.single_head import HeadWeights
 
 
@@ -71,7 +72,8 @@ class Complexity:
             layers.
         attention_weights: Further bytes if the weights of every head, query and key were kept. The fused kernel does
             without; dropout of attention weights, and whoever wants to look at all of them at once, does not.
-        kv_cache: Bytes of the keys and values kept for decoding on; 0 for models that do not decode.
+        kv_cache: Bytes of the keys and values kept for decoding on, those of an encoder-decoder's memory among them;
+            0 for models that do not decode.
     """
 
     operations: Operations
@@ -236,6 +238,51 @@ def of_encoder(config: EncoderConfig, batch: int, length: int, itemsize: int) ->
         active_parameters=parameters,
         activations=kept + batch * pooled * itemsize,
         attention_weights=layers * batch * config.num_heads * length**2 * itemsize,
+    )
+
+
+def of_encoder_decoder(
+    config: EncoderDecoderConfig, batch: int, length: int, target_length: int, cached: int, itemsize: int
+) -> Complexity:
+    """See :func:`glassformer.observe.complexity.complexity`."""
+    hidden, ff, heads = config.hidden_dim, config.ff_dim, config.num_heads
+    above, below = config.num_decoder_layers, config.num_encoder_layers
+    targets, seen = batch * target_length, cached + target_length
+    # Behind a cache the source has been read, and its keys and values lie there.
+    sources = 0 if cached else batch * length
+    pairs = below * sources * length + above * targets * (seen + length)
+    needed = below * sources * length + above * (batch * allowed_pairs(target_length, seen, True) + targets * length)
+    operations = Operations(
+        projections=below * 8 * sources * hidden**2 + above * (12 * targets + 4 * sources) * hidden**2,
+        scores=2 * hidden * pairs,
+        values=2 * hidden * pairs,
+        feed_forward=4 * hidden * ff * (below * sources + above * targets),
+        head=2 * targets * hidden * config.target_vocab,
+    )
+    tables = config.fields_per_slot * config.vocab_size + config.target_vocab
+    tables += config.max_source_len if config.source_positions == "learned" else 0
+    tables += config.max_target_len if config.target_positions == "learned" else 0
+    attention, network, norm = 4 * hidden * (hidden + 1), 2 * hidden * ff + ff + hidden, 2 * hidden
+    parameters = (
+        tables * hidden + below * (attention + network + 2 * norm) + above * (2 * attention + network + 3 * norm)
+    )
+    parameters += 2 * norm * int(config.final_norm) + (hidden + 1) * config.target_vocab
+    # As in an encoder's block; a cross-attention keeps a query, an output and a sum, and two numbers of each source.
+    inside = ff * (2 if config.activation == "gelu" else 1)
+    last = int(config.final_norm)
+    source = below * (8 * hidden + inside) + (1 + last + 2 * above) * hidden  # 1: the memory itself
+    target = above * (12 * hidden + inside) + (1 + last) * hidden
+    source_statistics = below * (2 * 2 + heads) + 2 * last
+    target_statistics = above * (3 * 2 + 2 * heads) + 2 * last
+    kept = sources * _bytes(source, source_statistics, itemsize) + targets * _bytes(target, target_statistics, itemsize)
+    return Complexity(
+        operations,
+        needed_attention=4 * hidden * needed,
+        parameters=parameters,
+        active_parameters=parameters,
+        activations=kept,
+        attention_weights=heads * pairs * itemsize,
+        kv_cache=2 * above * batch * hidden * itemsize * (seen + length),
     )
 
 
