@@ -69,11 +69,9 @@ def test_every_sum_goes_around_an_attention_or_a_feed_forward_network(name: str)
     for parts in (describe(MODELS[name]()), describe_block(MODELS[name]())):
         for index, part in enumerate(parts):
             if part.kind == "sum":
-                around = [each.kind for each in parts[index - part.around : index]]
-                assert set(around) - {"norm"} in ({"attention"}, {"feed-forward"})
-                assert all(
-                    first.stack == second.stack for first, second in pairwise(parts[index - part.around : index])
-                )
+                around = parts[index - part.around : index]
+                assert {each.kind for each in around} - {"norm"} in ({"attention"}, {"feed-forward"})
+                assert {each.stack for each in around} == {part.stack}
 
 
 @pytest.mark.usefixtures("without_type_checks")
