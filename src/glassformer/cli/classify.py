@@ -17,10 +17,10 @@ from glassformer.cli.terminal import say
 from glassformer.data.tables import read_lines
 from glassformer.errors import InputError, require
 from glassformer.labs.sentiment.importance import TokenEffect, token_effects
+from glassformer.labs.sentiment.text import one_line
 from glassformer.labs.sentiment.training_runs import Classifier, load_classifier
 
 _AT_ONCE = 64
-_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Verdict:
 
     def lines(self, tokens: int) -> list[str]:
         """The same for people, with up to ``tokens`` of the tokens that mattered."""
-        first = f"{_shown(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {_shown(self.text)}"
+        first = f"{one_line(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {one_line(self.text)}"
         ranked = sorted(self.effects or (), key=lambda each: -abs(each.effect))[:tokens]
-        told = [f"{_shown(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
+        told = [f"{one_line(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
         return [first, "    " + ", ".join(told)] if told else [first]
 
 
@@ -102,7 +102,7 @@ def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: b
         for text, row in zip(chosen, classifier.probabilities(chosen).tolist(), strict=True):
             require(
                 all(map(math.isfinite, row)),
-                f"{row} for the probabilities of {_shown(text)}",
+                f"{row} for the probabilities of {one_line(text)}",
                 "numbers",
                 "The weights are damaged or training diverged: train again.",
             )
@@ -150,10 +150,3 @@ def _file_lines(path: Path) -> Iterator[str]:
                 yield line
     except OSError as error:
         raise InputError(f"{path}, which cannot be read: {error}", "a readable file", "Check the path.") from error
-
-
-def _shown(text: str) -> str:
-    """Some of ``text`` on one line, without what would steer the terminal."""
-    line = " ".join(text.split())
-    line = "".join(sign if sign.isprintable() else "\ufffd" for sign in line)
-    return (line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "...") or "(empty)"

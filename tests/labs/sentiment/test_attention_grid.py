@@ -80,6 +80,41 @@ def test_the_empty_text_has_one_token() -> None:
     assert np.asarray(ax.images[0].get_array()).tolist() == [[1.0]]
 
 
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("a great \ud83d film", "a great \ufffd film"),
+        ("great\x07 \x1b[31m\n\nfilm\u200b", "great\ufffd \ufffd[31m film\ufffd"),
+        ("\U0001f44d\U0001f3fd 電影 great", "□□ □□ great"),
+        ("great " * 100_000, ("great " * 17)[:97] + "..."),
+        ("x" * 100_000, "x" * 97 + "..."),
+        ("cost $5 and $x_{\\foo}$ $^", r"cost \$5 and \$x_{\foo}\$ \$^"),
+        ("  ", "(empty)"),
+    ],
+    ids=["surrogate", "control", "emoji", "long", "long word", "dollars", "empty"],
+)
+@pytest.mark.filterwarnings("error")  # of letters that the font lacks, and of a layout without room
+def test_odd_texts_have_a_short_title_that_can_be_drawn(
+    text: str, title: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = SimpleTokenizer(30)
+    tokenizer.build_vocab([f"{text[:2000]} film"])
+    model = MiniTransformer(len(tokenizer.vocab), 4, 1, 1, 8, max_length=16, num_classes=2)
+    figure = draw_attention_grid(model, tokenizer, text)
+    figure.draw_without_rendering()
+    assert "".join(figure.get_suptitle().split()) == "".join(title.split())
+    (ax,) = (ax for ax in figure.axes if ax.get_title())
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(names) <= 16
+    assert max(map(len, names)) <= 20
+    monkeypatch.setattr(plt, "show", lambda: None)
+    visualize_attention(model, tokenizer, text)
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 2
+    assert printed.replace("\n", "").isprintable()
+    assert max(map(len, printed.splitlines())) <= 110
+
+
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_arguments_are_refused() -> None:
     class Bag(nn.Module):
@@ -95,5 +130,7 @@ def test_bad_arguments_are_refused() -> None:
         draw_attention_grid(Bag(), tokenizer, "great")
     with pytest.raises(InputError, match="17 positions"):
         draw_attention_grid(model, tokenizer, "great", max_length=17)
+    with pytest.raises(InputError, match="of type NoneType"):
+        draw_attention_grid(model, tokenizer, None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="without vocabulary"):
         draw_attention_grid(model, SimpleTokenizer(), "great")

@@ -105,11 +105,35 @@ def test_a_class_without_examples_has_probability_zero() -> None:
         (TRAIN[:2], TfidfRecipe("one class"), r"2 examples of the classes \[1\]"),
         ((Example("!", 0), Example("?", 1)), TfidfRecipe("no words"), "texts without a term"),
         (TRAIN, FULL_TFIDF, "strengths ="),
+        ((*TRAIN, Example("odd", -1)), TfidfRecipe("below 0"), "the label -1"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(train: tuple[Example, ...], recipe: TfidfRecipe, message: str) -> None:
     with pytest.raises(InputError, match=message):
         TfidfClassifier(train, recipe)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_examples_that_are_none_are_refused() -> None:
+    for odd, message in ((Example("odd", 0.5), r"the label 0\.5"), (Example(None, 1), "of type NoneType")):  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=message):
+            TfidfClassifier((*TRAIN, odd), TfidfRecipe("odd"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "num_classes", "message"),
+    [
+        ([], 2, "no texts"),
+        ([None], 2, "of type NoneType"),
+        (["good", b"bad"], 2, "of type bytes"),
+        ("good", 2, "one text"),
+        (["good"], 1, "num_classes = 1 after training with the label 1"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_cannot_be_predicted_is_refused(texts: list[str], num_classes: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TfidfClassifier(TRAIN, TfidfRecipe("counts")).probabilities(texts, num_classes)
 
 
 @pytest.mark.parametrize(

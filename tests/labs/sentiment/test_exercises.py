@@ -117,6 +117,11 @@ def test_random_numbers_follow_torchs_seed() -> None:
     assert histories[0]["train_loss"] != histories[2]["train_loss"]
 
 
+def test_classes_that_come_one_after_the_other_are_two() -> None:
+    ordered = [{**batch, "labels": torch.full_like(batch["labels"], label)} for label, batch in enumerate(batches(2))]
+    assert len(train_transformer(small_model(), ordered, batches(1), 1)["train_loss"]) == 1
+
+
 def test_dropout_is_on_in_training_and_off_in_validation() -> None:
     model, same = small_model(dropout=0.5), batches(1, size=8)
     frozen = copy.deepcopy(model).eval()
@@ -145,6 +150,11 @@ def test_bad_data_is_refused() -> None:
         train_transformer(model, wrong, batches(1))
     with pytest.raises(InputError, match="labels from 0 to 2"):
         train_transformer(model, batches(1), wrong)
+    alone = [{**batch, "labels": torch.ones_like(batch["labels"])} for batch in batches(3)]
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(InputError, match="examples of class 1 alone"):
+        train_transformer(model, alone, batches(1))
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     with pytest.raises(InputError, match="'labels' in it"):
         train_transformer(model, [{"input_ids": torch.ones(1, 3, dtype=torch.long)}], batches(1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
-from glassformer.labs.sentiment.text import SentimentDataset, SimpleTokenizer
+from glassformer.labs.sentiment.text import SentimentDataset, SimpleTokenizer, one_line, require_class, require_texts
 
 TEXTS = ["A good movie!  A good plot.", "Good acting", "a movie"]
 
@@ -92,3 +93,41 @@ def test_bad_arguments_are_refused() -> None:
         SentimentDataset(["a", "b"], [1], tokenizer())
     with pytest.raises(InputError, match="the label -1"):
         SentimentDataset(["a"], [-1], tokenizer())
+    with pytest.raises(InputError, match="of type NoneType"):
+        tokenizer().clean_text(None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="one text"):
+        SentimentDataset("ab", [0, 1], tokenizer())
+    with pytest.raises(InputError, match="of type int"):
+        SentimentDataset(["a", 3], [0, 1], tokenizer())  # type: ignore[list-item]
+    for label in (0.5, 1.0, "1", None, torch.tensor(1.0), float("nan")):
+        with pytest.raises(InputError, match=r"the label .*whole numbers from 0"):
+            SentimentDataset(["a"], [label], tokenizer())  # type: ignore[list-item]
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_labels_may_come_from_any_library() -> None:
+    for labels in ([1, 0, 1], np.array([1, 0, 1]), torch.tensor([1, 0, 1])):
+        data = SentimentDataset(TEXTS, labels, tokenizer())  # type: ignore[arg-type]
+        assert [data[row]["labels"].tolist() for row in range(3)] == [1, 0, 1]
+        assert data[0]["labels"].dtype == torch.int64
+    assert require_class(np.int32(7)) == 7
+    require_texts(iter(["a", ""]))
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=60), st.integers(4, 30))
+def test_any_text_becomes_one_line_that_can_be_printed(text: str, longest: int) -> None:
+    line = one_line(text, longest)
+    assert 0 < len(line) <= max(longest, len("(empty)"))
+    assert line.isprintable()
+    assert line.encode()
+    words = text.split()
+    if text.isprintable() and words and len(" ".join(words)) <= longest:
+        assert line == " ".join(words)
+
+
+def test_what_has_no_picture_is_replaced_and_what_is_long_is_cut() -> None:
+    assert one_line("a\n\x1b[31m\tfilm \ud83d") == "a \ufffd[31m film \ufffd"
+    assert one_line("abcdefgh", 7) == "abcd..."
+    assert one_line("abcdefg", 7) == "abcdefg"
+    assert one_line(" \n ") == "(empty)"
+    assert one_line("great " * 100_000) == ("great " * 17)[:97] + "..."

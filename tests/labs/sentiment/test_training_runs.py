@@ -79,6 +79,14 @@ def test_texts_are_cut_to_what_the_encoder_reads() -> None:
     assert classifier.probabilities(["good " * 1000, ""]).shape == (2, 2)
 
 
+@pytest.mark.usefixtures("without_type_checks")
+def test_only_lists_of_texts_are_classified() -> None:
+    classifier = build_classifier(TINY, [example.text for example in TRAIN], DATA.classes, seed=0)
+    for texts, message in (([], "no texts"), ("good", "one text"), (["good", None], "of type NoneType")):
+        with pytest.raises(InputError, match=message):
+            classifier.probabilities(texts)  # type: ignore[arg-type]
+
+
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, row, epochs = train_recipe(TINY, DATA, tmp_path / "whole", seed=1)
 
@@ -141,8 +149,23 @@ def test_damaged_classifiers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "it" / "classes.json").write_text(json.dumps(["one", "two", "three"]))
     with pytest.raises(InputError, match="one name for each class of the head"):
         load_classifier(tmp_path / "it")
-    (tmp_path / "it" / "classes.json").write_text("[")
-    with pytest.raises(InputError, match="which is no JSON"):
+    for content in ("[", "[" * 100_000, '["\\ud800'):
+        (tmp_path / "it" / "classes.json").write_text(content)
+        with pytest.raises(InputError, match="which is no JSON"):
+            load_classifier(tmp_path / "it")
+    (tmp_path / "it" / "classes.json").write_text(json.dumps(["same", "same"]))
+    with pytest.raises(InputError, match="a name of its own for each class"):
+        load_classifier(tmp_path / "it")
+    (tmp_path / "it" / "classes.json").write_text(json.dumps(DATA.classes))
+    load_classifier(tmp_path / "it")
+    tokenizer = (tmp_path / "it" / "tokenizer.json").read_text()
+    words = json.loads(tokenizer)
+    words["words"].append("onemore")
+    (tmp_path / "it" / "tokenizer.json").write_text(json.dumps(words))
+    with pytest.raises(InputError, match=r"a tokenizer of .* tokens"):
+        load_classifier(tmp_path / "it")
+    (tmp_path / "it" / "tokenizer.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="no JSON"):
         load_classifier(tmp_path / "it")
     (tmp_path / "it" / "tokenizer.json").unlink()
     with pytest.raises(InputError, match=r"tokenizer\.json, which cannot be read"):

@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from glassformer.errors import require
-from glassformer.labs.sentiment.text import SimpleTokenizer
+from glassformer.labs.sentiment.text import SimpleTokenizer, one_line
 from glassformer.observe.heat_maps import finish, panel
 from glassformer.observe.style import in_style
+from glassformer.observe.text_figures import shown
 
-_SHOWN_HEADS = 4
+_SHOWN_HEADS, _LONGEST_WORD = 4, 20
 _SENTIMENTS = ("Negative", "Positive")
 
 
@@ -31,14 +32,14 @@ def visualize_attention(model: nn.Module, tokenizer: SimpleTokenizer, text: str,
         plt.close(figure)
     chosen = int(prediction.argmax())
     name = _SENTIMENTS[chosen] if len(prediction) == 2 else f"class {chosen}"
-    print(f"Text: {text}\nPrediction: {name} (probability {float(prediction[chosen]):.3f})")
+    print(f"Text: {one_line(text)}\nPrediction: {name} (probability {float(prediction[chosen]):.3f})")
 
 
 def draw_attention_grid(model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16) -> Figure:
     """The attention of one text as a pyplot figure: a row of panels for each layer, one for each of its first 4 heads.
 
     In a panel, a row is a query and sums to 1. All panels share one scale, from 0 to the largest weight shown. Padding
-    is left out.
+    is left out. Above them stands the beginning of the text; what the font lacks is an empty box.
 
     Args:
         model: Maps ``input_ids`` to logits and, for each layer, weights ``[batch, head, query, key]``, as a
@@ -72,12 +73,13 @@ def _look(
         "Pass a MiniTransformer.",
     )
     logits, weights = output
-    shown = [layer[0, :, : len(tokens), : len(tokens)].float().cpu() for layer in weights]
-    return _draw_grid(shown, tokens, text), logits[0].float().softmax(-1).cpu()
+    seen = [layer[0, :, : len(tokens), : len(tokens)].float().cpu() for layer in weights]
+    return _draw_grid(seen, tokens, text), logits[0].float().softmax(-1).cpu()
 
 
 @in_style
 def _draw_grid(weights: list[Float[Tensor, "head query key"]], tokens: list[str], text: str) -> Figure:
+    names = [shown(one_line(token, _LONGEST_WORD)) for token in tokens]
     rows, columns = len(weights), min(_SHOWN_HEADS, max(len(layer) for layer in weights))
     side = max(2.2, 0.2 * len(tokens) + 0.9)
     largest = max(float(layer[:columns].max()) for layer in weights)
@@ -96,9 +98,9 @@ def _draw_grid(weights: list[Float[Tensor, "head query key"]], tokens: list[str]
                 "query" if head == 0 else None,
                 limits=(0.0, largest),
                 colormap="Blues",
-                x_names=tokens,
-                y_names=tokens,
+                x_names=names,
+                y_names=names,
             )
     figure.colorbar(image, ax=axes, label="attention weight", fraction=0.03)
-    finish(figure, text)
+    finish(figure, shown(one_line(text)).replace("$", r"\$"))  # or matplotlib reads mathematics between two of them
     return figure

@@ -17,6 +17,7 @@ from torch import Tensor
 from glassformer.data.examples import Example, SentimentData
 from glassformer.errors import InputError, require, require_positive
 from glassformer.labs.sentiment.measured import Measured, measure
+from glassformer.labs.sentiment.text import require_class, require_texts
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,15 @@ class TfidfClassifier:
         recipe: How. Its strengths must be one; :func:`run_baseline` chooses.
 
     Raises:
-        InputError: Examples of fewer than two classes, texts without any term, or several strengths.
+        InputError: Examples of fewer than two classes, a label that is no whole number from 0, texts without any term
+            or that are no strings, or several strengths.
 
     Source: scikit-learn's ``TfidfVectorizer`` and ``LogisticRegression``.
     """
 
     def __init__(self, train: Sequence[Example], recipe: TfidfRecipe) -> None:
-        labels = [example.label for example in train]
+        labels = [require_class(example.label) for example in train]
+        require_texts([example.text for example in train])
         require(
             len(set(labels)) >= 2,
             f"{len(train)} examples of the classes {sorted(set(labels))}",
@@ -106,7 +109,21 @@ class TfidfClassifier:
         return int(self._regression.coef_.size + self._regression.intercept_.size)
 
     def probabilities(self, texts: Sequence[str], num_classes: int = 2) -> Float[np.ndarray, "text num_classes"]:
-        """The probability of each class for each text; 0 for a class that training had no example of."""
+        """The probability of each class for each text; 0 for a class that training had no example of.
+
+        Raises:
+            InputError: No texts, one text instead of several, one that is no string, or fewer classes than training
+                had.
+        """
+        require_texts(texts)
+        require(len(texts) > 0, "no texts", "at least one", "Pass a list of texts.")
+        highest = int(self._regression.classes_.max())
+        require(
+            highest < num_classes,
+            f"num_classes = {num_classes} after training with the label {highest}",
+            f"at least {highest + 1}",
+            "Count all classes, also those of no text.",
+        )
         found = np.zeros((len(texts), num_classes))
         found[:, self._regression.classes_] = self._regression.predict_proba(self._vectorizer.transform(texts))
         return found

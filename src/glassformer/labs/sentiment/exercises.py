@@ -51,12 +51,14 @@ def train_transformer(
         as it goes on, with dropout, before each update.
 
     Raises:
-        InputError: No batch, labels that are no class of the model, or a number out of range.
+        InputError: No batch, labels that are no class of the model, one class alone to learn from, or a number out of
+            range.
         DivergedError: The loss or its gradient became NaN or infinite.
     """
     require_positive(num_epochs=num_epochs)
     steps = _length(train_loader, "train_loader")
     _length(val_loader, "val_loader")
+    _require_two_classes(train_loader)
     task = _EpochTask(train_loader, val_loader, steps, num_epochs)
     config = TrainingConfig(
         steps=num_epochs * steps,
@@ -182,6 +184,20 @@ def _checked(batch: Mapping[str, Tensor]) -> Batch:
     for name in ("input_ids", "labels"):
         require(name in batch, f"a batch of {sorted(batch)}", f"{name!r} in it", "Load a SentimentDataset.")
     return {name: batch[name] for name in ("input_ids", "labels")}
+
+
+def _require_two_classes(loader: Batches) -> None:
+    found: set[int] = set()
+    with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from torch's generator
+        for batch in loader:
+            found.update(_checked(batch)["labels"].unique().tolist())
+            if len(found) > 1:
+                return
+    raise InputError(
+        f"a train_loader with examples of class {min(found, default=None)} alone",
+        "at least two classes",
+        "One class alone cannot be learned; check the labels.",
+    )
 
 
 def _length(loader: Batches, name: str) -> int:

@@ -1,13 +1,15 @@
-"""Text as the course passes it on: its tokenizer, which also fills up, and its data set of padded rows."""
+"""Text as the course passes it on: its tokenizer, which also fills up, its data set of padded rows, and odd texts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from glassformer.data.tokenizer import CLS, PAD, PAD_ID, UNK, WordTokenizer
+from glassformer.data.tokenizer import CLS, PAD, PAD_ID, UNK, WordTokenizer, require_text
 from glassformer.errors import InputError, require, require_positive
 
 
@@ -63,7 +65,12 @@ class SimpleTokenizer:
         self.inverse_vocab = {index: token for token, index in self.vocab.items()}
 
     def clean_text(self, text: str) -> str:
-        """``text`` in lower case, with single spaces, and none at its ends."""
+        """``text`` in lower case, with single spaces, and none at its ends.
+
+        Raises:
+            InputError: A ``text`` that is no string.
+        """
+        require_text(text)
         return " ".join(text.lower().split())
 
     def tokenize(self, text: str, max_length: int = 128) -> list[int]:
@@ -94,23 +101,23 @@ class SentimentDataset:
         max_length: Ids in a row.
 
     Raises:
-        InputError: Texts and labels that are not equally many, a label below 0, ``max_length`` below 1, or a tokenizer
-            without vocabulary.
+        InputError: One text instead of several, or something else than texts; texts and labels that are not equally
+            many; a label that is no whole number from 0; ``max_length`` below 1, or a tokenizer without vocabulary.
     """
 
     def __init__(
         self, texts: Sequence[str], labels: Sequence[int], tokenizer: SimpleTokenizer, max_length: int = 32
     ) -> None:
+        require_texts(texts)
         require(
             len(texts) == len(labels),
             f"{len(texts)} texts with {len(labels)} labels",
             "one label per text",
             "Pass the labels of the same texts.",
         )
-        lowest = min(labels, default=0)
-        require(lowest >= 0, f"the label {lowest}", "classes from 0", "Number the classes from 0.")
         tokenizer.tokenize("", max_length)  # says at once if there is no vocabulary or no room
-        self.texts, self.labels, self.tokenizer, self.max_length = texts, labels, tokenizer, max_length
+        self.texts, self.tokenizer, self.max_length = texts, tokenizer, max_length
+        self.labels = [require_class(label) for label in labels]
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -119,3 +126,35 @@ class SentimentDataset:
         """``{"input_ids": int64 [max_length], "labels": int64 []}`` of text ``idx``."""
         ids = self.tokenizer.tokenize(self.texts[idx], max_length=self.max_length)
         return {"input_ids": torch.tensor(ids), "labels": torch.tensor(self.labels[idx])}
+
+
+def require_texts(texts: Any) -> None:
+    """Raise :class:`~glassformer.errors.InputError` for one text instead of several, or one that is no string."""
+    require(not isinstance(texts, str), "one text", "a sequence of texts", "Put it into a list.")
+    for text in texts:
+        require_text(text)
+
+
+def require_class(label: Any) -> int:
+    """The number of a class as an int, whichever library it comes from.
+
+    Raises:
+        InputError: Something else than a whole number from 0.
+    """
+    try:
+        number = index(label)
+    except TypeError:
+        number = -1
+    require(number >= 0, f"the label {label!r}", "whole numbers from 0", "Number the classes from 0.")
+    return number
+
+
+def one_line(text: str, longest: int = 100) -> str:
+    """The beginning of ``text`` on one line, without what would steer a terminal or has no picture.
+
+    Line breaks and other spaces become single ones; a control character, a lone surrogate and what else cannot be
+    printed become U+FFFD; what is longer than ``longest`` signs ends with "..."; of nothing, "(empty)" is left.
+    """
+    line = " ".join(text.split())
+    line = "".join(sign if sign.isprintable() else "\ufffd" for sign in line[: longest + 1])
+    return (line if len(line) <= longest else line[: longest - 3] + "...") or "(empty)"

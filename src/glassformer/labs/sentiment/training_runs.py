@@ -26,6 +26,7 @@ from glassformer.data.tokenizer import Tokenizer, WordTokenizer
 from glassformer.errors import InputError, require
 from glassformer.labs.sentiment.measured import Measured, measure
 from glassformer.labs.sentiment.recipes import PretrainedRecipe, ScratchRecipe, minilm
+from glassformer.labs.sentiment.text import require_texts
 from glassformer.models.encoder import Encoder
 from glassformer.training import TrainingResult, train
 from glassformer.training.classification import ClassificationTask, predict
@@ -50,7 +51,12 @@ class Classifier:
     classes: tuple[str, ...]
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, cut to what the encoder reads."""
+        """The tokens of each text, cut to what the encoder reads.
+
+        Raises:
+            InputError: One text instead of several, or one that is no string.
+        """
+        require_texts(texts)
         longest = min(MAX_LEN, self.encoder.config.max_seq_len)
         return [self.tokenizer.encode(text, longest) for text in texts]
 
@@ -58,7 +64,7 @@ class Classifier:
         """The probability of each class for each text, in the order of ``texts``.
 
         Raises:
-            InputError: No texts, or one that is no string.
+            InputError: No texts, one text instead of several, or one that is no string.
         """
         return predict(self.encoder, self.rows(texts), self.tokenizer.pad_id, batch_size)
 
@@ -75,7 +81,8 @@ def load_classifier(directory: Path | str) -> Classifier:
     """The classifier of a directory of :func:`save_classifier`, or of one of :func:`train_recipe`; ready to predict.
 
     Raises:
-        InputError: A file that is missing or damaged, or an encoder without a head or of other classes.
+        InputError: A file that is missing or damaged, an encoder without a head or of other classes, two classes of one
+            name, or a tokenizer with more tokens than the encoder.
     """
     directory = Path(directory)
     if (directory / _ENCODER).is_dir():
@@ -83,7 +90,7 @@ def load_classifier(directory: Path | str) -> Classifier:
     tokenizer = tokenizer_from_json(_read(directory / _TOKENIZER))
     try:
         classes = json.loads(_read(directory / _CLASSES))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         got = f"{directory / _CLASSES}, which is no JSON: {error}"
         raise InputError(got, "a list of names", "Train again.") from error
     encoder = load_encoder(directory)
@@ -93,6 +100,18 @@ def load_classifier(directory: Path | str) -> Classifier:
         f"{directory} with the classes {classes!r} and a head for {head}",
         "one name for each class of the head",
         "Train again.",
+    )
+    require(
+        len(set(classes)) == len(classes),
+        f"{directory} with the classes {classes!r}",
+        "a name of its own for each class",
+        "Train again with other names.",
+    )
+    require(
+        tokenizer.vocab_size <= encoder.config.vocab_size,
+        f"{directory} with a tokenizer of {tokenizer.vocab_size:,} tokens",
+        f"at most the encoder's {encoder.config.vocab_size:,}",
+        "Take both from the same training.",
     )
     return Classifier(encoder.eval(), tokenizer, tuple(classes))
 
