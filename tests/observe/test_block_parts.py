@@ -74,7 +74,7 @@ def test_shapes_are_those_that_pass(name: str) -> None:
     for stack in stacks(model):
         for part in block_steps(stack, 1):
             if part.module and not part.module.endswith(("query", "key")):
-                places = {"batch": 7, "position": 4 if stack.read else 5, "source": 5, "slot": 5}
+                places = {"batch": 7, stack.place: 4 if stack.read else 5}  # no other name may stand there
                 sizes = part.gives
                 for place, size in places.items():
                     sizes = sizes.replace(place, str(size))
