@@ -71,6 +71,8 @@ check: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/verify.py
+	$(BIN)/python benchmarks/embedding.py
+	$(BIN)/python benchmarks/lookup.py
 	$(BIN)/python benchmarks/run.py
 
 notebooks: $(VENV)/.installed-dev

@@ -21,6 +21,7 @@ from glassformer.observe.complexity_measured import (
     fitted_exponent,
     kept_bytes,
     measure,
+    measure_together,
     peak_bytes,
 )
 from glassformer.observe.complexity_models import of_decoder
@@ -128,6 +129,24 @@ def test_lengths_are_run_in_turn() -> None:
     assert measured.lengths == (10, 20)
     assert measured.peak_bytes == (40, 80)
     assert all(seconds > 0 for seconds in measured.seconds)
+
+
+def test_several_calls_are_run_in_turn_too() -> None:
+    ran: list[tuple[str, int]] = []
+
+    def named(name: str) -> Callable[[int], Callable[[], object]]:
+        def build(length: int) -> Callable[[], object]:
+            def call() -> torch.Tensor:
+                ran.append((name, length))
+                return torch.zeros(length if name == "a" else 2 * length)
+
+            return call
+
+        return build
+
+    one, other = measure_together([named("a"), named("b")], (10, 20), rounds=2)
+    assert ran[-8:] == [("a", 10), ("b", 10), ("a", 20), ("b", 20)] * 2
+    assert (one.peak_bytes, other.peak_bytes) == ((40, 80), (80, 160))
 
 
 @pytest.mark.parametrize("lengths", [(), (0, 1), (2, 1), (1, 1)])

@@ -132,16 +132,25 @@ class Measurement:
     peak_bytes: tuple[int, ...]
 
 
-def measure(
-    build: Callable[[int], Callable[[], object]], lengths: Sequence[int] = LENGTHS, *, rounds: int = 5
-) -> Measurement:
-    """Median time and peak memory of a call at each length.
+Build = Callable[[int], Callable[[], object]]
+"""Makes the call for a length, such as a forward pass over that many tokens."""
 
-    All lengths are run in turn, ``rounds`` times, so that what else the machine does falls on all of them alike. One
-    call of each before does not count.
+
+def measure(build: Build, lengths: Sequence[int] = LENGTHS, *, rounds: int = 5) -> Measurement:
+    """Median time and peak memory of a call at each length: :func:`measure_together` of one."""
+    return measure_together([build], lengths, rounds=rounds)[0]
+
+
+def measure_together(
+    builds: Sequence[Build], lengths: Sequence[int] = LENGTHS, *, rounds: int = 5
+) -> list[Measurement]:
+    """Median time and peak memory of several calls at each length.
+
+    All calls at all lengths are run in turn, ``rounds`` times, so that what else the machine does falls on all of them
+    alike. One call of each before does not count.
 
     Args:
-        build: Makes the call for a length, such as a forward pass over that many tokens.
+        builds: What is compared.
         lengths: Ascending.
         rounds: Calls of each length whose times count.
 
@@ -150,15 +159,19 @@ def measure(
     """
     require_positive(rounds=rounds, lengths=len(lengths), **{f"lengths[{i}]": each for i, each in enumerate(lengths)})
     require(list(lengths) == sorted(set(lengths)), f"lengths = {list(lengths)}", "ascending lengths", "Sort them.")
-    calls = [build(length) for length in lengths]
-    peaks = [peak_bytes(call) for call in calls]
-    times: list[list[float]] = [[] for _ in calls]
+    calls = [[build(length) for length in lengths] for build in builds]
+    peaks = [[peak_bytes(call) for call in row] for row in calls]
+    times: list[list[list[float]]] = [[[] for _ in lengths] for _ in builds]
     for _ in range(rounds):
-        for call, taken in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
-    return Measurement(tuple(lengths), tuple(statistics.median(taken) for taken in times), tuple(peaks))
+        for place in range(len(lengths)):
+            for row, taken in zip(calls, times, strict=True):
+                start = time.perf_counter()
+                row[place]()
+                taken[place].append(time.perf_counter() - start)
+    return [
+        Measurement(tuple(lengths), tuple(statistics.median(each) for each in taken), tuple(peak))
+        for taken, peak in zip(times, peaks, strict=True)
+    ]
 
 
 def fitted_exponent(lengths: Sequence[float | int], values: Sequence[float | int], *, tail: int | None = None) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from glassformer.labs.sentiment.baselines import FULL_TFIDF
+from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH
 from glassformer.labs.sentiment.results import Results
-from glassformer.labs.sentiment.wording import alike, percent, recalled, verdict_of
+from glassformer.labs.sentiment.wording import alike, listed, percent, recalled, training_seconds, verdict_of
 
 
 def answers(results: Results) -> list[str]:
@@ -24,46 +26,47 @@ def answers(results: Results) -> list[str]:
 
 def takeaways(results: Results) -> str:
     """The course's five takeaways, as a numbered list."""
-    leak, growth = results.experiments.leak, results.experiments.growth
-    pairs = results.asked.pairs
-    course = results.course
-    return "\n".join(
-        f"{number}. {text}"
-        for number, text in enumerate(
-            (
-                "**Attention is a soft lookup, and it is the only place where words meet.** All else in a block treats "
-                "every position alone; take attention out and the model is a bag of words.",
-                "**Each part has one job, and the residual path joins them.** Positions bring order, norms keep sizes, "
-                f"the feed-forward network works on what attention gathered. In the course's model "
-                f"{percent(course.parts['embeddings'] / course.num_parameters)} of the parameters are the table of "
-                "words.",
-                "**Cost has two terms.** One grows with the length, one with its square; with the course's sizes the "
-                f"second overtakes the feed-forward network at {growth.overtakes:,} tokens, and for a sentence it is "
-                "nothing.",
-                "**A number is worth what its split is worth.** The toy set's "
-                f"{percent(leak.mean('leaky', 'transformer'))} and the {percent(leak.mean('clean', 'transformer'))} "
-                "without the leak come from the same code.",
-                f"**What a classifier has learned must be asked for.** The {results.asked.model} tells "
-                f"{percent(pairs.overall)} of {len(pairs.pairs)} minimal pairs apart, and its verdict on neutral "
-                "sentences "
-                "moves with words that should not matter. Test accuracy shows neither.",
-            ),
-            start=1,
-        )
+    leak, growth, course = results.experiments.leak, results.experiments.growth, results.course
+    asked = results.asked
+    gap = max(group.largest_gap for group in asked.words.groups)
+    texts = (
+        "**Attention is a soft lookup, and it is the only place where words meet.** All else in a block treats every "
+        "position alone; without attention and positions, a mean over words is what is left.",
+        "**Each part has one job, and the residual path joins them.** Positions bring order where it is wanted, norms "
+        "keep "
+        "sizes, the feed-forward network works on what attention gathered. In the course's model "
+        f"{percent(course.parts['embeddings'] / course.num_parameters)} of the parameters are the table of words.",
+        "**Cost has two terms.** One grows with the length, one with its square; with the course's sizes the second "
+        f"overtakes the feed-forward network at {growth.overtakes:,} tokens, and for a sentence it is next to nothing.",
+        "**A number is worth what its split is worth.** The toy set's "
+        f"{percent(leak.mean('leaky', 'transformer'))} and the {percent(leak.mean('clean', 'transformer'))} without "
+        "the "
+        "leak come from the same code.",
+        f"**What a classifier has learned must be asked for.** The {asked.model} tells {percent(asked.pairs.overall)} "
+        "of "
+        f"{len(asked.pairs.pairs)} minimal pairs apart, and one word that should not matter moves the verdict on a "
+        "neutral "
+        f"sentence by up to {gap:.2f}. Test accuracy shows neither.",
     )
+    return "\n".join(f"{number}. {text}" for number, text in enumerate(texts, start=1))
 
 
 def from_earlier_models(results: Results) -> list[str]:
     """The course's comparison with linear models, neural networks and convolutions."""
-    counted = [results.median(name) for name in results.names if results.median(name).measured.seed is None]
-    linear = max(counted, key=lambda model: model.measured.validation_accuracy)
-    best = results.median(results.asked.model)
+    linear, scratch = (results.median(name).measured for name in (FULL_TFIDF.name, FROM_SCRATCH.name))
+    pretrained = (
+        f" The pretrained encoder gets {percent(results.median(FROM_MINILM.name).measured.test_accuracy)}; it is "
+        "larger "
+        "too, so the table does not tell what of that is size and what is pretraining."
+        if FROM_MINILM.name in results.names
+        else ""
+    )
     return [
         "**From linear models.** Logistic regression on word counts gives each word one weight and adds them up. That "
         "gets "
-        f"{percent(linear.measured.test_accuracy)} here, in {linear.measured.training_seconds:.1f} s, and one can read "
-        "every weight. It cannot let one word change another's meaning, which is what attention adds: the vector of a "
-        "word becomes a mixture that depends on the others.",
+        f"{percent(linear.test_accuracy)} here, and one can read every weight. It cannot let one word change another's "
+        "meaning, which is what attention adds: the vector of a word becomes a mixture that depends on the others. On "
+        f"these texts the encoder from scratch gets {percent(scratch.test_accuracy)} with it.",
         "**From multilayer perceptrons.** A feed-forward network of a block *is* a two-layer perceptron, the same one "
         "at "
         "every position. What is new around it: weights between positions that are computed from the text instead of "
@@ -71,30 +74,29 @@ def from_earlier_models(results: Results) -> list[str]:
         "**From convolutions.** A convolution mixes neighbours with fixed weights and needs depth to reach far; it "
         "shares "
         "with attention that all places are worked on at once and by the same weights. "
-        + verdict_of(
-            results,
-            "convolutions",
-            "encoder from scratch",
-            "On these texts, where a few neighbouring words carry the verdict, {first} {relation} {second}.",
-        )
-        + f" Pretraining decides more than the architecture does: the {best.measured.name} gets "
-        f"{percent(best.measured.test_accuracy)}.",
+        + verdict_of(results, "convolutions", FROM_SCRATCH.name, "On these texts {first} {relation} {second}.")
+        + pretrained,
     ]
 
 
 def looking_forward(results: Results) -> str:
     """What one would explore next, and why."""
     growth = results.experiments.growth
-    windowed, full = growth.growths[-1], growth.growths[0]
+    plain, windowed = growth.growths[2:]
+    kinds = results.median(results.asked.model).kinds
+    hardest = sorted(kinds, key=lambda kind: kinds[kind])[:2]
+    told = listed([f"{kind} ({percent(kinds[kind])})" for kind in hardest])
     return (
         "Three questions follow from what was measured. First, length: a window of 128 brings the exponent of a "
-        "layer's "
-        f"operations from {growth.exponents(full)['operations']:.2f} to {growth.exponents(windowed)['operations']:.2f} "
-        "at the longest texts; which heads need more than their window? Second, what pretraining brings: the same "
-        "blocks "
-        "with and without it differ by more than anything else in the table, and looking at the same heads before and "
-        "after fine-tuning would show what was there already. Third, meaning that is not in the words: irony and "
-        "contrast stay hard at this size, and it is open whether more data or another objective teaches them."
+        "decoder "
+        f"layer's operations from {growth.exponents(plain)['operations']:.2f} to "
+        f"{growth.exponents(windowed)['operations']:.2f} at the longest texts; which heads need more than their "
+        "window? "
+        "Second, what pretraining brings: the same architecture with and without it, at the same size, and the same "
+        "heads "
+        f"before and after fine-tuning. Third, meaning that is not in the words: {told} are what the best encoder "
+        "reads "
+        "worst, and it is open whether more data, another objective or only size teaches them."
     )
 
 
@@ -106,11 +108,9 @@ def reflection(results: Results) -> str:
         "The mechanism is small. Three products and a softmax fit on a page, and everything that made it powerful lies "
         "around it: depth that a residual path makes trainable, sizes that norms keep, and data. Having each part as a "
         "thing of its own, compared with an independent one, changed how we read the others' descriptions. Much that "
-        "is "
-        "said about attention turned out to be about something else.\n\n"
-        "What surprised us was how quietly things go wrong. The course's model averages over padding and learns all "
-        "the "
-        f"same; only when the same text was filled up further did its probabilities move, by up to "
+        "is said about attention turned out to be about something else.\n\n"
+        "What surprised us was how quietly things go wrong. The course's model averages over padding and trains "
+        f"without complaint; only when the same text was filled up further did its probabilities move, by up to "
         f"{padding.largest_change('seen'):.2f}. Its validation set was its training set, and the curve looked perfect: "
         f"{percent(leak.mean('leaky', 'transformer'))}, against {percent(leak.mean('clean', 'transformer'))} on "
         "sentences that were new. Nothing crashed and no test failed. Only a question that could have come out "
@@ -171,7 +171,7 @@ def _heads(results: Results) -> str:
         "several things at once, each with its own idea of what is relevant; the output matrix mixes what they found. "
         f"Evidence: with the same width of {heads.hidden_dim} and the validation texts of the table, {accuracies}; "
         f"{matter}. "
-        f"The heads do come to differ: with {most} of them, the mean Jensen-Shannon divergence between two heads' "
+        f"How different heads become: with {most} of them, the mean Jensen-Shannon divergence between two heads' "
         "weights "
         f"is {sum(differences) / len(differences):.2f} nats of at most 0.69, and their entropies range from "
         f"{min(entropies):.2f} to {max(entropies):.2f} nats where equal attention to all words would have "
@@ -182,8 +182,13 @@ def _heads(results: Results) -> str:
 
 def _bottlenecks(results: Results) -> str:
     growth = results.experiments.growth
-    full, held, window = growth.growths
+    full, held, plain, window = growth.growths
     last = full.lengths[-1]
+    times = plain.measured.seconds[-1], window.measured.seconds[-1]
+    windows = (
+        f"a window of 128 takes {1e3 * times[1]:,.0f} ms in a decoder's layer that takes {1e3 * times[0]:,.0f} ms "
+        "without"
+    )
     return (
         "Scores and values take a number of operations quadratic in the length, and whoever keeps the weights of every "
         "head needs quadratic memory. Everything else is linear in the length. For one layer of the course's sizes the "
@@ -193,57 +198,63 @@ def _bottlenecks(results: Results) -> str:
         "are "
         f"kept and {full.measured.peak_bytes[-1] / 2**20:,.0f} MiB with a fused kernel, which computes the same in "
         "blocks; "
-        f"a window of 128 takes {1e3 * window.measured.seconds[-1]:,.0f} ms where full attention takes "
-        f"{1e3 * full.measured.seconds[-1]:,.0f} ms. So: fused kernels (memory becomes linear, exactly), windows and "
-        "other sparse patterns (time too, at the price of what lies outside), keys and values shared by groups of "
-        "heads "
-        "(a smaller cache), linear attention (another function, with a fixed state), experts (more parameters for the "
-        "same operations), fewer bits for each number. For short texts none of it matters: there the feed-forward "
-        "network and the table of words are what costs."
+        f"{windows}. What helps: fused kernels (memory becomes linear, exactly), windows and other sparse patterns "
+        "(fewer "
+        "operations, at the price of what lies outside), keys and values shared by groups of heads (a smaller cache), "
+        "linear attention (another function, with a fixed state), experts (more parameters for the same operations), "
+        "fewer bits for each number. For short texts none of it matters: there the feed-forward network and the table "
+        "of "
+        "words are what costs."
     )
 
 
 def _architectures(results: Results) -> str:
-    rows = [results.median(name).measured for name in results.names]
-    told = "; ".join(f"{row.name} {percent(row.test_accuracy)} in {row.training_seconds:.0f} s" for row in rows)
+    told = "; ".join(
+        f"{name} {percent(results.median(name).measured.test_accuracy)} in {training_seconds(results, name):.0f} s"
+        for name in results.names
+    )
     return (
-        "**Transformers** work on all positions at once, join any two in one step, profit from pretraining more than "
-        "the "
-        "others and can be looked into; they cost a quadratic term, know no order of their own and want data. "
+        "**Transformers** work on all positions at once, join any two in one step, can be looked into, and most "
+        "published "
+        "pretrained weights are theirs; they cost a quadratic term, know no order of their own and want data. "
         "**CNNs** have the right prior where neighbours matter and a pattern means the same wherever it is: images, "
         "audio, short texts; they are cheap, and reach far only by depth. **RNNs** keep a state of fixed size: the "
         "choice "
         "for streams, for online learning and for devices with little memory; training cannot be spread over the "
         "length, "
-        "and what is far back fades. On the texts of the table (median seed; training time on this machine): "
-        f"{told}. I would start with the counts, take a pretrained transformer where accuracy pays for it, a CNN for "
+        "and what is far back has a long way. On the texts of the table (median seed, median time on this machine): "
+        f"{told}. We would start with the counts, take a pretrained transformer where accuracy pays for it, a CNN for "
         "signals and images of modest size, and a recurrent or state-space model where text never ends."
     )
 
 
 def _ethics(results: Results) -> str:
-    asked = results.asked
-    worst = max(asked.words.groups, key=lambda group: group.largest_gap)
+    worst = max(results.asked.words.groups, key=lambda group: group.largest_gap)
+    moved = (
+        f"exchanging one {worst.group} for another moves the probability of praise by up to {worst.largest_gap:.2f} "
+        f"(“{worst.template}”: {worst.low_word} against {worst.high_word}), and in {percent(worst.flipped)} of such "
+        "sentences the verdict depends on the word"
+    )
+    shown = (
+        f"Even this small one does: in sentences that say nothing good or bad, {moved}."
+        if worst.largest_gap >= 0.1
+        else f"In this small one little of it shows: in sentences that say nothing good or bad, {moved}."
+    )
     return (
-        "**Bias.** A model learns what its texts associate, groups of people included. Even this small one does: in "
-        f"sentences that say nothing good or bad, exchanging one {worst.group} for another moves the probability of "
-        "praise "
-        f"by up to {worst.largest_gap:.2f} (“{worst.template}”: {worst.low_word} against {worst.high_word}), and in "
-        f"{percent(worst.flipped)} of such sentences the verdict depends on the word. A few sentences do not measure a "
-        "bias; they show that it can be asked about, and that accuracy does not. **Misinformation.** Fluency costs "
-        "nothing "
-        "now, so text is no evidence that somebody knew or meant it; provenance has to come from elsewhere. **Economic "
-        "impact.** Routine writing, translation and code become cheap; who gains depends on who owns the models and "
-        "how "
-        "the change is shared, which no architecture decides. **Privacy and security.** Models remember rare strings "
-        "of "
-        "their training texts and obey instructions hidden in what they read; training data needs consent and care, "
-        "and a "
-        "model's output must be treated as input from a stranger."
+        f"**Bias.** A model learns what its texts associate, groups of people included. {shown} A few sentences do not "
+        "measure a bias; they show that it can be asked about, and that accuracy does not. **Misinformation.** Fluency "
+        "costs nothing now, so text is no evidence that somebody knew or meant it; provenance has to come from "
+        "elsewhere. "
+        "**Economic impact.** Routine writing, translation and code become cheap; who gains depends on who owns the "
+        "models and how the change is shared, which no architecture decides. **Privacy and security.** Models remember "
+        "rare strings of their training texts and obey instructions hidden in what they read; training data needs "
+        "consent "
+        "and care, and a model's output must be treated as input from a stranger."
     )
 
 
 def _future(results: Results) -> str:
+    best, pairs = results.median(results.asked.model).measured, results.asked.pairs
     return (
         "**Exciting.** Models that read proteins, weather and mathematics with the same blocks; tutoring and "
         "translation "
@@ -251,14 +262,13 @@ def _future(results: Results) -> str:
         "can "
         "open a trained model and find mechanisms, as with the heads of this project that are built by hand and "
         "proved. "
-        "**Concerning.** Decisions handed to systems that were measured on average accuracy alone: this one, at "
-        f"{percent(results.median(results.asked.model).measured.test_accuracy)} on its test texts, tells only "
-        f"{percent(results.asked.pairs.overall)} of its minimal pairs apart. Persuasion at scale, surveillance made "
-        "cheap, "
-        "power in the hands of those who can pay for training, and evaluation that leaks into training, which makes "
-        "progress look faster than it is. Open weights, published evaluations and rules for uses rather than for "
-        "matrices "
-        "would help."
+        "**Concerning.** Decisions handed to systems that were measured on average accuracy alone: this one gets "
+        f"{percent(best.test_accuracy)} of its test texts right, and tells {percent(pairs.overall)} of its minimal "
+        "pairs "
+        "apart. Persuasion at scale, surveillance made cheap, power in the hands of those who can pay for training, "
+        "and "
+        "evaluation that leaks into training, which makes progress look faster than it is. Open weights, published "
+        "evaluations and rules for uses rather than for matrices would help."
     )
 
 
@@ -275,10 +285,9 @@ def _implementation(results: Results) -> str:
         "Shapes are quickly right; masks are not. Padding has to be left out twice, of attention and of the mean, and "
         f"forgetting either changes no shape and raises no error: it moved probabilities by up to "
         f"{padding.largest_change('seen'):.2f} (with both in place, {padding.largest_change('left out'):.0e}). "
-        "Formulas "
-        "that look alike are not: two LayerNorms differ by "
-        f"{percent(1 - width.predicted_ratio)} at width {width.width}, enough that weights of one do not fit the "
-        "other. "
+        "Formulas that look alike are not: two LayerNorms differ by "
+        f"{percent(1 - width.predicted_ratio)} at width {width.width}, and by far more where a position hardly "
+        "varies. "
         f"{positions}{percent(heads.accuracy_with('sinusoidal'))} with and {percent(heads.accuracy_with('none'))} "
         "without. "
         "And the hardest part was none of the layers. It was a comparison that could have come out against the "

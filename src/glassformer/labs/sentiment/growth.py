@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -18,7 +17,13 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.complexity import ModelConfig, complexity, overtakes
 from glassformer.observe.complexity_figures import Growth
-from glassformer.observe.complexity_measured import LENGTHS, Measurement, count_operations, fitted_exponent, measure
+from glassformer.observe.complexity_measured import (
+    LENGTHS,
+    Measurement,
+    count_operations,
+    fitted_exponent,
+    measure_together,
+)
 
 D_MODEL, HEADS, D_FF = 512, 8, 2048
 """The course's sizes."""
@@ -35,8 +40,8 @@ class GrowthResult:
     """One layer of each of three models over growing lengths.
 
     Attributes:
-        growths: An encoder on the fused kernel; the same one on the kernel that holds its weights; a decoder whose
-            window is :data:`WINDOW`.
+        growths: An encoder on the fused kernel; the same one on the kernel that holds its weights; a decoder; the same
+            one with a window of :data:`WINDOW`.
         counted: Whether torch's ``FlopCounterMode`` counted the predicted operations, of every model at every length.
         overtakes: The length from which scores and values take more operations than the feed-forward network.
         overtakes_with_projections: The same with the projections on attention's side.
@@ -62,7 +67,7 @@ class GrowthResult:
 
 
 def measure_growth(lengths: Sequence[int] = LENGTHS, rounds: int = 5) -> GrowthResult:
-    """Run all three models at all ``lengths``, ``rounds`` times in turn; the times are medians.
+    """Run all four models at all ``lengths``, ``rounds`` times in turn; the times are medians.
 
     Raises:
         InputError: Fewer than two lengths, or ``rounds`` below 1.
@@ -72,26 +77,27 @@ def measure_growth(lengths: Sequence[int] = LENGTHS, rounds: int = 5) -> GrowthR
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         encoder_config = EncoderConfig(_VOCAB, 1, D_MODEL, D_FF, HEADS, max(lengths), num_classes=2, dropout=0.0)
-        window: dict[str, Any] = {"window": WINDOW, "windowed_layers": "all", "max_seq_len": max(lengths)}
-        decoder_config = DecoderConfig(_VOCAB, 1, D_MODEL, D_FF, HEADS, D_MODEL // HEADS, **window)
-        encoder, decoder = Encoder(encoder_config), Decoder(decoder_config)
+        decoder_config = DecoderConfig(
+            _VOCAB, 1, D_MODEL, D_FF, HEADS, D_MODEL // HEADS, windowed_layers="all", max_seq_len=max(lengths)
+        )
+        windowed_config = replace(decoder_config, window=WINDOW)
+        encoder, decoder, windowed = Encoder(encoder_config), Decoder(decoder_config), Decoder(windowed_config)
     models: list[tuple[str, nn.Module, ModelConfig, bool]] = [
         ("encoder", encoder, encoder_config, False),
         ("encoder, weights held", encoder, encoder_config, True),
-        (f"decoder, window {WINDOW}", decoder, decoder_config, False),
+        ("decoder", decoder, decoder_config, False),
+        (f"decoder, window {WINDOW}", windowed, windowed_config, False),
     ]
+    inference = [_forward(model, False, holds_weights) for _, model, _, holds_weights in models]
+    training = [_forward(model, True, holds_weights) for _, model, _, holds_weights in models]
+    timed, kept = measure_together(inference, lengths, rounds=rounds), measure_together(training, lengths, rounds=1)
     growths, counted = [], True
-    for name, model, config, holds_weights in models:
+    for (name, _, config, holds_weights), forward, taken, held in zip(models, inference, timed, kept, strict=True):
         predicted = tuple(complexity(config, 1, length) for length in lengths)
-        inference = _forward(model, training=False, holds_weights=holds_weights)
-        counted &= [count_operations(inference(length)) for length in lengths] == [
-            cost.operations.total for cost in predicted
-        ]
-        timed = measure(inference, lengths, rounds=rounds)
-        kept = measure(_forward(model, training=True, holds_weights=holds_weights), lengths, rounds=1)
-        growths.append(
-            Growth(name, predicted, Measurement(lengths, timed.seconds, kept.peak_bytes), 2 if holds_weights else 0)
-        )
+        operations = [count_operations(forward(length)) for length in lengths]
+        counted &= operations == [cost.operations.total for cost in predicted]
+        measured = Measurement(lengths, taken.seconds, held.peak_bytes)
+        growths.append(Growth(name, predicted, measured, 2 if holds_weights else 0))
     crossing, with_projections = overtakes(encoder_config), overtakes(encoder_config, with_projections=True)
     assert crossing is not None  # at d_ff + 1
     assert with_projections is not None

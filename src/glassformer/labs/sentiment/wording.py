@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from glassformer.labs.sentiment.results import Results
@@ -47,7 +48,9 @@ def recalled(results: Results) -> str:
     rates = sorted({run.learning_rate for run in reach.recalled})
 
     def told(name: str) -> str:
-        return listed([f"{percent(reach.accuracy(name, longest, rate))} (at a rate of {rate:g})" for rate in rates])
+        return listed(
+            [f"{percent(reach.accuracy(name, longest, rate))} at a learning rate of {rate:g}" for rate in rates]
+        )
 
     gru, encoder = (reach.accuracy(name, longest) for name in ("GRU", "encoder, 1 block"))
     robust = min(reach.accuracy("encoder, 1 block", longest, rate) for rate in rates)
@@ -62,3 +65,8 @@ def recalled(results: Results) -> str:
         f"Trained for {reach.updates} updates to name the first token of {longest} (chance {percent(reach.chance)}), a "
         f"one-block encoder gets {told('encoder, 1 block')}, a GRU {told('GRU')}: {verdict}."
     )
+
+
+def training_seconds(results: Results, name: str) -> float:
+    """The median over seeds."""
+    return statistics.median(model.measured.training_seconds for model in results.models if model.measured.name == name)
