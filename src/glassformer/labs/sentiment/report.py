@@ -74,6 +74,7 @@ def report_text(results: Results, figures: Mapping[str, str]) -> str:
         "## What the best encoder reads",
         _asked(results),
         images["effects"],
+        images["best-architecture"],
         "## What it costs",
         _growth(results),
         images["complexity"],
