@@ -97,6 +97,13 @@ def test_what_the_model_writes_is_no_padding() -> None:
     assert masks == [None] * 8
 
 
+def test_what_is_written_can_be_trained_on() -> None:
+    model = make()
+    source = torch.randint(1, 12, (2, 5))
+    model(source, greedy_decode(model, source, 4, 1)).sum().backward()
+    assert model.output.weight.grad is not None
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_the_mode_is_given_back(training: bool) -> None:
     model = make().train(training)

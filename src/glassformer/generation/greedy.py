@@ -44,7 +44,7 @@ def greedy_decode(
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode():
+        with torch.no_grad():  # unlike inference mode it gives tokens that a training may read
             return _decode(model, source, max_new_tokens, start_id, end_id, source_real, use_cache)
     finally:
         model.train(training)
