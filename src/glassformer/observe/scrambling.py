@@ -113,11 +113,21 @@ def scrambling_test(
         batch_size: Orders at a time.
 
     Raises:
-        InputError: No context, a mask that does not fit, ``max_orders`` below 2, a tolerance below 0, a batch size
-            below 1; logits of another batch, or that are not finite; or other logits when asked the same again.
+        InputError: No context, no context with two different things to scramble, a mask that does not fit,
+            ``max_orders`` below 2, a tolerance below 0, a batch size below 1; logits of another batch, or that are not
+            finite; or other logits when asked the same again.
     """
     _check(source, real, max_orders, tolerance, batch_size)
     real = torch.ones(source.shape[:2], dtype=torch.bool) if real is None else real.cpu()
+    require(
+        any(
+            bool((context[places.to(context.device)] != _first(context, places)).any())
+            for context, places in zip(source, real, strict=True)
+        ),
+        "contexts that are the same in every order",
+        "at least two different things in one of them",
+        "Pass contexts whose real positions differ: of others the test says nothing.",
+    )
     generator = torch.Generator().manual_seed(seed)
     contexts = []
     with torch.no_grad():
@@ -128,6 +138,11 @@ def scrambling_test(
         if not found.holds:
             _check_repeats(predict, source[:1])
     return found
+
+
+def _first(context: Tensor, places: Tensor) -> Tensor:
+    """What stands at the first real position; nothing if there is none."""
+    return context[places.to(context.device)][:1]
 
 
 def _orders(
