@@ -195,6 +195,10 @@ def test_bad_input_is_refused() -> None:
         sample(config, 1, 0, split="test")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="17 facts with num_keys = 16"):
         sample(config, 1, 0, num_facts=17)
+    # One value for each key, and 128 keys of 1,024 that would all have to have different ones.
+    few = LookupConfig(num_keys=1024, num_values=256, max_facts=128, held_out=1 / 256)
+    with pytest.raises(InputError, match=r"128 facts with distinct values for split = 'unseen', drawn 20 times"):
+        sample(few, 2, 0, split="unseen", num_facts=128)
     facts = sample(config, 1, 0)
     with pytest.raises(InputError, match="encoding = 'set'"):
         encode(facts, "set")  # type: ignore[arg-type]

@@ -29,6 +29,7 @@ ENCODINGS: tuple[Encoding, ...] = ("bag", "positions", "slots")
 
 _PAIRING_SEED = 7919
 _PATIENCE = 64
+_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def sample(
 
     Raises:
         InputError: ``count`` below 1, a negative seed or step, an unknown split, "unseen" with nothing held out, or
-            more facts than the configuration has keys or values for.
+            more facts than the configuration has keys or values for, or no distinct values found among its pairings.
     """
     require_positive(count=count)
     require(split in ("train", "unseen", "all"), f"split = {split!r}", "'train', 'unseen' or 'all'", "Choose one.")
@@ -308,7 +309,13 @@ def _pairings(
         values[rows, columns] = drawn
         again = _repeated(values) if config.distinct_values else np.zeros(shape, bool)
         rounds += 1
-        if rounds % _PATIENCE == 0:
+        if rounds % _PATIENCE == 0 and again.any():
+            require(
+                rounds < _ATTEMPTS * _PATIENCE,
+                f"no contexts of {num_facts} facts with distinct values for split = {split!r}, drawn {_ATTEMPTS} times",
+                f"pairings enough: each key may have {len(offsets)} of {config.num_values} values",
+                "Change held_out, ask for fewer facts, or use distinct_values=False.",
+            )
             # Two keys may have the same few values to choose from, all taken: begin such rows anew.
             stuck = again.any(axis=1)
             keys[stuck] = _different(config.num_keys, (int(stuck.sum()), keys.shape[1]), rng)
