@@ -76,6 +76,7 @@ class Peer(nn.Module):
         table = ours.target_positions.table
         assert isinstance(table, Tensor)
         self.positions = nn.Buffer(table)
+        self.future = nn.Buffer(nn.Transformer.generate_square_subsequent_mask(config.max_target_len))
         self.copy(ours)
 
     @torch.no_grad()
@@ -112,11 +113,10 @@ class Peer(nn.Module):
         padding = source == 0
         x = self.source_embedding(source) * self.scale
         y = self.target_embedding(target) * self.scale + self.positions[: target.shape[1]]
-        future = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         hidden = self.transformer(
             x,
             y,
-            tgt_mask=future,
+            tgt_mask=self.future,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
             tgt_is_causal=True,
@@ -130,8 +130,7 @@ class UnmaskedPeer(Peer):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         x = self.source_embedding(source) * self.scale
         y = self.target_embedding(target) * self.scale + self.positions[: target.shape[1]]
-        future = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-        return self.output(self.transformer(x, y, tgt_mask=future, tgt_is_causal=True))
+        return self.output(self.transformer(x, y, tgt_mask=self.future, tgt_is_causal=True))
 
 
 def step(model: nn.Module, source: Tensor, target: Tensor) -> Callable[[], Tensor]:
