@@ -113,6 +113,8 @@ def test_decoding_refuses_what_has_no_end_or_no_context() -> None:
         greedy_decode(model, facts, 0)
     with pytest.raises(InputError, match=r"source of shape \[2, 0\]"):
         greedy_decode(model, torch.empty(2, 0, dtype=torch.int64), 2)
+    with pytest.raises(InputError, match=r"1 contexts that hold \[PAD\] alone"):
+        greedy_decode(model, facts * torch.tensor([[1], [0]]), 2)
     with pytest.raises(InputError, match="from 14 to 14"):
         greedy_decode(model, torch.full((2, 5), 14), 2)
     with pytest.raises(InputError, match="11 positions"):

@@ -101,8 +101,16 @@ def greedy_decode(
         max_len: From 1 to the model's ``max_seq_len``.
 
     Raises:
-        InputError: ``max_len`` out of range, an empty context, one longer than ``max_seq_len``, or unknown tokens.
+        InputError: ``max_len`` out of range, an empty context or one of ``[PAD]`` alone, one longer than
+            ``max_seq_len``, or unknown tokens.
     """
+    empty = (enc_input == model.network.config.pad_id).all(-1)
+    require(
+        enc_input.shape[-1] == 0 or not bool(empty.any()),
+        f"{int(empty.sum())} contexts that hold [PAD] alone",
+        "a token to read in each",
+        "Leave empty contexts out.",
+    )
     return decode(model.network, enc_input, max_len)
 
 
