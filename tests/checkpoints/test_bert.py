@@ -210,6 +210,54 @@ def test_pooling_is_what_sentence_transformers_says(tiny: Path, mode: str) -> No
     assert load_encoder(tiny, pooling="mean").config.pooling == "mean"
 
 
+@pytest.mark.parametrize("modes", ["cls", ["cls"], "mean", "max"])
+def test_pooling_is_read_as_later_versions_write_it(tiny: Path, modes: Any) -> None:
+    (tiny / "1_Pooling").mkdir()
+    (tiny / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 24, "pooling_mode": modes}))
+    assert load_encoder(tiny).config.pooling == (modes if isinstance(modes, str) else modes[0])
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            {"pooling_mode_weightedmean_tokens": True},
+            "pooling_mode_weightedmean_tokens; expected one of mean, cls, max",
+        ),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len"),
+        ({"pooling_mode_lasttoken": True}, "lasttoken"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "the pooling mean and cls"),
+        ({"pooling_mode_mean_tokens": False}, "of no kind"),
+        ({"pooling_mode": "lasttoken"}, "the pooling lasttoken"),
+        ({"pooling_mode": ["mean", "max"]}, "the pooling mean and max"),
+        ({"pooling_mode": 3}, "the pooling 3"),
+    ],
+)
+def test_another_pooling_is_refused_unless_one_is_chosen(tiny: Path, said: dict[str, Any], message: str) -> None:
+    (tiny / "1_Pooling").mkdir()
+    (tiny / "1_Pooling" / "config.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match=message):
+        load_encoder(tiny)
+    assert load_encoder(tiny, pooling="max").config.pooling == "max"
+
+
+def test_modules_behind_the_pooling_are_refused_unless_one_is_chosen(tiny: Path) -> None:
+    usual = ["sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling"]
+    for last, fits in (("Normalize", True), ("Dense", False), ("LSTM", False)):
+        kinds = [*usual, f"sentence_transformers.models.{last}"]
+        (tiny / "modules.json").write_text(json.dumps([{"idx": n, "type": kind} for n, kind in enumerate(kinds)]))
+        if fits:
+            assert load_encoder(tiny).config.pooling == "mean"
+        else:
+            with pytest.raises(InputError, match=f"modules.json with {last}; expected nothing but Transformer"):
+                load_encoder(tiny)
+            assert load_encoder(tiny, pooling="cls").config.pooling == "cls"
+    for content in ("{", "3", '[{"idx": 0}]', "[0]"):
+        (tiny / "modules.json").write_text(content)
+        with pytest.raises(InputError, match=r"modules\.json, which cannot be read"):
+            load_encoder(tiny)
+
+
 def test_half_precision_files_are_widened(tiny: Path) -> None:
     exact = load_encoder(tiny)
     edit_tensors(tiny, lambda tensors: tensors.update({name: tensor.half() for name, tensor in tensors.items()}))

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors.torch import save_file
@@ -77,6 +77,10 @@ _INSIDE = {
     "ffn.down": "output.dense",
     "ffn_norm": "output.LayerNorm",
 }
+_MODE = "pooling_mode_"
+_POOLINGS = {f"{_MODE}mean_tokens": "mean", f"{_MODE}cls_token": "cls", f"{_MODE}max_tokens": "max"}
+_MODULES = ("Transformer", "Pooling", "Normalize")
+"""Of sentence-transformers: what an encoder with its pooling does."""
 _NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
@@ -99,7 +103,9 @@ def load_encoder(
             ``"sentence-transformers/all-MiniLM-L6-v2"``.
         num_classes: Give the encoder a new classification head, drawn from torch's generator; None: what is stored,
             which for the BERT family is none.
-        pooling: None: what is stored, or else the mean.
+        pooling: None: what is stored, or else the mean. Where sentence-transformers stored another way of making one
+            vector of a text than these three (a pooling of another kind or of several kinds, a dense layer behind it),
+            the encoder is loaded only with a ``pooling`` of your choice.
         dropout: None: what is stored.
         attention_dropout: None: what is stored. More than 0 leaves the fused kernel in training, which takes longer.
         leave_out: Beginnings of names of tensors that are not read. ``()`` refuses a file with heads.
@@ -110,15 +116,15 @@ def load_encoder(
 
     Raises:
         InputError: No such directory and no such model or no connection; a file that is missing or damaged; another
-            architecture or one with a part that the encoder lacks; or tensors that are missing, unknown, of another
-            shape or no floating-point numbers: all of them are named.
+            architecture or one with a part that the encoder lacks, a stored way of pooling among them; or tensors that
+            are missing, unknown, of another shape or no floating-point numbers: all of them are named.
 
     Source: Devlin et al. 2018, arXiv 1810.04805; Liu et al. 2019, arXiv 1907.11692 (RoBERTa); the layout is Hugging
     Face's.
     """
     directory = find_directory(source)
     stored = read_json(directory / CONFIG_FILE)
-    config = _stored_config(directory, stored)
+    config = _stored_config(directory, stored, pooling)
     require(
         num_classes is None or config.num_classes in (None, num_classes),
         f"num_classes = {num_classes} for an encoder with a head of {config.num_classes}",
@@ -183,11 +189,19 @@ def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) ->
     Raises:
         InputError: The directory exists and ``replace`` is false.
     """
+    with new_directory(Path(directory), replace=replace) as draft:
+        write_encoder(encoder, draft)
+
+
+def write_encoder(encoder: Encoder, draft: Path) -> None:
+    """Put the files of an encoder into a directory that is there, for whoever writes more beside them.
+
+    Such a directory is a draft of :func:`~glassformer.checkpoints.directory.new_directory`.
+    """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     described = {"model_type": _OWN, **dataclasses.asdict(encoder.config)}
-    with new_directory(Path(directory), replace=replace) as draft:
-        write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
-        save_file(tensors, draft / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
+    save_file(tensors, draft / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def read_bert_config(config: Mapping[str, Any]) -> EncoderConfig:
@@ -256,7 +270,8 @@ def find_directory(source: str | Path) -> Path:
     from huggingface_hub import snapshot_download  # takes a third of a second, and few come here
 
     weights = [WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", "model-*.safetensors"]
-    files = [CONFIG_FILE, "1_Pooling/config.json", *weights, "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    pooling = ["modules.json", "1_Pooling/config.json"]
+    files = [CONFIG_FILE, *pooling, *weights, "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
@@ -268,17 +283,39 @@ def find_directory(source: str | Path) -> Path:
         ) from error
 
 
-def _stored_config(directory: Path, stored: Mapping[str, Any]) -> EncoderConfig:
+def _stored_config(directory: Path, stored: Mapping[str, Any], pooling: Pooling | None) -> EncoderConfig:
     if stored.get("model_type") == _OWN:
         return EncoderConfig.from_json(json.dumps({name: stored[name] for name in stored if name != "model_type"}))
-    path = directory / "1_Pooling" / CONFIG_FILE  # where sentence-transformers says how its model pools
-    modes = read_json(path) if path.is_file() else {}
-    pooling: Pooling = "mean"
-    if modes.get("pooling_mode_cls_token"):
-        pooling = "cls"
-    elif modes.get("pooling_mode_max_tokens"):
-        pooling = "max"
-    return dataclasses.replace(read_bert_config(stored), pooling=pooling)
+    return dataclasses.replace(read_bert_config(stored), pooling=pooling or _stored_pooling(directory))
+
+
+def _stored_pooling(directory: Path) -> Pooling:
+    """How sentence-transformers makes one vector of a text, the mean where it says nothing."""
+    fix = 'Choose one yourself, for example pooling="mean"; vectors then differ from those of the original.'
+    path = directory / "modules.json"
+    modules = _module_kinds(path) if path.is_file() else []
+    others = [kind for kind in modules if kind not in _MODULES]
+    require(not others, f"{path} with {', '.join(others)}", f"nothing but {', '.join(_MODULES)}", fix)
+    path = directory / "1_Pooling" / CONFIG_FILE
+    stored = read_json(path) if path.is_file() else {}
+    said: Any = stored.get("pooling_mode")
+    if said is None:  # older files: a yes or no for each kind, the mean where it is not told
+        kinds = {f"{_MODE}mean_tokens": not any(name.startswith(_MODE) for name in stored)} | stored
+        said = [name for name, value in kinds.items() if name.startswith(_MODE) and value]
+    modes = [_POOLINGS.get(str(mode), mode) for mode in (said if isinstance(said, list) else [said])]
+    for pooling in get_args(Pooling):
+        if modes == [pooling]:
+            return pooling
+    got = f"{path} with the pooling {' and '.join(map(str, modes)) or 'of no kind'}"
+    raise InputError(got, f"one of {', '.join(get_args(Pooling))}", fix)
+
+
+def _module_kinds(path: Path) -> list[str]:
+    try:
+        return [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        got = f"{path}, which cannot be read ({error!r})"
+        raise InputError(got, "a list of modules, each with its type", "Download it anew.") from error
 
 
 def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
