@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from glassformer.data.examples import Example, SentimentData, leaked, normalized, split_by_text
+from glassformer.data.examples import Example, SentimentData, fingerprint, leaked, normalized, split_by_text
 from glassformer.data.sentiment import leaky_examples, reviews
 from glassformer.errors import InputError
 
@@ -102,3 +103,22 @@ def test_data_without_a_part_or_a_class_is_refused() -> None:
     with pytest.raises(InputError, match=r"labels \[2\] in validation"):
         SentimentData((good, bad), (third,), (bad,))
     assert SentimentData((good,), (third,), (bad,), ("no", "yes", "perhaps")).validation == (third,)
+
+
+def test_a_fingerprint_tells_every_change_and_nothing_else() -> None:
+    good, bad = Example("good", 1), Example("bad \ud800", 0)
+    data = SentimentData((good, bad), (good,), (bad,))
+    same = SentimentData((Example("good", 1), bad), (good,), (bad,), ("negative", "positive"))
+    assert fingerprint(data) == fingerprint(same)
+    assert len(fingerprint(data)) == 64
+    changed = [
+        dataclasses.replace(data, train=(bad, good)),
+        dataclasses.replace(data, train=(Example("good ", 1), bad)),
+        dataclasses.replace(data, train=(Example("good", 0), bad)),
+        dataclasses.replace(data, validation=(bad,)),
+        dataclasses.replace(data, test=(good,)),
+        dataclasses.replace(data, classes=("no", "yes")),
+        SentimentData((good,), (bad, good), (bad,)),  # the same texts, cut elsewhere
+        SentimentData((good, bad, good), (bad,), (bad,)),
+    ]
+    assert len({fingerprint(each) for each in (data, *changed)}) == len(changed) + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import unicodedata
 from collections import defaultdict
@@ -72,6 +74,16 @@ def normalized(text: str) -> str:
     """
     plain = unicodedata.normalize("NFKC", text).lower()
     return "".join(re.findall(r"[^\W_]", plain)) or plain.strip()
+
+
+def fingerprint(data: SentimentData) -> str:
+    """SHA-256 of all that a training sees of ``data``, as 64 hexadecimal digits: equal for equal data.
+
+    It covers the names of the classes, and the text and label of every example of each part, in order.
+    """
+    parts = [[[example.text, example.label] for example in part] for part in (data.train, data.validation, data.test)]
+    # As ASCII, since half a surrogate pair has no UTF-8.
+    return hashlib.sha256(json.dumps([data.classes, parts]).encode("ascii")).hexdigest()
 
 
 def split_by_text(

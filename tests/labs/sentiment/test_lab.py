@@ -8,12 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from glassformer.data.examples import fingerprint
 from glassformer.errors import InputError
 from glassformer.labs import sentiment
 from glassformer.labs.sentiment import lab, run
+from glassformer.labs.sentiment.compare import best_encoder
 from glassformer.labs.sentiment.plan import QUICK
-from glassformer.labs.sentiment.training_runs import load_classifier
+from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
+from glassformer.labs.sentiment.results import Results
+from glassformer.labs.sentiment.sources import find_data
+from glassformer.labs.sentiment.training_runs import build_classifier, load_classifier, save_classifier
 
 TINY = dataclasses.replace(
     QUICK,
@@ -66,13 +72,48 @@ def test_it_leaves_a_report_and_a_classifier_and_goes_on(
 
 
 def test_another_seed_or_data_set_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "lab.json").write_text(json.dumps({"seed": 1, "data": None, **dataclasses.asdict(QUICK)}))
+    asked = {"seed": 1, "data": None, "texts": fingerprint(find_data(None)[1]), **dataclasses.asdict(QUICK)}
+    (tmp_path / "lab.json").write_text(json.dumps(asked))
     with pytest.raises(InputError, match="another seed"):
         run(tmp_path, quick=True, seed=2, resume=True)
     with pytest.raises(InputError, match="seed = -1"):
         run(tmp_path, quick=True, seed=-1, resume=True)
     with pytest.raises(InputError, match="not there"):
         run(tmp_path, quick=True, seed=1, resume=True, data=str(tmp_path / "none.tsv"))
+
+
+def test_other_texts_under_the_same_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Claimed(Exception):
+        pass
+
+    def stop(*arguments: object) -> None:
+        raise Claimed
+
+    monkeypatch.setattr(lab, "_experiments", stop)
+    texts, out = tmp_path / "mine.tsv", tmp_path / "run"
+    rows = [f"{word} number {number}\t{label}" for number in range(20) for word, label in (("good", 1), ("bad", 0))]
+    texts.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    for resume in (False, True):
+        with pytest.raises(Claimed):
+            run(out, quick=True, seed=1, resume=resume, data=str(texts))
+    texts.write_text("\n".join(["very " + rows[0], *rows[1:]]) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="another texts"):
+        run(out, quick=True, seed=1, resume=True, data=str(texts))
+
+
+def test_the_kept_classifier_is_the_best_ones_whatever_was_there(tmp_path: Path, results: Results) -> None:
+    training = TrainingRecipe(1, 2, 0.01, 0.0)
+    recipe = dataclasses.replace(FROM_SCRATCH, training=training)
+    texts = ["good film", "bad film"]
+    best, stale = (build_classifier(recipe, texts, ("negative", "positive"), seed) for seed in (0, 1))
+    model = best_encoder(results.models)
+    save_classifier(best, tmp_path / "trainings" / model.slug)
+    save_classifier(stale, tmp_path / "classifier")
+    kept = lab._kept_classifier(tmp_path, model)
+    assert torch.equal(kept.probabilities(texts), best.probabilities(texts))
+    (tmp_path / "classifier" / "tokenizer.json").unlink()
+    assert torch.equal(lab._kept_classifier(tmp_path, model).probabilities(texts), kept.probabilities(texts))
+    assert torch.equal(load_classifier(tmp_path / "classifier").probabilities(texts), kept.probabilities(texts))
 
 
 def test_without_scikit_learn_the_lab_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,9 @@ def test_a_finished_run_is_continued_and_another_refused(tmp_path: Path) -> None
     assert (again.measured.test_loss, again.epochs) == (first.measured.test_loss, first.epochs)
     with pytest.raises(InputError, match="description"):
         train_rival(dataclasses.replace(recipe, kind="recurrent"), DATA, tmp_path, 1)
+    other = dataclasses.replace(DATA, test=(*DATA.test[:-1], Example("another one", 1)))
+    with pytest.raises(InputError, match="fingerprint"):
+        train_rival(recipe, other, tmp_path, 1)
 
 
 def test_ctrl_c_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:

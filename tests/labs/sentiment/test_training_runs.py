@@ -11,15 +11,18 @@ import torch
 
 from glassformer.checkpoints.bert import load_encoder
 from glassformer.data.examples import Example, SentimentData
+from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.labs.sentiment import training_runs
 from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, PretrainedRecipe, TrainingRecipe, minilm
 from glassformer.labs.sentiment.training_runs import (
+    Classifier,
     build_classifier,
     load_classifier,
     save_classifier,
     train_recipe,
 )
+from glassformer.models.encoder import Encoder
 from glassformer.training import Batch, TrainingResult
 from glassformer.training.classification import ClassificationTask
 
@@ -130,6 +133,9 @@ def test_the_run_of_another_recipe_or_seed_is_refused(tmp_path: Path) -> None:
     wider = dataclasses.replace(TINY, model={**TINY.model, "ff_dim": 32})
     with pytest.raises(InputError, match="description"):
         train_recipe(wider, DATA, tmp_path, seed=1)
+    flipped = (dataclasses.replace(TRAIN[0], label=0), *TRAIN[1:])
+    with pytest.raises(InputError, match="fingerprint"):
+        train_recipe(TINY, dataclasses.replace(DATA, train=flipped), tmp_path, seed=1)
 
 
 def test_ctrl_c_ends_the_lab_and_not_just_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,10 +166,10 @@ def test_damaged_classifiers_are_refused(tmp_path: Path) -> None:
     load_classifier(tmp_path / "it")
     tokenizer = (tmp_path / "it" / "tokenizer.json").read_text()
     words = json.loads(tokenizer)
-    words["words"].append("onemore")
-    (tmp_path / "it" / "tokenizer.json").write_text(json.dumps(words))
-    with pytest.raises(InputError, match=r"a tokenizer of .* tokens"):
-        load_classifier(tmp_path / "it")
+    for changed in (words["words"][:-1], [*words["words"], "onemore"]):
+        (tmp_path / "it" / "tokenizer.json").write_text(json.dumps({**words, "words": changed}))
+        with pytest.raises(InputError, match=r"a tokenizer of .* tokens; expected exactly the encoder's"):
+            load_classifier(tmp_path / "it")
     (tmp_path / "it" / "tokenizer.json").write_text("[" * 100_000)
     with pytest.raises(InputError, match="no JSON"):
         load_classifier(tmp_path / "it")
@@ -172,6 +178,37 @@ def test_damaged_classifiers_are_refused(tmp_path: Path) -> None:
         load_classifier(tmp_path / "it")
     with pytest.raises(InputError, match="cannot be read"):
         load_classifier(tmp_path / "nowhere")
+
+
+def test_a_subword_tokenizer_may_leave_rows_of_the_encoder_unused(tmp_path: Path) -> None:
+    texts = [example.text for example in TRAIN]
+    made = build_classifier(dataclasses.replace(TINY, tokenizer="wordpiece", vocab_size=60), texts, DATA.classes, 0)
+    for rows, accepted in ((8, True), (-1, False)):
+        size = made.tokenizer.vocab_size + rows
+        encoder = Encoder(dataclasses.replace(made.encoder.config, vocab_size=size))
+        save_classifier(Classifier(encoder, made.tokenizer, DATA.classes), tmp_path / "it")
+        if accepted:
+            assert load_classifier(tmp_path / "it").encoder.config.vocab_size == size
+        else:
+            with pytest.raises(InputError, match="expected at most the encoder's"):
+                load_classifier(tmp_path / "it")
+
+
+def test_a_classifier_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [example.text for example in TRAIN]
+    first, second = (build_classifier(TINY, texts, DATA.classes, seed) for seed in (0, 1))
+    save_classifier(first, tmp_path / "it")
+
+    def fail(self: object) -> str:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WordTokenizer, "to_json", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            save_classifier(second, tmp_path / "it")
+    assert torch.equal(load_classifier(tmp_path / "it").probabilities(texts), first.probabilities(texts))
+    save_classifier(second, tmp_path / "it")
+    assert torch.equal(load_classifier(tmp_path / "it").probabilities(texts), second.probabilities(texts))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import torch
 
 from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.directory import write_text
-from glassformer.data.examples import Example, SentimentData, split_by_text
+from glassformer.data.examples import Example, SentimentData, fingerprint, split_by_text
 from glassformer.data.sentiment import reviews
 from glassformer.errors import InputError, require
 from glassformer.labs.claim import claim
@@ -58,7 +58,7 @@ def run(out: Path, quick: bool, seed: int, resume: bool, data: str | None = None
 
     Raises:
         InputError: A negative seed, data that cannot be had, ``out`` holds a run and ``resume`` is false, or it holds
-            the run of another plan, seed or data set.
+            the run of another plan, seed or data set, other texts under the same name among them.
         KeyboardInterrupt: Interrupted; the same call with ``resume`` goes on.
     """
     return run_plan(QUICK if quick else FULL, out, seed, resume, data)
@@ -68,12 +68,12 @@ def run_plan(plan: Plan, out: Path, seed: int, resume: bool, data: str | None = 
     """As :func:`run`, with a plan of one's own."""
     require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
     name, examples = find_data(data)
-    claim(out, {"seed": seed, "data": data, **asdict(plan)}, resume)
+    claim(out, {"seed": seed, "data": data, "texts": fingerprint(examples), **asdict(plan)}, resume)
     experiments = _experiments(plan, out / "parts", seed, examples)
     models, missing = _models(plan, out, seed, examples)
     best = best_encoder(models)
     classifier = _kept_classifier(out, best)
-    asked = kept(out / "parts" / "asked.json", Asked, lambda: _ask(best.measured.name, classifier))
+    asked = kept(out / "parts" / f"asked-{best.slug}.json", Asked, lambda: _ask(best.measured.name, classifier))
     course = _train_course(plan, seed)
     results = Results(
         plan.name, seed, _summary(name, examples), models, missing, _course_run(course), experiments, asked
@@ -95,7 +95,7 @@ def _experiments(plan: Plan, parts: Path, seed: int, data: SentimentData) -> Exp
 
     training = FROM_SCRATCH.training.shortened() if plan.short else FROM_SCRATCH.training
     scratch = replace(FROM_SCRATCH, training=training)
-    # Networks this small lose time to threads that wait for one another.
+    # Networks this small lose time to threads that wait for one another, and times differ less with one.
     with one_thread():
         leak = part("leak", LeakResult, lambda: measure_leak(seeds(plan.leak_seeds), plan.course_epochs))
         padding = part(
@@ -113,13 +113,14 @@ def _experiments(plan: Plan, parts: Path, seed: int, data: SentimentData) -> Exp
         heads = part(
             "heads", HeadsResult, lambda: measure_heads(data, plan.head_counts, seeds(plan.heads_seeds), scratch)
         )
+        growth = part("growth", GrowthResult, lambda: measure_growth(plan.growth_lengths, plan.growth_rounds))
     return Experiments(
         leak=leak,
         padding=padding,
         norms=part("norms", NormResult, measure_norms),
         reach=reach,
         heads=heads,
-        growth=part("growth", GrowthResult, lambda: measure_growth(plan.growth_lengths, plan.growth_rounds)),
+        growth=growth,
     )
 
 
@@ -164,9 +165,8 @@ def _part(parts: Path, name: str, kind: type[_Part], compute: Callable[[], _Part
 
 
 def _kept_classifier(out: Path, best: ModelResult) -> Classifier:
-    """The best encoder, with a copy of it as ``out / "classifier"``."""
-    if not (out / CLASSIFIER).is_dir():
-        save_classifier(load_classifier(out / "trainings" / best.slug), out / CLASSIFIER)
+    """The best encoder, with a copy of it as ``out / "classifier"``, made anew: what is there may be another's."""
+    save_classifier(load_classifier(out / "trainings" / best.slug), out / CLASSIFIER)
     return load_classifier(out / CLASSIFIER)
 
 

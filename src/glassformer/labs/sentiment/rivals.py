@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from glassformer.data.batches import TextBatches
-from glassformer.data.examples import Example, SentimentData
+from glassformer.data.examples import Example, SentimentData, fingerprint
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import require, require_positive
 from glassformer.labs.sentiment.measured import Measured, measure
@@ -231,7 +231,7 @@ def train_rival(recipe: RivalRecipe, data: SentimentData, directory: Path | None
         seed: Of weights, order and dropout.
 
     Raises:
-        InputError: ``directory`` holds another run.
+        InputError: ``directory`` holds another run, or one on other texts.
         KeyboardInterrupt: The training was interrupted. What it did is saved, if there is a directory.
     """
     tokenizer = WordTokenizer.from_texts([example.text for example in data.train], VOCAB_SIZE)
@@ -255,7 +255,12 @@ def train_rival(recipe: RivalRecipe, data: SentimentData, directory: Path | None
         config,
         directory,
         resume=directory is not None and (Path(directory) / "config.json").exists(),
-        description={"rival": recipe.kind, "texts": len(data.train), "seed": seed},
+        description={
+            "rival": recipe.kind,
+            "texts": len(data.train),
+            "fingerprint": fingerprint(data),
+            "seed": seed,
+        },
         progress=False,
     )
     if result.ending == "interrupted":

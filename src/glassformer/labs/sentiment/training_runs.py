@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.checkpoints.bert import find_directory, load_encoder, save_encoder
-from glassformer.checkpoints.directory import write_text
+from glassformer.checkpoints.bert import find_directory, load_encoder, write_encoder
+from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.data.batches import TextBatches
-from glassformer.data.examples import Example, SentimentData
+from glassformer.data.examples import Example, SentimentData, fingerprint
 from glassformer.data.subword import load_subwords, tokenizer_from_json, train_subwords
 from glassformer.data.tokenizer import Tokenizer, WordTokenizer
 from glassformer.errors import InputError, require
@@ -70,11 +70,14 @@ class Classifier:
 
 
 def save_classifier(classifier: Classifier, directory: Path) -> None:
-    """Write a directory that :func:`load_classifier` reads; one that is there is replaced."""
-    save_encoder(classifier.encoder, directory, replace=True)
-    write_text(directory / _CLASSES, json.dumps(classifier.classes) + "\n")
-    # Last: without it, loading says that the directory is incomplete.
-    write_text(directory / _TOKENIZER, classifier.tokenizer.to_json())
+    """Write a directory that :func:`load_classifier` reads: complete or, whatever happens, as it was before.
+
+    One that is there is replaced.
+    """
+    with new_directory(Path(directory), replace=True) as draft:
+        write_encoder(classifier.encoder, draft)
+        write_text(draft / _CLASSES, json.dumps(classifier.classes) + "\n")
+        write_text(draft / _TOKENIZER, classifier.tokenizer.to_json())
 
 
 def load_classifier(directory: Path | str) -> Classifier:
@@ -82,7 +85,8 @@ def load_classifier(directory: Path | str) -> Classifier:
 
     Raises:
         InputError: A file that is missing or damaged, an encoder without a head or of other classes, two classes of one
-            name, or a tokenizer with more tokens than the encoder.
+            name, or a tokenizer that does not fit: one of words has exactly the encoder's number of tokens, one of
+            parts of words may have fewer.
     """
     directory = Path(directory)
     if (directory / _ENCODER).is_dir():
@@ -107,10 +111,13 @@ def load_classifier(directory: Path | str) -> Classifier:
         "a name of its own for each class",
         "Train again with other names.",
     )
+    # Pretrained encoders are often padded to a round number of rows; ours are made for their words.
+    exact = isinstance(tokenizer, WordTokenizer)
+    there, known = encoder.config.vocab_size, tokenizer.vocab_size
     require(
-        tokenizer.vocab_size <= encoder.config.vocab_size,
-        f"{directory} with a tokenizer of {tokenizer.vocab_size:,} tokens",
-        f"at most the encoder's {encoder.config.vocab_size:,}",
+        known == there or (known < there and not exact),
+        f"{directory} with a tokenizer of {known:,} tokens",
+        f"{'exactly' if exact else 'at most'} the encoder's {there:,}",
         "Take both from the same training.",
     )
     return Classifier(encoder.eval(), tokenizer, tuple(classes))
@@ -180,7 +187,7 @@ def train_recipe(recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, 
     )
     # As JSON gives it back, so that a description read from a file equals one that was never written.
     description: dict[str, Any] = json.loads(json.dumps({"recipe": asdict(recipe), "texts": len(data.train)}))
-    description["seed"] = seed
+    description |= {"fingerprint": fingerprint(data), "seed": seed}
     config = recipe.training.config(len(data.train), seed)
     run = directory / _RUN
     result = train(
