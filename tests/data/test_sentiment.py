@@ -148,8 +148,20 @@ def test_files_become_a_data_set_without_a_leak(tmp_path: Path) -> None:
     data = from_files(train, seed=1)
     assert [len(part) for part in (data.train, data.validation, data.test)] == [80, 10, 10]
     assert sum(example.label for example in data.test) == 5
-    data = from_files(train, validation=test, test=test)
-    assert (len(data.train), data.validation) == (99, data.test)
+    data = from_files(train, validation=test)
+    assert (len(data.train), len(data.validation), len(data.test)) == (89, 2, 10)
+
+
+def test_validation_texts_of_the_test_part_are_dropped(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.tsv", "".join(f"text number {number}\t{number % 2}\n" for number in range(20)))
+    dev = write(tmp_path / "dev.tsv", "Text number 3!\t1\nonly here\t0\nText number 4!\t0\n")
+    test = write(tmp_path / "test.tsv", "text number 3\t1\nsomething else\t1\n")
+    data = from_files(train, dev, test)
+    assert [example.text for example in data.validation] == ["only here", "Text number 4!"]
+    assert [example.text for example in data.test] == ["text number 3", "something else"]
+    assert len(data.train) == 18
+    with pytest.raises(InputError, match="2 validation examples, all of whose texts stand in the test part"):
+        from_files(train, test, test)
 
 
 def test_training_files_that_lose_a_class_to_the_held_out_parts_are_refused(tmp_path: Path) -> None:
@@ -158,8 +170,9 @@ def test_training_files_that_lose_a_class_to_the_held_out_parts_are_refused(tmp_
     with pytest.raises(InputError, match="2 training examples, all of positive, once held-out texts are left out"):
         from_files(train, bad, good)
     with pytest.raises(InputError, match="no train examples"):
-        from_files(train, train, train)
-    assert len(from_files(train, good, good).train) == 3
+        from_files(train, train, bad)
+    fine = write(tmp_path / "fine.tsv", "not so bad\t1\n")
+    assert len(from_files(train, good, fine).train) == 3
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,9 @@ def from_files(
 ) -> SentimentData:
     """A data set from up to three files; parts without a file, a tenth each, are split off from the training file.
 
-    Training texts that also stand in a held-out part are dropped; held-out parts stay as they are, so that results
-    compare with those of others.
+    Training texts that also stand in a held-out part are dropped, and so are validation texts that also stand in the
+    test part. The test part stays as it is, so that results compare with those of others. (SST-2's validation and test
+    parts share no text.)
 
     Args:
         train: The training file.
@@ -151,7 +152,8 @@ def from_files(
         **columns: ``text_column``, ``label_column``, ``classes`` of :func:`read_examples`.
 
     Raises:
-        InputError: See :func:`read_examples`; or too little is left to learn from, no text or one class alone.
+        InputError: See :func:`read_examples`; or too little is left to learn from, no text or one class alone; or all
+            validation texts stand in the test part.
     """
     held_out = [
         None if path is None else read_examples(path, **columns, all_classes=False) for path in (validation, test)
@@ -172,7 +174,7 @@ def from_hub(
 
     Examples without a label (below 0: the hub keeps SST-2's test labels back) are left out. A part that is then
     missing, a tenth each, is split off from the training part; training texts that also stand in a held-out part are
-    dropped.
+    dropped, and validation texts that also stand in the test part.
 
     Args:
         name: The name on the hub.
@@ -183,7 +185,8 @@ def from_hub(
 
     Raises:
         InputError: The package is missing, the data set cannot be had (no such name, no internet), or it lacks a
-            training part, these columns, or labels that are whole numbers.
+            training part, these columns, or labels that are whole numbers; or all its validation texts stand in the
+            test part.
     """
     try:
         datasets = importlib.import_module("datasets")
@@ -217,10 +220,17 @@ def _complete(
     classes: tuple[str, ...],
     seed: int,
 ) -> SentimentData:
-    """Drop from training what is held out, then split off the parts that are missing."""
-    held_out = (validation or ()) + (test or ())
-    repeated = {example.text for example in leaked(held_out, train)}
-    train = tuple(example for example in train if example.text not in repeated)
+    """Drop from each part what a later one holds, then split off the parts that are missing."""
+    train = _without(train, (validation or ()) + (test or ()))
+    if validation:
+        kept = _without(validation, test or ())
+        require(
+            len(kept) > 0,
+            f"{len(validation)} validation examples, all of whose texts stand in the test part",
+            "texts to choose by that are not those to judge with",
+            "Leave the validation file out: a part is then split off from the training file.",
+        )
+        validation = kept
     missing = (not validation) + (not test)
     if missing:
         train, *cut = split_by_text(train, [1 - _HELD_OUT * missing, *[_HELD_OUT] * missing], seed)
@@ -235,6 +245,11 @@ def _complete(
         "Bring more texts, or other files to hold out.",
     )
     return SentimentData(train, validation or (), test or (), classes)
+
+
+def _without(examples: tuple[Example, ...], later: tuple[Example, ...]) -> tuple[Example, ...]:
+    repeated = {example.text for example in leaked(later, examples)}
+    return tuple(example for example in examples if example.text not in repeated)
 
 
 def _find_columns(table: Table, classes: Sequence[str]) -> tuple[str | int, str | int]:
