@@ -19,7 +19,7 @@ from glassformer.layers.pattern import Pattern
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder_config import EncoderConfig, Pooling
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.models.single_head import HeadWeights, SingleHead
@@ -242,6 +242,15 @@ def test_an_encoder(family: str, padded: bool) -> None:
         assert kept - cost.activations == 3 * 2 * 30 * 4
     else:
         assert kept == cost.activations
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("length", [1, 2])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_an_encoder_of_short_texts(pooling: Pooling, length: int, batch: int) -> None:
+    config = EncoderConfig(19, 1, 24, 40, 4, num_classes=5, dropout=0.0, pooling=pooling)
+    model, text = Encoder(config), torch.randint(1, 19, (batch, length))
+    assert of_encoder(config, batch, length, 4).operations.total == count_operations(lambda: model(text))
 
 
 TWO_STACKS: dict[str, dict[str, Any]] = {

@@ -215,7 +215,8 @@ def of_encoder(config: EncoderConfig, batch: int, length: int, itemsize: int) ->
         scores=product,
         values=product,
         feed_forward=layers * 4 * tokens * hidden * ff,
-        pooling=2 * tokens * hidden if config.pooling == "mean" and classes else 0,
+        # Of one position, the weighted sum is no matrix product but one multiplication a number, which nobody counts.
+        pooling=2 * tokens * hidden if config.pooling == "mean" and classes and length > 1 else 0,
         head=2 * batch * hidden * classes,
     )
     norms = 2 * layers + int(config.final_norm) + int(config.embedding_norm)
