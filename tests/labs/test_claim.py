@@ -29,6 +29,14 @@ def test_another_run_is_not_continued(tmp_path: Path) -> None:
         claim(tmp_path, {"seed": 4, "sizes": (1, 3)}, resume=True)
 
 
+def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match=r"file.*, in which nothing can be written"):
+            claim(out, ASKED, resume=False)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}", "3"])
 def test_a_damaged_plan_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "lab.json").write_text(content)

@@ -20,12 +20,16 @@ def claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
 
     Raises:
         InputError: ``out`` holds a run and ``resume`` is false, or the run of another plan or seed, or a lab.json that
-            cannot be read.
+            cannot be read; or ``out`` is a file, or a directory that cannot be made or written in.
     """
     path = out / "lab.json"
     asked = json.loads(json.dumps(asked))
     if not path.exists():
-        write_text(path, json.dumps(asked, indent=1) + "\n")
+        try:
+            write_text(path, json.dumps(asked, indent=1) + "\n")
+        except OSError as error:  # a file where a directory should be, or no right to write
+            got = f"{out}, in which nothing can be written ({error.strerror or error})"
+            raise InputError(got, "a directory, or a place for a new one", "Choose another directory.") from error
         return
     require(
         resume,
