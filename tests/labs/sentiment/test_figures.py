@@ -10,7 +10,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from glassformer.data.examples import Example
-from glassformer.labs.sentiment.figures import READ, draw_effects, draw_leak, draw_training, read, repeating
+from glassformer.labs.sentiment.figures import (
+    READ,
+    draw_effects,
+    draw_leak,
+    draw_queries,
+    draw_training,
+    read,
+    repeating,
+)
 from glassformer.labs.sentiment.leak import CourseTraining, train_course
 from glassformer.labs.sentiment.results import Results
 
@@ -44,6 +52,8 @@ def test_the_leak_shows_every_split(results: Results, check_readable: Callable[[
 def test_effects_share_one_scale(results: Results, check_readable: Callable[[Figure], None]) -> None:
     looks = results.asked.looks
     figure = draw_effects(looks, ("negative", "positive"))
+    for ax in figure.axes[:-1]:
+        ax.set(xticks=[], yticks=[])  # switched off with their axes, and still in the list of texts
     check_readable(figure)
     assert len(figure.axes) == len(looks) + 1
     titles = [ax.get_title(loc="left") for ax in figure.axes[:-1]]
@@ -57,6 +67,19 @@ def test_the_course_reads_a_text_with_all_its_heads(course: CourseTraining) -> N
     assert words[0] == "<CLS>"
     assert weights.shape == (2, 8, len(words), len(words))
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+
+
+def test_queries_are_shown_by_place_where_the_vocabulary_lacks_them(
+    course: CourseTraining, check_readable: Callable[[Figure], None]
+) -> None:
+    words, weights = read(course, READ)
+    known = draw_queries(words, weights[-1].mean(axis=0))
+    texts = [Example(word, label) for word, label in (("fine", 1), ("awful", 0)) for _ in range(8)]
+    words, weights = read(train_course(texts, texts[:4], seed=0, epochs=1), READ)
+    assert words == ["<CLS>"] + ["<UNK>"] * (len(words) - 1)
+    unknown = draw_queries(words, weights[-1].mean(axis=0))
+    check_readable(unknown)
+    assert len(unknown.axes) == len(known.axes)
 
 
 def test_a_review_repeats_a_word() -> None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.data.sentiment import reviews
+from glassformer.data.tokenizer import CLS, split_words
 from glassformer.labs.sentiment.attention_grid import draw_attention_grid
 from glassformer.labs.sentiment.baselines import BIGRAM_TFIDF
 from glassformer.labs.sentiment.growth import TAIL
@@ -38,6 +39,7 @@ from glassformer.observe.text_figures import DIVERGING, attention_rows, coloured
 
 SENTENCE = "The cat sat on the mat"
 READ = "I love this film, but the plot is not good."
+_QUERIES = ("love", "not", "good")
 
 
 def draw_figures(results: Results, course: CourseTraining, classifier: Classifier, directory: Path) -> dict[str, Path]:
@@ -62,12 +64,7 @@ def draw_figures(results: Results, course: CourseTraining, classifier: Classifie
         "recurrent-and-parallel": recurrent_and_parallel(SENTENCE.split()),
         "attention-example": attention_example(words, weights[-1, 0], "Last layer, head 1"),
         "heads": draw_attention_grid(course.model, course.tokenizer, READ),
-        "attention-rows": attention_rows(
-            words,
-            weights[-1].mean(axis=0),
-            [words.index(word) for word in ("love", "not", "good")],
-            "What three words attend to, mean over the last layer's heads",
-        ),
+        "attention-rows": draw_queries(words, weights[-1].mean(axis=0)),
         "effects": draw_effects(results.asked.looks, classifier.classes),
         "complexity": draw_complexity(
             experiments.growth.growths, overtakes=experiments.growth.overtakes, tail=min(TAIL, len(lengths))
@@ -84,6 +81,14 @@ def read(course: CourseTraining, text: str) -> tuple[list[str], Float[np.ndarray
     with torch.inference_mode():
         _, weights = course.model(torch.tensor([ids]))
     return course.tokenizer.words.pieces(ids), torch.stack([layer[0] for layer in weights]).numpy()
+
+
+def draw_queries(words: list[str], weights: Float[np.ndarray, "query key"]) -> Figure:
+    """What "love", "not" and "good" of :data:`READ` attend to, ``words`` and weights being what :func:`read` gave."""
+    # By their places: a vocabulary may lack the words themselves.
+    said = [CLS, *split_words(READ)]
+    places = [said.index(word) for word in _QUERIES]
+    return attention_rows(words, weights, places, "What three words attend to, mean over the last layer's heads")
 
 
 def repeating() -> str:
