@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from glassformer.data.examples import KINDS, Example, SentimentData, leaked
 from glassformer.data.sentiment import reviews
 from glassformer.errors import InputError
+from glassformer.labs.sentiment import sources
 from glassformer.labs.sentiment.sources import REVIEWS, find_data, kind_examples
 
 ROWS = [f"{word} number {number}\t{label}" for number in range(20) for word, label in (("good", 1), ("bad", 0))]
@@ -51,6 +53,41 @@ def test_other_data_is_looked_at_through_the_reviews() -> None:
     plain = tuple(Example(f"text {number}", number % 2) for number in range(9))
     data = SentimentData((*plain[:3], some[0]), plain[3:6], plain[6:])
     assert kind_examples(data) == some[1:]
+    shouted = dataclasses.replace(some[0], text=f"{some[0].text.upper()} !")
+    assert kind_examples(dataclasses.replace(data, train=(shouted,))) == some[1:]
+    assert kind_examples(dataclasses.replace(data, train=some)) == data.test
+
+
+def hub_of(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub have one data set of three texts, labelled 0, 1 and the last class."""
+    labels = (0, 1, len(classes) - 1)
+    part = tuple(Example(f"text of {label}", label) for label in labels)
+    monkeypatch.setattr(sources, "from_hub", lambda name: SentimentData(part, part[:1], part[1:], classes))
+
+
+@pytest.mark.parametrize("classes", [("neg", "pos"), ("Negative", "Positive"), ("0", "1"), ("negative", "positive")])
+def test_blame_and_praise_are_taken_as_they_are(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_of(classes, monkeypatch)
+    _, data = find_data("someone/films")
+    assert data.classes == classes
+    assert [example.label for example in data.train] == [0, 1, 1]
+
+
+def test_praise_before_blame_is_turned_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_of(("positive", "neg"), monkeypatch)
+    _, data = find_data("someone/films")
+    assert data.classes == ("neg", "positive")
+    assert [(example.text, example.label) for example in data.train[:2]] == [("text of 0", 1), ("text of 1", 0)]
+    assert ([example.label for example in data.validation], [example.label for example in data.test]) == ([1], [0, 0])
+
+
+@pytest.mark.parametrize(
+    "classes", [("ham", "spam"), ("negative", "neutral", "positive"), ("1", "2"), ("0", "1", "2"), ("pos", "positive")]
+)
+def test_other_classes_are_refused(classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_of(classes, monkeypatch)
+    with pytest.raises(InputError, match=f"the classes {', '.join(classes)}; expected two classes.*into a file"):
+        find_data("someone/else")
 
 
 def test_what_is_neither_is_named(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from glassformer.data.examples import Example, SentimentData, split_by_text
+from glassformer.data.examples import Example, SentimentData, normalized, split_by_text
 from glassformer.data.sentiment import from_files, from_hub, reviews
 from glassformer.errors import InputError, require
 
@@ -14,7 +16,10 @@ _SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 def find_data(source: str | None) -> tuple[str, SentimentData]:
-    """A data set with its name.
+    """A data set of blame and praise, with its name: class 0 is negative, 1 is positive.
+
+    A data set of the hub may have them the other way round: classes named pos... and neg... change places, and labels
+    with them. Two classes named "0" and "1" are taken for negative and positive.
 
     Args:
         source: None: the 400 reviews of :func:`~glassformer.data.sentiment.reviews`, 60, 10 and 30 % in the parts. A
@@ -23,7 +28,8 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
             data set on the Hugging Face hub.
 
     Raises:
-        InputError: No such thing, or one that :func:`~glassformer.data.sentiment.from_files` or ``from_hub`` refuses.
+        InputError: No such thing, one that :func:`~glassformer.data.sentiment.from_files` or ``from_hub`` refuses, or
+            classes that are not these two.
     """
     if source is None:
         parts = split_by_text(reviews(), (0.6, 0.1, 0.3))
@@ -44,15 +50,37 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
         return name, from_files(train, files["validation"], files["test"])
     if path.suffix.lower() in _SUFFIXES or path.is_absolute() or source.startswith("."):
         raise InputError(f"{source}, which is not there", "a file, a directory or a hub name", "Check the path.")
-    return source, from_hub(source)
+    return source, _blame_and_praise(source, from_hub(source))
 
 
 def kind_examples(data: SentimentData) -> tuple[Example, ...]:
-    """Reviews of every kind that nothing in ``data`` was trained on: its own test part if it has kinds, or else all."""
+    """Reviews of every kind that nothing in ``data`` was trained on.
+
+    They are its own test part if that has kinds; or else those that ship, without those whose text
+    (:func:`~glassformer.data.examples.normalized`) it trains on; or, if none is left, its test part all the same.
+    """
     if {example.kind for example in data.test} != {"plain"}:
         return data.test
-    known = {example.text for example in data.train}
-    return tuple(example for example in reviews() if example.text not in known)
+    known = {normalized(example.text) for example in data.train}
+    return tuple(example for example in reviews() if normalized(example.text) not in known) or data.test
+
+
+def _blame_and_praise(name: str, data: SentimentData) -> SentimentData:
+    """``data`` with blame as class 0 and praise as class 1, as all texts of the lab's own have it."""
+    meant = tuple(each.strip().lower()[:3] for each in data.classes)
+    if meant in (("neg", "pos"), ("0", "1")):
+        return data
+    require(
+        meant == ("pos", "neg"),
+        f"the data set {name} with the classes {', '.join(data.classes)}",
+        "two classes, negative and positive: the lab is about blame and praise",
+        "Write texts and labels (0 negative, 1 positive, the rest left out) into a file, and pass that.",
+    )
+
+    def swapped(examples: Iterable[Example]) -> tuple[Example, ...]:
+        return tuple(replace(example, label=1 - example.label) for example in examples)
+
+    return SentimentData(swapped(data.train), swapped(data.validation), swapped(data.test), data.classes[::-1])
 
 
 def _file_of(directory: Path, part: str) -> Path | None:
