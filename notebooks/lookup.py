@@ -202,9 +202,8 @@ for name, watched in (("before", untrained), ("after", network)):
         print(f"{name:7}{label:18}", *(f"head {head + 1}: {share:.3f}  " for head, share in enumerate(shares)))
 
 # %% [markdown]
-# The sharpest head puts nearly all its weight on a token that names the fact by itself, and avoids RED. Heads that
-# look at RED, at `ITEM` or at `NAME` lose nothing by it: the encoder's self-attention has told every position what the
-# others hold.
+# The sharpest head puts nearly all its weight on a token that names the fact by itself, and avoids RED. Other heads
+# look elsewhere as well; whether the answer needs what they read there, these weights do not tell.
 #
 # Decoding is greedy, and stops at `[EOS]`:
 

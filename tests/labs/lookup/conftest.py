@@ -27,7 +27,8 @@ def tiny_plan() -> Plan:
         max_orders=3,
         encodings=(slots, bag, positions),
         slots_seeds=2,
-        changes=(replace(slots, name="plain"), replace(slots, name="no mixing", mixing=False)),
+        changes=(replace(slots, name="plain"),),
+        combined=(replace(slots, name="no mixing, wide", mixing=False, ff_dim=256),),
         lengths=(1, 8, 16),
         num_questions=20,
     )
@@ -53,7 +54,8 @@ def results() -> Results:
     return made_up()
 
 
-_CHANGES = (("plain", 0.0), ("wider", 0.005), ("post-norm", -0.02), ("recommended", 0.2))
+_CHANGES = (("plain", 0.0), ("wider", 0.005), ("post-norm", -0.02))
+_COMBINED = (("1 to 32 facts, wider", 0.2),)
 
 
 def made_up(good: bool = True, plan: str = "full", changes: bool = True, seeds: int = 2) -> Results:
@@ -68,6 +70,7 @@ def made_up(good: bool = True, plan: str = "full", changes: bool = True, seeds: 
         control=course(0, good, "sinusoidal"),
         encodings=encodings,
         changes=[in_context("slots", 0, good, name, gain) for name, gain in _CHANGES] if changes else [],
+        combined=[in_context("slots", 0, good, name, gain) for name, gain in _COMBINED] if changes else [],
     )
 
 
@@ -123,15 +126,14 @@ def in_context(encoding: str, seed: int, good: bool, name: str | None = None, ga
             )
         )
     moved = 0 if encoding != "positions" else 100
+    recipe = {"slots": SLOTS, "bag": BAG, "positions": POSITIONS}[encoding]
+    data = replace(recipe.data, max_facts=32 if name and "32" in name else 8)
     return InContextMeasured(
-        name=name or encoding,
-        encoding=encoding,
+        recipe=replace(recipe, name=name or encoding, data=data),
         seed=seed,
         num_parameters=100_000,
         seconds=60.0,
         lengths=tuple(lengths),
         sharpness_before=(0.12, 0.13),
-        order=OrderMeasured(
-            32 if name == "recommended" else 8, 1000, 0.99, 0.99, moved, 1e-6 if encoding == "slots" else 0.5
-        ),
+        order=OrderMeasured(data.max_facts, 1000, 0.99, 0.99, moved, 1e-6 if encoding == "slots" else 0.5),
     )

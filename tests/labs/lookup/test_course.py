@@ -26,6 +26,7 @@ from glassformer.labs.lookup.course import (
 from glassformer.labs.lookup.network import CrossAttentionLookupModel
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.scrambling import scrambling_test
+from glassformer.training import TrainingResult, load_weights, train
 
 
 def test_the_split_is_the_courses() -> None:
@@ -166,6 +167,29 @@ def test_a_short_training_learns_keeps_the_best_and_can_be_gone_on_with(
         train_course(0, tmp_path / "run", epochs=4, num_samples=400, source_positions="learned")
     with pytest.raises(InputError, match="epochs = 0"):
         train_course(0, tmp_path / "other", epochs=0)
+
+
+def test_the_best_weights_come_back_to_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(model: EncoderDecoder, *arguments: object, **options: object) -> TrainingResult:
+        result = train(model, *arguments, **options)  # type: ignore[arg-type]
+        last.update({name: weight.clone() for name, weight in model.state_dict().items()})
+        model.to("meta")  # stands for any device that is not the CPU
+        return result
+
+    last: dict[str, torch.Tensor] = {}
+    # A rate at which the loss soon rises, so that the best weights are not the last ones.
+    monkeypatch.setattr(course, "LEARNING_RATE", 0.1)
+    monkeypatch.setattr(course, "train", elsewhere)
+    monkeypatch.setattr(EncoderDecoder, "cpu", lambda model: model.to_empty(device="cpu"))
+    run = train_course(0, tmp_path / "run", epochs=6, num_samples=80)
+    assert run.result.best is not None
+    assert run.result.best.step < run.result.step
+    best = build_course_model(5)
+    load_weights(best, tmp_path / "run" / "best")
+    for name, weight in run.model.state_dict().items():
+        assert weight.device.type == "cpu"
+        assert torch.equal(weight, best.state_dict()[name]) or "positions" in name
+    assert not torch.equal(run.model.output.weight, last["output.weight"])
 
 
 def test_a_model_that_never_gets_all_right_needs_no_number_of_epochs(tmp_path: Path) -> None:

@@ -10,16 +10,19 @@ import torch.nn.functional as F
 
 from glassformer.data.in_context_lookup import LookupConfig, encode, sample
 from glassformer.errors import InputError
+from glassformer.generation.greedy import greedy_decode
+from glassformer.labs.lookup import in_context
 from glassformer.labs.lookup.in_context import (
     MEASURING_SEED,
     InContextTask,
     answers,
     build_model,
-    sharpened,
     train_in_context,
 )
 from glassformer.labs.lookup.recipes import InContextRecipe
+from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture
+from glassformer.training import TrainingResult, train
 from glassformer.training.checkpoint import load_weights
 
 DATA = LookupConfig(num_keys=16, num_values=16, max_facts=4)
@@ -107,6 +110,42 @@ def test_length_scaling_multiplies_scores() -> None:
         torch.testing.assert_close(seen[1], (seen[0].log() * factor).softmax(-1))
 
 
+def test_length_scaling_counts_the_real_places_of_each_row() -> None:
+    model = build_model(replace(TINY, length_scaling="log"), 0).eval()
+    facts = sample(replace(DATA, max_facts=8), 12, 0)
+    source, real = encode(facts, "slots")
+    assert len(set(real.sum(1).tolist())) > 3
+    with torch.no_grad():
+        together = model(source, facts.query[:, None], real)
+        for row in range(12):
+            alone = model(source[row : row + 1, real[row]], facts.query[row : row + 1, None])
+            torch.testing.assert_close(together[row : row + 1], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_length_scaling_is_the_same_with_a_cache() -> None:
+    model = build_model(replace(TINY, length_scaling="log"), 0).eval()
+    facts = sample(DATA, 5, 0, num_facts=3)
+    source = encode(facts, "slots").tokens
+    written = greedy_decode(model, source, 1, 1)
+    assert torch.equal(written, greedy_decode(model, source, 1, 1, use_cache=False))
+    memory = model.encode(source)
+    with torch.no_grad():
+        cached = model.decode(facts.query[:, None], memory, cache=model.new_cache(memory, 1))
+        torch.testing.assert_close(cached, model.decode(facts.query[:, None], memory))
+
+
+def test_a_model_comes_back_from_where_it_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(model: EncoderDecoder, *arguments: object, **options: object) -> TrainingResult:
+        result = train(model, *arguments, **options)  # type: ignore[arg-type]
+        model.to("meta")  # stands for any device that is not the CPU
+        return result
+
+    monkeypatch.setattr(in_context, "train", elsewhere)
+    monkeypatch.setattr(EncoderDecoder, "cpu", lambda model: model.to_empty(device="cpu"))
+    model, _ = train_in_context(TINY, 0)
+    assert {weight.device.type for weight in model.parameters()} == {"cpu"}
+
+
 def test_length_scaling_counts_real_places_only() -> None:
     model = build_model(replace(TINY, length_scaling="log"), 0).eval()
     facts = sample(DATA, 5, 0, num_facts=2)
@@ -115,20 +154,6 @@ def test_length_scaling_counts_real_places_only() -> None:
     torch.testing.assert_close(
         model(filled, facts.query[:, None], filled_real), model(source, facts.query[:, None], real)
     )
-
-
-def test_a_sharpened_copy_has_its_scores_multiplied() -> None:
-    model = build_model(TINY, 0).eval()
-    facts = sample(DATA, 5, 0, num_facts=3)
-    weights = []
-    for each in (model, sharpened(model, 3.0), model):
-        with capture(each, [CROSS]) as seen, torch.no_grad():
-            each(encode(facts, "slots").tokens, facts.query[:, None])
-        weights.append(seen.weights[CROSS])
-    torch.testing.assert_close(weights[1], (weights[0].log() * 3).softmax(-1))
-    assert torch.equal(weights[0], weights[2])
-    with pytest.raises(InputError, match="factor = 0"):
-        sharpened(model, 0.0)
 
 
 @pytest.mark.parametrize("shared", [False, True])

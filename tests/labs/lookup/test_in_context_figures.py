@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,7 @@ def test_accuracy_is_shown_beside_what_a_bag_can_do(results: Results) -> None:
     np.testing.assert_allclose(drawn["best possible for a bag"], [[1, 1], [2, 0.5], [8, 0.125], [64, 1 / 64]])
     np.testing.assert_allclose(drawn["bag of tokens"], drawn["best possible for a bag"])
     np.testing.assert_allclose(drawn["slots"][:, 0], [1, 2, 8, 64, 1024])
-    assert {"slots, plain", "slots, recommended (up to 32)", "tokens with positions"} <= set(drawn)
+    assert {"slots, plain", "slots, 1 to 32 facts, wider", "tokens with positions"} <= set(drawn)
     assert ax.get_xscale() == "log"
 
 
@@ -44,6 +45,24 @@ def test_finding_shows_shares_and_scores(results: Results) -> None:
 def test_changes_stand_in_the_order_of_their_reach(results: Results) -> None:
     (ax,) = draw_changes(results).axes
     names = [label.get_text() for label in ax.get_yticklabels()]
-    assert names == ["post-norm", "plain", "wider", "recommended"]
+    assert names == ["post-norm", "plain", "wider", "1 to 32 facts, wider"]
     reach = lines(ax)["1,024 facts"][:, 0]
     assert list(reach) == sorted(reach)
+    assert "above the line, several together" in ax.get_title(loc="left")
+
+
+def test_combinations_stand_above_the_single_changes_however_far_they_reach(results: Results) -> None:
+    poor = [replace(results.combined[0], lengths=results.of_encoding("slots")[0].lengths[:1])]
+    (ax,) = draw_changes(replace(results, combined=poor)).axes
+    assert [label.get_text() for label in ax.get_yticklabels()][-1] == "1 to 32 facts, wider"
+    (ax,) = draw_changes(replace(results, combined=[])).axes
+    assert ax.get_title(loc="left") == "One thing changed at a time"
+
+
+def test_the_best_of_all_is_the_one_of_the_numbers(results: Results) -> None:
+    base, wider, *others = results.changes
+    perfect = replace(wider, lengths=tuple(replace(length, accuracy=1.0) for length in wider.lengths))
+    (ax,) = draw_accuracy(replace(results, changes=[base, perfect, *others])).axes
+    assert "slots, wider" in lines(ax)
+    (ax,) = draw_accuracy(replace(results, changes=[base], combined=[])).axes
+    assert "slots, plain" in lines(ax)

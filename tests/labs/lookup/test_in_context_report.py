@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from glassformer.labs.lookup.in_context_report import (
     accuracy_at,
     bag_text,
@@ -13,8 +15,10 @@ from glassformer.labs.lookup.in_context_report import (
     encodings_table,
     limits_text,
     measured_at,
+    sampling_error,
     slots_text,
 )
+from glassformer.labs.lookup.recipes import BAG
 from glassformer.labs.lookup.results import Results
 
 
@@ -56,6 +60,7 @@ def test_a_bag_at_its_ceiling_and_one_away_from_it(results: Results) -> None:
 
 def test_chance_is_no_passing(results: Results) -> None:
     lucky = change(results, "bag", accuracy=0.515)
+    assert sampling_error(0.5, lucky.of_encoding("bag")[0].lengths[1]) == pytest.approx(0.0158, abs=1e-4)
     bag = replace(lucky.of_encoding("bag")[0], lengths=lucky.of_encoding("bag")[0].lengths[1:2])
     assert "nowhere passes" in bag_text(replace(lucky, encodings=[bag]))
 
@@ -63,10 +68,38 @@ def test_chance_is_no_passing(results: Results) -> None:
 def test_slots_that_mind_their_order_are_told(make_results: Callable[..., Results]) -> None:
     results = make_results()
     assert "changes no answer, and no logit by more than 1.0e-06" in slots_text(results)
-    assert "can bind a value to the key before it" in slots_text(results)
     moved = [replace(model, order=replace(model.order, answers_changed=3)) for model in results.encodings]
     assert "changes 6 answers" in slots_text(replace(results, encodings=moved))
-    assert "have not learned to bind" in slots_text(make_results(good=False))
+    poor = slots_text(make_results(good=False))
+    assert "it has not learned to look up." in poor
+    assert "less than a bag allows" in poor
+
+
+def test_what_slots_learned_depends_on_what_they_were_asked(results: Results) -> None:
+    assert "on pairings never trained on: it has learned to look up, and no table" in slots_text(results)
+    half = slots_text(change(results, "slots", accuracy=0.5))
+    assert "it has not learned to look up well" in half
+    seen = [replace(model, recipe=replace(model.recipe, split="all")) for model in results.encodings]
+    assert "on any pairings: it has learned to look up. " in slots_text(replace(results, encodings=seen))
+
+
+def test_positions_that_learned_nothing_are_told_as_such(results: Results) -> None:
+    assert "bind within 4,000 steps, at least in part: 99.82% at 2, 99.27% at 8 facts" in slots_text(results)
+    placed = results.of_encoding("positions")[0]
+    lengths = tuple(replace(each, accuracy=1 / each.num_facts + 0.004) for each in placed.lengths)
+    others = [model for model in results.encodings if model.encoding != "positions"]
+    text = slots_text(replace(results, encodings=[*others, replace(placed, lengths=lengths)]))
+    assert "did not learn to within 4,000 steps: it comes to 50.40% at 2, 12.90% at 8 facts, what a bag allows" in text
+    assert "Another order of its facts changes 10.00% of the answers." in text
+
+
+def test_the_table_says_which_pairings_and_words_each_was_asked_about(results: Results) -> None:
+    text = encodings_table(results)
+    assert "Slots: 256 keys and 256 values, and questions about pairings of the two that no training context" in text
+    assert "Tokens with positions: 64 keys and 64 values, and questions about any pairing" in text
+    assert "need not come from the encoding" in text
+    alike = [replace(model, recipe=replace(BAG, encoding=model.encoding)) for model in results.encodings]
+    assert "need not come from the encoding" not in encodings_table(replace(results, encodings=alike))
 
 
 def test_what_fails_is_named(make_results: Callable[..., Results]) -> None:
@@ -75,9 +108,9 @@ def test_what_fails_is_named(make_results: Callable[..., Results]) -> None:
     assert (
         "at 1,024 facts, 74.4% of the answers are right; if the decoder is shown the right slot alone, 100.0%" in text
     )
-    assert "So finding is what fails: in 25.0% another slot has the largest weight." in text
+    assert "So more is lost in finding: in 25.0% another slot has the largest weight." in text
     diluted = limits_text(change(results, "slots", accuracy=0.5))
-    assert "and in 25.0% more the right one has it, but less than all others together" in diluted
+    assert "and in at least 25.0% more the right one has it, and the answer is wrong all the same" in diluted
     assert "Reading is what fails" in limits_text(change(results, "slots", found=0.99, read=0.5))
     good = change(results, "slots", found=0.999, read=1.0, accuracy=0.99)
     assert "Neither step fails much" in limits_text(good)
@@ -100,23 +133,38 @@ def test_scores_are_told_beside_those_of_training(make_results: Callable[..., Re
 
 def test_changes_are_ranked(results: Results) -> None:
     text = changes_text(results)
-    assert "plain: 74.4% at 1,024 facts" in text
-    assert "None alone gains much; the best is wider, which comes to 74.9%" in text
-    assert "post-norm, with 72.4%" in text
-    assert "What is recommended, trained on up to 32 facts, comes to 94.4%, and to 100.0% at 64 facts" in text
-    rows = [row for row in changes_table(results).splitlines() if row.startswith("| ")]
-    assert [row.split("|")[1].strip() for row in rows] == ["slots", "plain", "wider", "post-norm", "recommended"]
+    assert "Changing one thing at a time (plain: 74.4% at 1,024 facts)" in text
+    assert "nothing gains more than sampling error; the best is wider, which comes to 74.9%" in text
+    assert "the lowest is post-norm, with 72.4%." in text
+    assert "Changing several things together: 1 to 32 facts, wider: 94.4%." in text
+    assert "Of all, 1 to 32 facts, wider reaches farthest: 94.4% at 1,024 facts and 100.0% at 64; the next is b" in text
+    assert "asked 4,000 questions at 1,024 facts" in text
+    rows = [[cell.strip() for cell in row.split("|")] for row in changes_table(results).splitlines() if row[:2] == "| "]
+    assert [row[1] for row in rows] == ["slots", "plain", "wider", "post-norm", "1 to 32 facts, wider"]
+    assert [row[2] for row in rows] == ["changed", "nothing", "one thing", "one thing", "several"]
 
 
 def test_a_change_that_helps_is_named(results: Results) -> None:
     base, wider, *others = results.changes
-    better = replace(wider, lengths=tuple(replace(length, accuracy=0.9) for length in wider.lengths))
+    better = replace(wider, lengths=tuple(replace(length, accuracy=0.99) for length in wider.lengths))
     text = changes_text(replace(results, changes=[base, better, *others]))
-    assert "Most is gained by wider, which comes to 90.0%; the least by post-norm, with 72.4%." in text
-    assert "Most is gained by wider, which comes to 90.0%. What" in changes_text(
-        replace(results, changes=[base, better, others[-1]])
+    assert "most is gained by wider, which comes to 99.0%; the lowest is post-norm, with 72.4%." in text
+    assert "Of all, wider reaches farthest: 99.0%" in text
+    alone = changes_text(replace(results, changes=[base, better], combined=[]))
+    assert "most is gained by wider, which comes to 99.0%. Of all" in alone
+    assert "together" not in alone
+    assert "Changing one thing at a time (plain: 74.4% at 1,024 facts). Each" in changes_text(
+        replace(results, changes=[base], combined=[])
     )
-    assert "plain: 74.4%" in changes_text(replace(results, changes=[base, others[-1]]))
+
+
+def test_a_close_second_is_told_and_what_was_not_measured_is_not_ranked(results: Results) -> None:
+    base, wider, *_ = results.changes
+    assert "the next lies within sampling error" in changes_text(replace(results, changes=[base, wider], combined=[]))
+    short = replace(wider, lengths=wider.lengths[:2])
+    text = changes_text(replace(results, changes=[base, short], combined=[]))
+    assert "wider" not in text
+    assert "| wider | one thing |" in changes_table(replace(results, changes=[base, short]))
 
 
 def test_medians_are_over_seeds(make_results: Callable[..., Results]) -> None:

@@ -40,7 +40,16 @@ def without_times(path: Path) -> object:
 def test_a_run_leaves_report_figures_numbers_and_trainings(tiny_run: Path) -> None:
     left = {"figures", "lab.json", "parts", "report.md", "results.json", "trainings"}
     assert {path.name for path in tiny_run.iterdir()} == left
-    names = {"course-5", "course-sinusoidal-5", "slots-5", "slots-6", "bag-5", "positions-5", "plain-5", "no-mixing-5"}
+    names = {
+        "course-5",
+        "course-sinusoidal-5",
+        "slots-5",
+        "slots-6",
+        "bag-5",
+        "positions-5",
+        "plain-5",
+        "no-mixing-wide-5",
+    }
     assert {path.name for path in (tiny_run / "trainings").iterdir()} == names
     assert {path.stem for path in (tiny_run / "parts").iterdir()} == names
     pictures = {path.stem for path in (tiny_run / "figures").glob("*.png")}
@@ -103,6 +112,9 @@ def test_a_directory_with_another_run_is_refused(tiny_run: Path, tiny_plan: Plan
         lab.run_plan(tiny_plan, tiny_run, seed=6, resume=True)
     with pytest.raises(InputError, match="another num_questions"):
         lab.run_plan(replace(tiny_plan, num_questions=21), tiny_run, seed=5, resume=True)
+    with pytest.raises(InputError, match=r"seed = 9999999.*kept for measuring"):
+        lab.run_plan(tiny_plan, tiny_run / "new", seed=9_999_999, resume=False)
+    assert not (tiny_run / "new").exists()
     with pytest.raises(InputError, match="seed = -1"):
         lab.run_plan(tiny_plan, tiny_run, seed=-1, resume=True)
 

@@ -12,17 +12,15 @@ from glassformer.labs.lookup.in_context import build_model
 from glassformer.labs.lookup.recipes import (
     BAG,
     CHANGES,
+    COMBINATIONS,
     FAR,
-    FARTHEST,
-    LONG_CONTEXTS,
     LONGEST,
     POSITIONS,
     SLOTS,
     InContextRecipe,
-    quick,
 )
 
-EVERY = (SLOTS, POSITIONS, BAG, FAR, *CHANGES, FARTHEST, LONG_CONTEXTS)
+EVERY = (SLOTS, POSITIONS, BAG, FAR, *CHANGES, *COMBINATIONS)
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=lambda recipe: recipe.name)
@@ -38,6 +36,8 @@ def test_recipes_are_data_of_models_that_can_be_built(recipe: InContextRecipe) -
 
 def test_names_tell_recipes_apart() -> None:
     assert len({recipe.name for recipe in EVERY}) == len(EVERY)
+    assert len({recipe.directory for recipe in EVERY}) == len(EVERY)
+    assert replace(FAR, name="1 to 8 facts, Wide!").directory == "1-to-8-facts-wide"
 
 
 def test_what_is_compared_is_trained_on_1_to_8_facts_and_asked_about_as_many_as_it_should_be() -> None:
@@ -50,7 +50,7 @@ def test_what_is_compared_is_trained_on_1_to_8_facts_and_asked_about_as_many_as_
     # The ceiling is derived for contexts in which any pairing may stand.
     assert (BAG.data.held_out, BAG.split) == (0.0, "all")
     assert replace(POSITIONS, name=BAG.name, encoding="bag") == BAG
-    for recipe in (FAR, *CHANGES, FARTHEST, LONG_CONTEXTS):
+    for recipe in (FAR, *CHANGES, *COMBINATIONS):
         assert recipe.data.most_facts == LONGEST
 
 
@@ -65,9 +65,19 @@ def test_each_change_is_one() -> None:
         assert len(changed) == 1 or changed == {"hidden_dim", "ff_dim"}
 
 
-def test_the_quick_version_differs_in_steps_alone() -> None:
-    assert quick(SLOTS) == replace(SLOTS, steps=200)
-    assert quick(replace(SLOTS, steps=3)).steps == 1
+def test_combinations_change_several_things() -> None:
+    for recipe in COMBINATIONS:
+        fields = [field.name for field in dataclasses.fields(recipe) if field.name != "name"]
+        assert sum(getattr(recipe, name) != getattr(FAR, name) for name in fields) > 1
+        assert f"1 to {recipe.data.max_facts} facts" in recipe.name
+        assert f"batches of {recipe.batch_size}" in recipe.name or recipe.batch_size == FAR.batch_size
+
+
+def test_unseen_pairings_are_asked_about_where_some_are_left_out() -> None:
+    assert SLOTS.asks_unseen
+    assert not BAG.asks_unseen
+    assert not POSITIONS.asks_unseen
+    assert not replace(SLOTS, split="all").asks_unseen
 
 
 @pytest.mark.usefixtures("without_type_checks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_bad_run_is_told_as_one(make_results: Callable[..., Results]) -> None:
         "it answers 35.0% of them at worst",
         "do not bind better here",
         "**The test fails**: 14 tokens change, and a logit by 3.0e-01",
-        "has only 0.500 of its weight",
+        "has 0.500 of its weight",
         "no seed answers all validation examples right",
         "| never |",
     ):
@@ -50,6 +51,31 @@ def test_a_control_that_passes_shows_nothing(make_results: Callable[..., Results
     results = make_results()
     text = report_text(Results(**{**vars(results), "control": results.course[0]}), FIGURES)
     assert "passes as well, so that the test shows nothing" in text
+
+
+def test_sentences_turn_with_their_numbers(results: Results) -> None:
+    moved = [replace(each, order=replace(each.order, answers_changed=3)) for each in results.encodings]
+    text = report_text(replace(results, encodings=moved), FIGURES)
+    assert "So what makes one position is bound" in report_text(results, FIGURES)
+    assert "So what makes one position is bound" not in text
+    assert "Another order of the slots changes 6 answers" in text
+    course = [
+        replace(model, after=[replace(model.after[0], key=key), model.after[1]])
+        for key, model in zip((0.2, 0.4), results.course, strict=True)
+    ]
+    assert "has 0.550 to 0.750, by seed, of its weight" in report_text(replace(results, course=course), FIGURES)
+    failed = [replace(model, scrambling=replace(model.scrambling, largest_changes=[0.3])) for model in results.course]
+    text = report_text(replace(results, course=failed), FIGURES)
+    assert "**The test fails**: no tokens change, and a logit by 3.0e-01" in text
+    slow = [results.course[0], replace(results.course[1], epochs_needed=None)]
+    assert "after epoch 1 in 1 of 2 seeds" in report_text(replace(results, course=slow), FIGURES)
+    bag = [
+        replace(each, lengths=tuple(replace(length, accuracy=0.9) for length in each.lengths))
+        if each.encoding == "bag"
+        else each
+        for each in results.encodings
+    ]
+    assert "**which is more than chance allows**" in report_text(replace(results, encodings=bag), FIGURES)
 
 
 def test_the_quick_version_says_so_and_needs_no_changes(make_results: Callable[..., Results]) -> None:

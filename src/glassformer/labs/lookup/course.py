@@ -228,6 +228,7 @@ def train_course(
     result = train(model, task, config, directory, resume=begun, description=description, progress=progress)
     if result.ending == "interrupted":
         raise KeyboardInterrupt
+    model.cpu()  # training leaves it on the device that it used; what is measured lies on the CPU
     load_weights(model, directory / "best")
     return CourseRun(model.eval(), result, split)
 

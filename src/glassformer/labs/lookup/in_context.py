@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from dataclasses import asdict
@@ -109,7 +108,7 @@ def train_in_context(
     """Train the model of ``recipe``, going on with what is in ``directory``; the weights are those of the last step.
 
     Returns:
-        The model in evaluation mode, and what its training came to.
+        The model in evaluation mode on the CPU, and what its training came to.
 
     Raises:
         InputError: ``directory`` holds the run of another recipe or seed.
@@ -129,7 +128,8 @@ def train_in_context(
     )
     if result.ending == "interrupted":
         raise KeyboardInterrupt
-    return model.eval(), result
+    # Training leaves it on the device that it used; what is measured lies on the CPU.
+    return model.cpu().eval(), result
 
 
 class _Nothing(nn.Module):
@@ -139,24 +139,6 @@ class _Nothing(nn.Module):
         """Zeros, whatever is read."""
         del key_padding
         return torch.zeros_like(x)
-
-
-@torch.no_grad()
-def sharpened(model: EncoderDecoder, factor: float) -> EncoderDecoder:
-    """A copy of ``model`` with the scores of its cross-attention multiplied by ``factor``, so at another temperature.
-
-    What a model gains by this it lost to dilution; what it does not, no factor on its scores can give.
-
-    Raises:
-        InputError: A factor that is not above 0.
-    """
-    require(factor > 0, f"factor = {factor}", "a number above 0", "1 changes nothing.")
-    model = copy.deepcopy(model)
-    for block in model.decoder_layers:
-        assert isinstance(block, CrossBlock)
-        for weight in block.cross_attention.query.parameters():
-            weight.mul_(factor)
-    return model
 
 
 def _share_tables(model: EncoderDecoder) -> None:
@@ -173,7 +155,9 @@ def _scale_by_length(attention: nn.Module, trained_on: int) -> None:
 
     def count(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         source, real = arguments[1], keywords.get("key_padding")
-        length = source.new_full((len(source),), source.shape[1]) if real is None else real.sum(1).to(source.dtype)
+        # With a cache the keys and values of the memory come instead: [batch, head, position, head_dim].
+        kept, places = (source[0], 2) if isinstance(source, tuple) else (source, 1)
+        length = kept.new_full((len(kept),), kept.shape[places]) if real is None else real.sum(1).to(kept.dtype)
         factor[:] = [(length + 1).log() / math.log(trained_on + 1)]
 
     attention.register_forward_pre_hook(count, with_kwargs=True)

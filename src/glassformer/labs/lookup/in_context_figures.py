@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.labs.lookup.in_context_measured import InContextMeasured, LengthMeasured
+from glassformer.labs.lookup.in_context_report import NAMES
 from glassformer.labs.lookup.results import Results, at
 from glassformer.observe.style import BLACK, BLUE, ORANGE, RED, in_style, line, new_figure
 
 _SERIES = {"slots": 0, "bag": 1, "positions": 2}
-_NAMES = {"slots": "slots", "bag": "bag of tokens", "positions": "tokens with positions"}
 
 
 @in_style
@@ -30,21 +30,23 @@ def draw_accuracy(results: Results) -> Figure:
         facts = [length.num_facts for length in models[0].lengths]
         values = np.array([[length.accuracy for length in model.lengths] for model in models])
         style = {**line(series, len(facts)), "markevery": None}
-        ax.plot(facts, np.median(values, axis=0), label=_NAMES[encoding], **style)
+        ax.plot(facts, np.median(values, axis=0), label=NAMES[encoding], **style)
         if len(models) > 1:
             ax.fill_between(facts, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
         if encoding == "bag":
-            ceiling = [length.ceiling for length in models[0].lengths]
+            ceiling = [np.nan if length.ceiling is None else length.ceiling for length in models[0].lengths]
             ax.plot(facts, ceiling, color=BLACK, linewidth=3.5, alpha=0.35, zorder=1, label="best possible for a bag")
     if results.changes:
-        for series, model in ((3, results.changes[0]), (4, results.changes[-1])):
+        base, *others = results.changes
+        best = max((*others, *results.combined), key=_reach, default=None)
+        for series, model in ((3, base), *([(4, best)] if best is not None else [])):
             facts = [length.num_facts for length in model.lengths]
             style = {**line(series, len(facts)), "markevery": None}
             ax.plot(facts, [length.accuracy for length in model.lengths], label=_name(model, results), **style)
         shown = sorted({length.num_facts for length in results.changes[0].lengths} | set(shown))
     _facts_axis(ax, shown)
     ax.set(title="Answers from fresh facts", ylabel="share answered right", ylim=(0, 1.04))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     return figure
 
 
@@ -82,8 +84,8 @@ def draw_finding(results: Results) -> Figure:
 
 @in_style
 def draw_changes(results: Results) -> Figure:
-    """Accuracy of the slots with one thing changed at a time, at growing numbers of facts; the best stands on top."""
-    models = sorted(results.changes, key=_reach)
+    """Accuracy of the slots with one thing changed at a time, and above a line with several; the best stand on top."""
+    models = [*sorted(results.changes, key=_reach), *sorted(results.combined, key=_reach)]
     longest = max(length.num_facts for model in models for length in model.lengths)
     chosen = [count for count in (64, 256, 1024) if count <= longest] or [longest]
     figure, (ax,) = new_figure(8.5, 1.6 + 0.36 * len(models))
@@ -95,17 +97,22 @@ def draw_changes(results: Results) -> Figure:
     for count, style in zip(chosen, styles, strict=False):
         found = [(place, at(model, count)) for place, model in enumerate(models)]
         points = [(length.accuracy, place) for place, length in found if length is not None]
-        ax.plot(*zip(*points, strict=True), linestyle="none", markersize=7, label=f"{count:,} facts", **style)
+        ax.plot(*np.array(points).T.reshape(2, -1), linestyle="none", markersize=7, label=f"{count:,} facts", **style)
     ax.set_yticks(range(len(models)), [model.name for model in models])
-    ax.set(title="One thing changed at a time", xlabel="share answered right", xlim=(0, 1.02))
+    title = "One thing changed at a time"
+    if results.combined:
+        ax.axhline(len(results.changes) - 0.5, color=BLACK, linewidth=0.8)
+        title += "; above the line, several together"
+    ax.set(title=title, xlabel="share answered right", xlim=(0, 1.02))
     ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.12 - 0.5 / len(models)), ncols=3)
     return figure
 
 
 def _name(model: InContextMeasured, results: Results) -> str:
-    """Of slots that stand beside others; with how many facts they were trained on, where that is not the grey range."""
-    trained = model.order.num_facts
-    return f"slots, {model.name}" + (f" (up to {trained})" if trained != results.trained_facts[1] else "")
+    """Of slots that stand beside others; with how many facts they were trained on, where nothing else tells."""
+    trained = model.recipe.data.max_facts
+    told = trained == results.trained_facts[1] or f"{trained} facts" in model.name
+    return f"slots, {model.name}" + ("" if told else f" (up to {trained})")
 
 
 def _plot(
@@ -113,7 +120,7 @@ def _plot(
 ) -> None:
     found = [(length.num_facts, value(length)) for length in model.lengths]
     points = [(count, number) for count, number in found if number is not None]
-    ax.plot(*zip(*points, strict=True), label=label, **{**line(series, len(points)), "markevery": None})
+    ax.plot(*np.array(points).T.reshape(2, -1), label=label, **{**line(series, len(points)), "markevery": None})
 
 
 def _facts_axis(ax: Axes, counts: Sequence[int]) -> None:

@@ -17,16 +17,15 @@ drawn at random in d dimensions have ``gap / noise = sqrt(d)``, with d = head_di
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from glassformer.data.in_context_lookup import Facts, Source, Split, encode, reordered, sample
+from glassformer.data.in_context_lookup import Encoding, Facts, Source, Split, encode, reordered, sample
 from glassformer.data.lookup_ceiling import bag_ceiling
 from glassformer.errors import require_positive
 from glassformer.labs.lookup.in_context import MEASURING_SEED, build_model, train_in_context
@@ -48,7 +47,8 @@ class LengthMeasured:
         num_facts: Facts in each context, without distractors.
         num_questions: Contexts, with one question each.
         accuracy: The share of questions answered right.
-        ceiling: The best share possible: :func:`~glassformer.data.lookup_ceiling.bag_ceiling` for bags, 1 otherwise.
+        ceiling: The best share possible: :func:`~glassformer.data.lookup_ceiling.bag_ceiling` for bags that are asked
+            about any pairing, 1 for slots and positions. None where it is not derived: bags of held-out pairings.
         found: The share of answerable questions whose right slot has the largest weight, averaged over heads.
         read: The share of answerable questions answered right when the decoder sees the right slot alone.
         sharpness: Each head's mean weight on the places that determine the answer (:func:`determining`).
@@ -61,7 +61,7 @@ class LengthMeasured:
     num_facts: int
     num_questions: int
     accuracy: float
-    ceiling: float
+    ceiling: float | None
     found: float | None
     read: float | None
     sharpness: tuple[float, ...]
@@ -96,8 +96,7 @@ class InContextMeasured:
     """A recipe's model of one seed: what it cost, and what it can do.
 
     Attributes:
-        name: The recipe.
-        encoding: How its facts are written down.
+        recipe: What it was trained by.
         seed: Of weights and contexts.
         num_parameters: Numbers in the model.
         seconds: Spent in updates.
@@ -106,8 +105,7 @@ class InContextMeasured:
         order: At the most facts trained on.
     """
 
-    name: str
-    encoding: str
+    recipe: InContextRecipe
     seed: int
     num_parameters: int
     seconds: float
@@ -115,9 +113,15 @@ class InContextMeasured:
     sharpness_before: tuple[float, ...]
     order: OrderMeasured
 
-    def to_json(self) -> str:
-        """All numbers as a JSON object."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+    @property
+    def name(self) -> str:
+        """Of the recipe."""
+        return self.recipe.name
+
+    @property
+    def encoding(self) -> Encoding:
+        """How its facts are written down."""
+        return self.recipe.encoding
 
 
 def measure_recipe(
@@ -140,8 +144,7 @@ def measure_recipe(
     before = measure_length(build_model(recipe, seed).eval(), recipe, longest, num_questions=min(1000, num_questions))
     model, result = train_in_context(recipe, seed, directory)
     return InContextMeasured(
-        name=recipe.name,
-        encoding=recipe.encoding,
+        recipe=recipe,
         seed=seed,
         num_parameters=sum(weight.numel() for weight in model.parameters()),
         seconds=result.seconds,
@@ -159,9 +162,10 @@ def measure_recipe(
 def measure_length(
     model: EncoderDecoder, recipe: InContextRecipe, num_facts: int, *, num_questions: int = 4000, seed: int = 0
 ) -> LengthMeasured:
-    """Ask a model questions about contexts of this many facts, which training did not meet.
+    """Ask a model questions about contexts of this many facts, from seeds that training does not use.
 
-    Where training leaves pairings out, each pairing of these contexts is one of those. With more than 64 facts fewer
+    Where training leaves pairings out, each pairing of these contexts is one of those; elsewhere short contexts may be
+    the same as some in training. With more than 64 facts fewer
     questions are asked (256 at least), so that the time stays in bounds.
 
     Args:
@@ -204,7 +208,7 @@ def measure_length(
         num_facts=num_facts,
         num_questions=asked,
         accuracy=hits / asked,
-        ceiling=bag_ceiling(recipe.data, num_facts) if recipe.encoding == "bag" else 1.0,
+        ceiling=_ceiling(recipe, num_facts),
         found=found / answerable if measured else None,
         read=read / answerable if measured else None,
         sharpness=_mean(sharp) or (),
@@ -245,12 +249,18 @@ def determining(source: Source, facts: Facts) -> Bool[Tensor, "batch position"]:
 
 
 def _contexts(recipe: InContextRecipe, num_facts: int, count: int, seed: int) -> Iterator[tuple[Facts, Source]]:
-    split: Split = "unseen" if recipe.split == "train" and recipe.data.num_held_out else "all"
+    split: Split = "unseen" if recipe.asks_unseen else "all"
     size = max(1, min(500, _PLACES_PER_BATCH // num_facts))
     for step, start in enumerate(range(0, count, size)):
         now = min(size, count - start)
         facts = sample(recipe.data, now, MEASURING_SEED + 1 + seed, split=split, step=step, num_facts=num_facts)
         yield facts, encode(facts, recipe.encoding, seed=MEASURING_SEED + 1 + seed, step=step)
+
+
+def _ceiling(recipe: InContextRecipe, num_facts: int) -> float | None:
+    if recipe.encoding != "bag":
+        return 1.0
+    return None if recipe.asks_unseen else bag_ceiling(recipe.data, num_facts)
 
 
 def _look(model: EncoderDecoder, facts: Facts, source: Source) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,6 +9,7 @@ from glassformer.errors import require
 from glassformer.labs.claim import claim
 from glassformer.labs.kept import kept
 from glassformer.labs.lookup.figures import draw_figures
+from glassformer.labs.lookup.in_context import MEASURING_SEED
 from glassformer.labs.lookup.in_context_measured import InContextMeasured, measure_recipe
 from glassformer.labs.lookup.measure import measure_course
 from glassformer.labs.lookup.plan import FULL, QUICK, Plan
@@ -32,8 +33,8 @@ def run(out: Path, quick: bool, seed: int, resume: bool) -> Path:
         resume: Continue what an earlier run left in ``out``. What is finished is kept, what is not there is started.
 
     Raises:
-        InputError: A negative seed, ``out`` holds a run and ``resume`` is false, or it holds the run of another
-            plan or seed.
+        InputError: A seed that is negative or among those kept for measuring, ``out`` holds a run and ``resume`` is
+            false, or it holds the run of another plan or seed.
         KeyboardInterrupt: Interrupted; the same call with ``resume`` goes on.
     """
     return run_plan(QUICK if quick else FULL, out, seed, resume)
@@ -42,6 +43,12 @@ def run(out: Path, quick: bool, seed: int, resume: bool) -> Path:
 def run_plan(plan: Plan, out: Path, seed: int, resume: bool) -> Path:
     """As :func:`run`, with a plan of one's own."""
     require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
+    require(
+        seed + plan.slots_seeds <= MEASURING_SEED,
+        f"seed = {seed}",
+        f"at most {MEASURING_SEED - plan.slots_seeds}, so that no seed is one of those kept for measuring",
+        "Pass a smaller seed.",
+    )
     claim(out, {"seed": seed, **asdict(plan)}, resume)
     stored = out / "results.json"
     results = Results.read(stored) if stored.exists() else _measure(plan, out, seed)
@@ -60,9 +67,11 @@ def _measure(plan: Plan, out: Path, seed: int) -> Results:
         for recipe in plan.encodings
         for number in range(plan.slots_seeds if recipe.encoding == "slots" else 1)
     ]
-    changes = [_in_context(plan, recipe, out, seed) for recipe in plan.changes]
+    changes, combined = (
+        [_in_context(plan, recipe, out, seed) for recipe in recipes] for recipes in (plan.changes, plan.combined)
+    )
     data = plan.encodings[0].data
-    return Results(plan.name, seed, (data.min_facts, data.max_facts), course, control, encodings, changes)
+    return Results(plan.name, seed, (data.min_facts, data.max_facts), course, control, encodings, changes, combined)
 
 
 def _course(plan: Plan, out: Path, seed: int, source_positions: Positions = "none") -> CourseMeasured:
@@ -83,7 +92,7 @@ def _course(plan: Plan, out: Path, seed: int, source_positions: Positions = "non
 
 
 def _in_context(plan: Plan, recipe: InContextRecipe, out: Path, seed: int) -> InContextMeasured:
-    name = f"{recipe.name.replace(' ', '-')}-{seed}"
+    name = f"{recipe.directory}-{seed}"
 
     def measure() -> InContextMeasured:
         print(f"fresh facts: {recipe.name}, seed {seed}, {recipe.steps:,} steps", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -74,6 +75,16 @@ class InContextRecipe:
             "Set shared_tables=False.",
         )
 
+    @property
+    def directory(self) -> str:
+        """The name as one for a file."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    @property
+    def asks_unseen(self) -> bool:
+        """Whether its model is measured on pairings that training left out, and on no others."""
+        return self.split == "train" and self.data.num_held_out > 0
+
     def model_config(self) -> EncoderDecoderConfig:
         """The network: no dropout, since no context comes twice; room for :data:`LONGEST` facts."""
         slots = self.encoding == "slots"
@@ -131,27 +142,25 @@ CHANGES: tuple[InContextRecipe, ...] = (
 )
 """:data:`FAR` with one thing changed at a time."""
 
-FARTHEST = replace(
+UP_TO_32 = replace(
     FAR,
-    name="recommended",
+    name="1 to 32 facts, shared tables, no mixing, log-length scaling",
     data=replace(FAR.data, max_facts=32),
     shared_tables=True,
     mixing=False,
     length_scaling="log",
 )
-"""Longer contexts in training with what makes them cheaper to learn from, at four times the slots of :data:`FAR`."""
+"""Longer contexts in training, and what may make them cheaper to learn from."""
 
-LONG_CONTEXTS = replace(
-    FARTHEST,
-    name="1 to 128 facts",
+UP_TO_128 = replace(
+    UP_TO_32,
+    name="1 to 128 facts, shared tables, no mixing, batches of 64",
     data=replace(FAR.data, max_facts=128),
     batch_size=64,
     length_scaling="none",
 )
-"""What reaches farthest. Among 8 facts a key need differ from 7 others only, and the loss vanishes long before it
-differs from 1,023; among 128 it goes on teaching."""
+"""Still longer contexts, half as many in an update. Among 8 facts a key need differ from 7 others only, and the loss
+vanishes long before it differs from 1,023; among 128 it goes on teaching."""
 
-
-def quick(recipe: InContextRecipe) -> InContextRecipe:
-    """The same recipe with a twentieth of the steps: to see that it runs."""
-    return replace(recipe, steps=max(1, recipe.steps // 20))
+COMBINATIONS: tuple[InContextRecipe, ...] = (UP_TO_32, UP_TO_128)
+""":data:`FAR` with several things changed together."""

@@ -10,14 +10,18 @@ from glassformer.checkpoints.directory import write_text
 from glassformer.data.lookup import all_contexts
 from glassformer.labs.lookup.course_data import NUM_EPOCHS
 from glassformer.labs.lookup.in_context_report import (
-    TOLERANCE,
     accuracy_at,
     bag_text,
+    ceiling_of,
     changes_table,
     changes_text,
     encodings_table,
     limits_text,
     measured_at,
+    order_is_nothing,
+    order_text,
+    sampling_error,
+    slots_bind,
     slots_text,
 )
 from glassformer.labs.lookup.results import Results
@@ -81,18 +85,26 @@ def _question(results: Results) -> str:
 def _answer(results: Results) -> str:
     most = results.trained_facts[1]
     slots, bag = accuracy_at(results, "slots", most), accuracy_at(results, "bag", most)
-    ceiling = measured_at(results, "bag", most)[0].ceiling
+    measured = measured_at(results, "bag", most)[0]
+    ceiling = ceiling_of(measured)
+    error = sampling_error(ceiling, measured)
     solved = all(model.contexts_accuracy == 1 for model in results.course)
     fixed = "it answers all of them" if solved else f"it answers {_worst_contexts(results):.1%} of them at worst"
-    binds = "do bind" if slots > ceiling + TOLERANCE else "do not bind better here"
+    binds = slots_bind(results)
+    bound = (
+        " So what makes one position is bound; what lies in two is not."
+        if binds and order_is_nothing(results) and bag <= ceiling + 2 * error
+        else ""
+    )
+    passed = "" if bag <= ceiling + 2 * error else ", **which is more than chance allows**"
     return (
         "It can use whatever the *set* of its tokens tells; which token stands beside which it cannot see. The "
         f"course's facts are fixed, so the set names the fact and order is not needed: {fixed}. Where facts are fresh "
         "in every context, a bag of separate tokens still holds all keys and values, but which value belongs to which "
         f"key was told by order alone and is lost: with {most} facts nobody can be right in more than {ceiling:.1%} of "
-        f"the questions, and the trained model is in {bag:.1%}. Slots, in which a key and its value are embedded "
-        f"together, {binds}: {slots:.1%}, in any order of the slots. So what makes one position is bound; what lies in "
-        "two is not."
+        f"the questions, and the trained model is in {bag:.1%}{passed} (sampling error {100 * error:.1f} points). "
+        "Slots, in which a key and its value are embedded together, "
+        f"{'do bind' if binds else 'do not bind better here'}: {slots:.1%}. {order_text(results)}{bound}"
     )
 
 
@@ -103,7 +115,9 @@ def _course(results: Results) -> str:
         when = f"In {first.epochs} epochs no seed answers all validation examples right."
     else:
         span = f"{needed[0]}" if len(needed) == 1 else f"{needed[0]} to {needed[-1]}"
-        when = f"All validation examples are right after epoch {span}; the course allows {NUM_EPOCHS}."
+        right = sum(model.epochs_needed is not None for model in results.course)
+        where = "" if right == len(results.course) else f" in {right} of {len(results.course)} seeds"
+        when = f"All validation examples are right after epoch {span}{where}; the course allows {NUM_EPOCHS}."
     after = (
         f" Each run went on to epoch {first.epochs}, and the weights with the lowest validation loss were kept."
         if needed
@@ -112,8 +126,8 @@ def _course(results: Results) -> str:
     return (
         f"The course's model ({first.num_parameters:,} numbers) reads `NAME` and then `COLOR`, a key, `ITEM` and the "
         f"key's value in any order, and writes the value. {when}{after} There are but {len(all_contexts())} different "
-        f"contexts, and {first.test_seen:.0%} of the held-out examples repeat one from training. So held-out examples "
-        "say little, and all contexts were listed and tried:"
+        f"contexts, and {first.test_seen:.0%} of the held-out examples repeat one from training"
+        f"{' and say little' if first.test_seen > 0.5 else ''}. So all contexts were listed and tried:"
     )
 
 
@@ -150,7 +164,7 @@ def _scrambling(results: Results) -> str:
     verdict = (
         f"No token that is written changes, and no logit by more than {largest:.1e}, which is rounding."
         if holds
-        else f"**The test fails**: {changed} tokens change, and a logit by {largest:.1e}."
+        else f"**The test fails**: {changed or 'no'} tokens change, and a logit by {largest:.1e}."
     )
     if control.holds:
         other = "The same model with positions in its encoder passes as well, so that the test shows nothing here."
@@ -172,13 +186,18 @@ def _sharpness(results: Results) -> str:
     first = results.course[0]
     before = [max(share.fact for share in model.before) for model in results.course]
     after = [model.after[model.sharpest] for model in results.course]
-    least = min(share.fact for share in after)
-    reached = "at least" if least >= _SHARP else "only"
+    facts = [share.fact for share in after]
+    least, most = min(facts), max(facts)
+    if least >= _SHARP:
+        reached = f"at least {least:.3f}"
+    else:
+        reached = f"{least:.3f}" if least == most else f"{least:.3f} to {most:.3f}, by seed,"
     text = (
         "At `[SOS]` the value has to be written. What determines it are the two tokens of the fact, its key and its "
         "value: since facts are fixed, either names the other. The exception is RED, a value in one fact and a key in "
-        f"another, which needs the token beside it. The sharpest head has {reached} {least:.3f} of its weight on these "
-        f"two tokens after training, in every seed; before, the largest is {max(before):.3f}."
+        f"another, which needs the token beside it. The sharpest head has {reached} of its weight on these two "
+        f"tokens after training{', in every seed' if least >= _SHARP else ''}; before, the largest is "
+        f"{max(before):.3f}."
     )
     sharpest = first.after[first.sharpest]
     if sharpest.alone > _SHARP:
@@ -186,10 +205,7 @@ def _sharpness(results: Results) -> str:
             f" Nor does it rely on RED: {sharpest.alone:.3f} lies on tokens that stand in one fact alone (head "
             f"{first.sharpest + 1} of seed {first.seed}; {sharpest.key:.3f} on keys, {sharpest.value:.3f} on values)."
         )
-    return text + (
-        " Other heads look elsewhere and lose nothing by it: the encoder's self-attention has told every position what "
-        "the others hold."
-    )
+    return text + " Whether the answer needs what other heads read elsewhere, these weights do not tell."
 
 
 def _worst_contexts(results: Results) -> float:

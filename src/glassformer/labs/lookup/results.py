@@ -137,7 +137,8 @@ class Results:
         control: The first of them again, with positions in its encoder.
         encodings: Models that answer from fresh facts: each way of writing them down, slots with several seeds.
         changes: What limits slots: a plain model with words enough for many facts, then that with one thing changed at
-            a time, and last what is recommended. May be empty.
+            a time. May be empty.
+        combined: The plain model with several things changed together. May be empty.
     """
 
     plan: str
@@ -147,6 +148,7 @@ class Results:
     control: CourseMeasured
     encodings: list[InContextMeasured]
     changes: list[InContextMeasured]
+    combined: list[InContextMeasured]
 
     def of_encoding(self, encoding: str) -> list[InContextMeasured]:
         """The models of one way of writing facts down, one for each seed."""
