@@ -48,7 +48,7 @@ def test_changes_stand_in_the_order_of_their_reach(results: Results) -> None:
     assert names == ["post-norm", "plain", "wider", "1 to 32 facts, wider"]
     reach = lines(ax)["1,024 facts"][:, 0]
     assert list(reach) == sorted(reach)
-    assert "above the line, several together" in ax.get_title(loc="left")
+    assert "above the line several together" in ax.get_title(loc="left")
 
 
 def test_combinations_stand_above_the_single_changes_however_far_they_reach(results: Results) -> None:

@@ -133,11 +133,14 @@ def test_scores_are_told_beside_those_of_training(make_results: Callable[..., Re
 
 def test_changes_are_ranked(results: Results) -> None:
     text = changes_text(results)
-    assert "Changing one thing at a time (plain: 74.4% at 1,024 facts)" in text
-    assert "nothing gains more than sampling error; the best is wider, which comes to 74.9%" in text
-    assert "the lowest is post-norm, with 72.4%." in text
-    assert "Changing several things together: 1 to 32 facts, wider: 94.4%." in text
-    assert "Of all, 1 to 32 facts, wider reaches farthest: 94.4% at 1,024 facts and 100.0% at 64; the next is b" in text
+    assert "Changing one thing at a time (*plain*: 74.4% at 1,024 facts)" in text
+    assert "nothing gains more than sampling error; the best is *wider*, which comes to 74.9%" in text
+    assert "the lowest is *post-norm*, with 72.4%." in text
+    assert "Changing several things together, *1 to 32 facts, wider* comes to 94.4%." in text
+    assert (
+        "Of all, *1 to 32 facts, wider* reaches farthest: 94.4% at 1,024 facts and 100.0% at 64; the next lies bey"
+        in text
+    )
     assert "asked 4,000 questions at 1,024 facts" in text
     rows = [[cell.strip() for cell in row.split("|")] for row in changes_table(results).splitlines() if row[:2] == "| "]
     assert [row[1] for row in rows] == ["slots", "plain", "wider", "post-norm", "1 to 32 facts, wider"]
@@ -148,12 +151,12 @@ def test_a_change_that_helps_is_named(results: Results) -> None:
     base, wider, *others = results.changes
     better = replace(wider, lengths=tuple(replace(length, accuracy=0.99) for length in wider.lengths))
     text = changes_text(replace(results, changes=[base, better, *others]))
-    assert "most is gained by wider, which comes to 99.0%; the lowest is post-norm, with 72.4%." in text
-    assert "Of all, wider reaches farthest: 99.0%" in text
+    assert "most is gained by *wider*, which comes to 99.0%; the lowest is *post-norm*, with 72.4%." in text
+    assert "Of all, *wider* reaches farthest: 99.0%" in text
     alone = changes_text(replace(results, changes=[base, better], combined=[]))
-    assert "most is gained by wider, which comes to 99.0%. Of all" in alone
+    assert "most is gained by *wider*, which comes to 99.0%. Of all" in alone
     assert "together" not in alone
-    assert "Changing one thing at a time (plain: 74.4% at 1,024 facts). Each" in changes_text(
+    assert "Changing one thing at a time (*plain*: 74.4% at 1,024 facts). Each" in changes_text(
         replace(results, changes=[base], combined=[])
     )
 
@@ -161,6 +164,10 @@ def test_a_change_that_helps_is_named(results: Results) -> None:
 def test_a_close_second_is_told_and_what_was_not_measured_is_not_ranked(results: Results) -> None:
     base, wider, *_ = results.changes
     assert "the next lies within sampling error" in changes_text(replace(results, changes=[base, wider], combined=[]))
+    same = replace(base, recipe=replace(base.recipe, name="same"))
+    assert "*plain* and *same* reach" in changes_text(replace(results, changes=[same, base], combined=[])).replace(
+        "*same* and *plain*", "*plain* and *same*"
+    )
     short = replace(wider, lengths=wider.lengths[:2])
     text = changes_text(replace(results, changes=[base, short], combined=[]))
     assert "wider" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,18 @@ import pytest
 from glassformer.labs.lookup.report import report_text, write_report
 from glassformer.labs.lookup.results import Results
 
+PUBLISHED = Path(__file__).resolve().parents[3] / "docs" / "labs" / "lookup"
 NAMES = ("accuracy", "finding", "cross-attention", "sharpness", "scrambling", "training", "changes")
 FIGURES = {name: f"figures/{name}.png" for name in NAMES}
+
+
+def test_the_published_report_is_what_the_published_results_say() -> None:
+    results, published = Results.read(PUBLISHED / "results.json"), (PUBLISHED / "report.md").read_text(encoding="utf-8")
+    assert published == report_text(results, FIGURES)
+    assert all((PUBLISHED / address).is_file() for address in FIGURES.values())
+    assert {address.split("/")[1][:-4] for address in FIGURES.values()} == set(
+        re.findall(r"]\(figures/([a-z-]+)\.png\)", published)
+    )
 
 
 def test_a_good_run_is_told_as_one(results: Results) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -98,11 +99,11 @@ def draw_changes(results: Results) -> Figure:
         found = [(place, at(model, count)) for place, model in enumerate(models)]
         points = [(length.accuracy, place) for place, length in found if length is not None]
         ax.plot(*np.array(points).T.reshape(2, -1), linestyle="none", markersize=7, label=f"{count:,} facts", **style)
-    ax.set_yticks(range(len(models)), [model.name for model in models])
+    ax.set_yticks(range(len(models)), [fill(model.name, 30) for model in models])
     title = "One thing changed at a time"
     if results.combined:
         ax.axhline(len(results.changes) - 0.5, color=BLACK, linewidth=0.8)
-        title += "; above the line, several together"
+        title += ",\nabove the line several together"
     ax.set(title=title, xlabel="share answered right", xlim=(0, 1.02))
     ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.12 - 0.5 / len(models)), ncols=3)
     return figure

@@ -219,27 +219,32 @@ def changes_text(results: Results) -> str:
     base, *changed = results.changes
     last = _last(base)
     longest = last.num_facts
-    text = f"Changing one thing at a time ({base.name}: {last.accuracy:.1%} at {longest:,} facts)"
+    text = f"Changing one thing at a time (*{base.name}*: {last.accuracy:.1%} at {longest:,} facts)"
     ranked = _ranked(changed, longest)
     if ranked:
         (best, top), (worst, bottom) = ranked[-1], ranked[0]
         gained = top.accuracy - last.accuracy > _difference_error(top, last)
         helped = "most is gained by" if gained else "nothing gains more than sampling error; the best is"
-        text += f": {helped} {best.name}, which comes to {top.accuracy:.1%}"
-        text += f"; the lowest is {worst.name}, with {bottom.accuracy:.1%}" if len(ranked) > 1 else ""
+        text += f": {helped} *{best.name}*, which comes to {top.accuracy:.1%}"
+        text += f"; the lowest is *{worst.name}*, with {bottom.accuracy:.1%}" if len(ranked) > 1 else ""
     text += "."
     together = _ranked(results.combined, longest)
     if together:
-        parts = [f"{model.name}: {found.accuracy:.1%}" for model, found in reversed(together)]
-        text += f" Changing several things together: {'; '.join(parts)}."
+        parts = [f"*{model.name}* comes to {found.accuracy:.1%}" for model, found in reversed(together)]
+        text += f" Changing several things together, {', '.join(parts)}."
     everyone = _ranked([*results.changes, *results.combined], longest)
     if len(everyone) > 1:
-        (best, top), (_, second) = everyone[-1], everyone[-2]
-        text += f" Of all, {best.name} reaches farthest: {top.accuracy:.1%} at {longest:,} facts"
+        (best, top), (other, second) = everyone[-1], everyone[-2]
+        names = (
+            f"*{best.name}* reaches" if top.accuracy > second.accuracy else f"*{best.name}* and *{other.name}* reach"
+        )
+        text += f" Of all, {names} farthest: {top.accuracy:.1%} at {longest:,} facts"
         near = at(best, 64) if longest > 64 else None
-        text += f" and {near.accuracy:.1%} at 64" if near is not None else ""
-        within = top.accuracy - second.accuracy <= _difference_error(top, second)
-        text += "; the next lies within sampling error." if within else "; the next is beyond sampling error."
+        if top.accuracy > second.accuracy:
+            text += f" and {near.accuracy:.1%} at 64" if near is not None else ""
+            within = top.accuracy - second.accuracy <= _difference_error(top, second)
+            text += f"; the next lies {'within' if within else 'beyond'} sampling error"
+        text += "."
     return text + f" Each was trained once, and asked {last.num_questions:,} questions at {longest:,} facts."
 
 
