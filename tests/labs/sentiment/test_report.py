@@ -6,24 +6,15 @@ import dataclasses
 import re
 from pathlib import Path
 
+from glassformer.labs.sentiment import report
 from glassformer.labs.sentiment.report import report_text, write_report
 from glassformer.labs.sentiment.results import Results
 
-
-class AnyImage(dict):
-    """An address for every figure that is asked for."""
-
-    def __missing__(self, name: str) -> str:
-        self[name] = f"figures/{name}.png"
-        return self[name]
-
-    def items(self) -> object:
-        names = re.findall(r'images\["([a-z-]+)"\]', Path(report_text.__code__.co_filename).read_text(encoding="utf-8"))
-        return [(name, self[name]) for name in names]
+NAMES = re.findall(r'images\["([a-z-]+)"\]', Path(report.__file__).read_text(encoding="utf-8"))
 
 
 def text_of(results: Results) -> str:
-    return report_text(results, AnyImage())
+    return report_text(results, {name: f"figures/{name}.png" for name in NAMES})
 
 
 def test_the_published_report_is_what_the_results_say(results: Results, published: Path) -> None:
@@ -60,6 +51,6 @@ def test_the_quick_version_and_what_is_missing_are_told(results: Results) -> Non
 
 
 def test_addresses_are_relative_to_the_report(results: Results, tmp_path: Path) -> None:
-    figures = {name: tmp_path / "figures" / f"{name}.png" for name, _ in AnyImage().items()}  # type: ignore[attr-defined]
+    figures = {name: tmp_path / "figures" / f"{name}.png" for name in NAMES}
     path = write_report(results, figures, tmp_path / "report.md")
     assert "](figures/training.png)" in path.read_text(encoding="utf-8")
