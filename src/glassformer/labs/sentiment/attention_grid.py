@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.labs.sentiment.text import SimpleTokenizer
-from glassformer.observe.heat_maps import finish, panel
-from glassformer.observe.style import in_style
+from glassformer.observe.attention_grids import attention_grid
 
 _SHOWN_HEADS = 4
 _SENTIMENTS = ("Negative", "Positive")
@@ -72,33 +71,6 @@ def _look(
         "Pass a MiniTransformer.",
     )
     logits, weights = output
-    shown = [layer[0, :, : len(tokens), : len(tokens)].float().cpu() for layer in weights]
-    return _draw_grid(shown, tokens, text), logits[0].float().softmax(-1).cpu()
-
-
-@in_style
-def _draw_grid(weights: list[Float[Tensor, "head query key"]], tokens: list[str], text: str) -> Figure:
-    rows, columns = len(weights), min(_SHOWN_HEADS, max(len(layer) for layer in weights))
-    side = max(2.2, 0.2 * len(tokens) + 0.9)
-    largest = max(float(layer[:columns].max()) for layer in weights)
-    size = (columns * side + 1.2, rows * side + 0.8)
-    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    for layer, heads in enumerate(weights):
-        for head, ax in enumerate(axes[layer]):
-            if head >= len(heads):
-                ax.set_axis_off()
-                continue
-            image = panel(
-                ax,
-                heads[head].numpy(),
-                f"Layer {layer + 1}, head {head + 1}",
-                "key" if layer == rows - 1 else None,
-                "query" if head == 0 else None,
-                limits=(0.0, largest),
-                colormap="Blues",
-                x_names=tokens,
-                y_names=tokens,
-            )
-    figure.colorbar(image, ax=axes, label="attention weight", fraction=0.03)
-    finish(figure, text)
-    return figure
+    shown = [layer[0, :_SHOWN_HEADS, : len(tokens), : len(tokens)].float().cpu().numpy() for layer in weights]
+    figure = attention_grid(shown, tokens, title=text, figure=plt.figure())
+    return figure, logits[0].float().softmax(-1).cpu()
