@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -178,6 +179,31 @@ def test_outputs_gradients_and_random_numbers_are_bit_identical(grad: str) -> No
         assert not any(weights.requires_grad for weights in seen.weights.values())
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_keeping_gradients_changes_none(training: bool) -> None:
+    texts = torch.randint(1, 20, (2, 9))
+    source, target = batch()
+    dropout = 0.3 if training else 0.0
+    encoder = Encoder(EncoderConfig(20, 2, 16, 24, 2, num_classes=3, dropout=dropout))
+    for model, run in (
+        (lookup_model(dropout=dropout), lambda model: model(source, target)),
+        (encoder, lambda model: model(texts)),
+        (decoder(), lambda model: model(texts)),
+    ):
+        model.train(training)
+        results = []
+        for watched in (False, True):
+            torch.manual_seed(1)
+            model.zero_grad()
+            kinds = ("weights", "scores", "q", "k", "v", "residual", "ffn")
+            with capture(model, what=kinds, retain_grad=True) if watched else nullcontext():
+                logits = run(model)
+            logits.square().sum().backward()
+            gradients = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+            results.append([logits, torch.rand(3), *gradients])
+        assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
 def test_generation_is_the_same() -> None:
     model = decoder()
     with capture(model) as seen:
@@ -225,6 +251,44 @@ def test_other_models_and_other_threads_are_not_seen() -> None:
         thread.start()
         thread.join()
     assert seen.calls == {}
+
+
+def test_a_hook_that_fails_before_leaves_no_trace() -> None:
+    model, (source, target) = lookup_model(), batch()
+    handle = model.get_submodule("decoder_layers.0").register_forward_pre_hook(fail)
+    with capture(model, what=("weights", "residual")) as seen:
+        with pytest.raises(RuntimeError, match="within"):
+            model(source, target)
+        handle.remove()
+        model(source, target)
+    assert {name: len(calls) for name, calls in seen.calls.items()} == dict(zip(NAMES, (2, 1, 1), strict=True))
+    assert attached(model) == 0
+
+
+def test_threads_that_watch_the_same_model_see_their_own_calls() -> None:
+    model = decoder()
+    expected: dict[int, Tensor] = {}
+    found: dict[int, list[Tensor]] = {}
+    texts = {length: torch.randint(20, (1, length)) for length in (3, 5, 8, 9)}
+
+    def look(length: int) -> None:
+        with torch.no_grad(), capture(model, layers=1) as seen:
+            for _ in range(20):
+                model(texts[length])
+        (found[length],) = seen.calls.values()
+
+    for length in texts:
+        look(length)
+        expected[length] = found[length][0]
+    threads = [threading.Thread(target=look, args=(length,)) for length in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for length, calls in found.items():
+        assert len(calls) == 20
+        assert all(torch.equal(call, expected[length]) for call in calls)
+    assert attached(model) == 0
 
 
 COMPILED = """

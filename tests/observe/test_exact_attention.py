@@ -11,6 +11,7 @@ from torch import Tensor
 from glassformer.layers.attention import attend
 from glassformer.layers.pattern import Pattern
 from glassformer.observe import exact_attention
+from glassformer.observe.complexity_measured import peak_bytes
 from glassformer.observe.exact_attention import Given, exact_rows, seen_keys
 
 
@@ -116,6 +117,17 @@ def test_a_window_holds_only_the_keys_that_are_seen() -> None:
     rows = exact_rows(given, (0,), (500, 501), ("weights",))
     assert rows.weights is not None
     assert (rows.first, rows.weights.shape[3]) == (485, 17)
+
+
+def test_memory_beside_the_result_is_bounded() -> None:
+    q, k = torch.randn(1, 4, 1024, 16), torch.randn(1, 2, 1024, 16)
+    for pattern in (Pattern(True), Pattern(), Pattern(True, 100, torch.rand(1, 1024) < 0.9)):
+        given = Given(q, k, k, 0.25, pattern)
+        for heads, queries in ((range(4), range(1024)), ((1,), range(1008, 1024)), ((0, 3), range(0, 1024, 7))):
+            result = exact_rows(given, heads, queries, ("weights",)).weights
+            assert result is not None
+            extra = peak_bytes(lambda: exact_rows(given, heads, queries, ("weights",))) - result.nbytes  # noqa: B023
+            assert extra <= 4 * exact_attention.BLOCK_BYTES
 
 
 def test_narrow_numbers_are_taken_as_they_are() -> None:

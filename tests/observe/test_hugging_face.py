@@ -187,6 +187,21 @@ def test_gradients_are_those_of_eager_weights(family: str) -> None:
         torch.testing.assert_close(record.grad, weights.grad, rtol=1e-3, atol=1e-5 * float(weights.grad.abs().max()))
 
 
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_compiled_model_is_seen() -> None:
+    model, (tokens, _) = llama(), batch()
+    compiled = torch.compile(model, backend="aot_eager")
+    compiled(tokens)
+    with capture(model) as plain:
+        model(tokens)
+    for watched in (model, compiled):
+        with capture(watched) as seen:
+            compiled(tokens)
+        assert list(seen.weights) == list(plain.weights)
+        assert all(torch.equal(seen.weights[name], weights) for name, weights in plain.weights.items())
+
+
 def fail(*_: object) -> None:
     raise RuntimeError("within")
 

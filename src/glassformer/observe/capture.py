@@ -128,9 +128,11 @@ def _attach(attached: ExitStack, reader: Reader, points: Sequence[Point], foreig
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if here():
                 frames.append(reader.frame(point, layer, args, kwargs))
+                frames[-1].owner = module
 
         def leave(_: nn.Module, args: Any, output: Any) -> None:
-            if here():
+            # Another's hook may have raised before the module was entered here.
+            if here() and frames and frames[-1].owner is module:
                 frame = frames.pop()
                 if output is None:  # the module has raised
                     return

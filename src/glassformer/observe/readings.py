@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.layers.cache import LayerCache, SlotCache
@@ -40,6 +40,9 @@ class Frame:
         start: The position of the first query in its text.
         cache: Earlier keys and values, if there are any: ours, or one of transformers.
         dropout: What share of the weights is dropped.
+        noted: Whether its attention has been seen.
+        gradient: Where the gradient of its attention's output goes.
+        owner: The module that runs.
     """
 
     point: Point | None
@@ -48,6 +51,7 @@ class Frame:
     dropout: float = 0.0
     noted: bool = False
     gradient: OutputGradient = field(default_factory=OutputGradient)
+    owner: nn.Module | None = None
 
 
 class Reader:
