@@ -38,7 +38,7 @@ Layers: TypeAlias = Float[np.ndarray, "layer head query key"] | Sequence[Float[n
 MOST_PANELS = 64
 """A grid of more would be no picture any more; a mosaic takes any number."""
 
-_SMALLEST, _BARE, _NAMED_CELL = 1.6, 2.8, 0.17
+_LOWEST, _NARROWEST, _BARE, _NAMED_CELL = 0.7, 1.6, 2.8, 0.17
 """Inches: of a panel at least, of one without names at most, and of a cell with a name."""
 
 _PANEL_CELLS = 250
@@ -96,7 +96,8 @@ def attention_grid(
     reached, shape = largest_of([head for layer in layers for head in layer], largest), layers[0].shape[1:]
     queries = (keys if len(keys) == shape[0] else ()) if queries is None else queries
     labels = values and max(shape) <= MOST_TEXTS and not root
-    down, across = (_length(count, names, labels) for count, names in zip(shape, (queries, keys), strict=True))
+    down = max(_LOWEST, _length(shape[0], queries, labels))
+    across = max(_NARROWEST, _length(shape[1], keys, labels))
     width, height = across + 0.4 + names_room(queries), down + 0.5 + names_room(keys)
     made, axes = empty_figure(figure, columns * width + 1.2, rows * height + 0.8, rows, columns)
     for place, ax in enumerate(axes):
@@ -276,8 +277,8 @@ def _counted(weights: Layers) -> tuple[list[np.ndarray], int, int]:
 def _length(count: int, names: Names, labels: bool) -> float:
     """Inches of a panel's side."""
     if labels or 0 < len(names) <= MOST_NAMES:
-        return max(_SMALLEST, count * (LABELLED_CELL if labels else _NAMED_CELL))
-    return float(np.clip(CELL * count, _SMALLEST, _BARE))
+        return count * (LABELLED_CELL if labels else _NAMED_CELL)
+    return min(CELL * count, _BARE)
 
 
 def _few(places: list[float], names: list[str]) -> tuple[list[float], list[str]]:
