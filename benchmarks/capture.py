@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
+import time
 import timeit
 from collections.abc import Callable
 from pathlib import Path
@@ -99,12 +101,25 @@ def last_queries(rounds: int) -> dict[str, Any]:
         with capture(model, layers=-1, heads=1, queries=slice(-16, None)):
             model(tokens)
 
+    q, k = torch.randn(1, HEADS, 8192, HIDDEN // HEADS), torch.randn(1, KV_HEADS, 8192, HIDDEN // HEADS)
+    given = Given(q, k, k, 0.1, CAUSAL)
+    rows = timeit.timeit(lambda: exact_rows(given, (1,), range(8176, 8192), ("weights",)), number=50) / 50
     runs: dict[str, Callable[[], object]] = {"plain": lambda: model(tokens), "watched": watched}
     seconds = in_turns(runs, rounds)
+    ratios = []
+    for _ in range(rounds):
+        spent = []
+        for run in runs.values():
+            start = time.process_time()
+            run()
+            spent.append(time.process_time() - start)
+        ratios.append(spent[1] / spent[0])
     memory = {name: peak_bytes(run) for name, run in runs.items()}
     return {
         "seconds": seconds,
         "added": seconds["watched"] / seconds["plain"] - 1,
+        "added processor time": statistics.median(ratios) - 1,
+        "the rows alone": rows / seconds["plain"],
         "added_mib": (memory["watched"] - memory["plain"]) / MIB,
     }
 
@@ -157,14 +172,19 @@ def main() -> None:
     """Measure everything, print it, write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", help="the name of one part, which is printed and not written")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "capture.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     results: dict[str, Any] = {}
     for measure in (not_watching, last_queries, one_layer):
+        if arguments.only not in (None, measure.__name__):
+            continue
         results[measure.__name__] = measure(arguments.rounds)
         print(measure.__name__, json.dumps(results[measure.__name__], indent=2), flush=True)
+    if arguments.only is not None:
+        return
     results["versions"] = {
         "python": platform.python_version(),
         "torch": torch.__version__,

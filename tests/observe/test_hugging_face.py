@@ -46,6 +46,24 @@ ATTENTIONS = {
 }
 
 
+def mistral() -> nn.Module:
+    config = transformers.MistralConfig(vocab_size=50, num_key_value_heads=2, sliding_window=4, **WIDTHS)
+    return transformers.MistralForCausalLM(config).eval()
+
+
+def qwen2() -> nn.Module:
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(vocab_size=50, num_key_value_heads=2, **WIDTHS)
+    ).eval()
+
+
+def roberta() -> nn.Module:
+    return transformers.RobertaModel(transformers.RobertaConfig(vocab_size=50, pad_token_id=0, **WIDTHS)).eval()
+
+
+RELATIVES: dict[str, Callable[..., nn.Module]] = {"mistral": mistral, "qwen2": qwen2, "roberta": roberta}
+
+
 def batch() -> tuple[Tensor, Tensor]:
     tokens = torch.randint(1, 50, (2, 9))
     real = torch.ones_like(tokens)
@@ -75,6 +93,20 @@ def test_weights_are_those_that_eager_attention_returns(family: str, padded: boo
         scores = seen.last("scores")[ATTENTIONS[family].format(layer)]
         assert (scores.softmax(-1) - weights).transpose(1, 2)[rows].abs().max() <= 1e-6
     assert list(seen.weights) == [ATTENTIONS[family].format(layer) for layer in (0, 1)]
+
+
+@pytest.mark.parametrize("family", RELATIVES)
+@torch.no_grad()
+def test_relatives_of_the_families_are_seen(family: str) -> None:
+    model: Any = RELATIVES[family]()
+    tokens, _ = batch()
+    model.set_attn_implementation("eager")
+    expected = model(tokens, output_attentions=True).attentions
+    model.set_attn_implementation("sdpa")
+    with capture(model) as seen:
+        model(tokens)
+    for mine, weights in zip(seen.weights.values(), expected, strict=True):
+        assert (mine - weights).abs().max() <= 1e-6
 
 
 @pytest.mark.parametrize("family", FAMILIES)

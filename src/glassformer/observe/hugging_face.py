@@ -35,9 +35,9 @@ class _Family:
 
 _FAMILIES = {
     "GPT2Block": _Family("attn", "mlp", "crossattention"),
-    "LlamaDecoderLayer": _Family("self_attn", "mlp"),
+    **dict.fromkeys(("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"), _Family("self_attn", "mlp")),
     "MixtralDecoderLayer": _Family("self_attn", "mlp", experts="mlp"),
-    "BertLayer": _Family("attention.self", "output.dense", "crossattention.self"),
+    **dict.fromkeys(("BertLayer", "RobertaLayer"), _Family("attention.self", "output.dense", "crossattention.self")),
 }
 
 
