@@ -73,6 +73,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/lookup.py
+	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/run.py
 
 notebooks: $(VENV)/.installed-dev

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -178,6 +179,31 @@ def test_outputs_gradients_and_random_numbers_are_bit_identical(grad: str) -> No
         assert not any(weights.requires_grad for weights in seen.weights.values())
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_keeping_gradients_changes_none(training: bool) -> None:
+    texts = torch.randint(1, 20, (2, 9))
+    source, target = batch()
+    dropout = 0.3 if training else 0.0
+    encoder = Encoder(EncoderConfig(20, 2, 16, 24, 2, num_classes=3, dropout=dropout))
+    for model, run in (
+        (lookup_model(dropout=dropout), lambda model: model(source, target)),
+        (encoder, lambda model: model(texts)),
+        (decoder(), lambda model: model(texts)),
+    ):
+        model.train(training)
+        results = []
+        for watched in (False, True):
+            torch.manual_seed(1)
+            model.zero_grad()
+            kinds = ("weights", "scores", "q", "k", "v", "residual", "ffn")
+            with capture(model, what=kinds, retain_grad=True) if watched else nullcontext():
+                logits = run(model)
+            logits.square().sum().backward()
+            gradients = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+            results.append([logits, torch.rand(3), *gradients])
+        assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
 def test_generation_is_the_same() -> None:
     model = decoder()
     with capture(model) as seen:
@@ -196,7 +222,7 @@ def attached(model: nn.Module) -> int:
 def test_nothing_stays_attached_whatever_happens() -> None:
     model, (source, target) = lookup_model(), batch()
     with capture(model) as outer:
-        assert attached(model) == 3 * 3 + 1
+        assert attached(model) == 3 * (3 + 2) + 1  # the attentions and the blocks around them, and one watcher
         with pytest.raises(InputError, match="source tokens"), capture(model):
             model(source + 12, target)
         handle = model.get_submodule(NAMES[2]).output.register_forward_pre_hook(fail)
@@ -227,22 +253,101 @@ def test_other_models_and_other_threads_are_not_seen() -> None:
     assert seen.calls == {}
 
 
+def test_a_hook_that_fails_before_leaves_no_trace() -> None:
+    model, (source, target) = lookup_model(), batch()
+    handle = model.get_submodule("decoder_layers.0").register_forward_pre_hook(fail)
+    with capture(model, what=("weights", "residual")) as seen:
+        with pytest.raises(RuntimeError, match="within"):
+            model(source, target)
+        handle.remove()
+        model(source, target)
+    assert {name: len(calls) for name, calls in seen.calls.items()} == dict(zip(NAMES, (2, 1, 1), strict=True))
+    assert attached(model) == 0
+
+
+def test_threads_that_watch_the_same_model_see_their_own_calls() -> None:
+    model = decoder()
+    expected: dict[int, Tensor] = {}
+    found: dict[int, list[Tensor]] = {}
+    texts = {length: torch.randint(20, (1, length)) for length in (3, 5, 8, 9)}
+
+    def look(length: int) -> None:
+        with torch.no_grad(), capture(model, layers=1) as seen:
+            for _ in range(20):
+                model(texts[length])
+        (found[length],) = seen.calls.values()
+
+    for length in texts:
+        look(length)
+        expected[length] = found[length][0]
+    threads = [threading.Thread(target=look, args=(length,)) for length in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for length, calls in found.items():
+        assert len(calls) == 20
+        assert all(torch.equal(call, expected[length]) for call in calls)
+    assert attached(model) == 0
+
+
 COMPILED = """
-import torch
-from glassformer.models import EncoderDecoder, EncoderDecoderConfig
+import pytest, torch
+from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
-model = EncoderDecoder(EncoderDecoderConfig(20, 24, 40, 4, 1, 1, 12, 10)).eval()
-source, target = torch.randint(1, 20, (2, 9)), torch.randint(1, 20, (2, 5))
+model = Decoder(DecoderConfig(20, 2, 24, 16, 4, 8, 2, window=3, sinks=True, num_experts=4, max_seq_len=32)).eval()
+tokens = torch.randint(20, (2, 9))
+with torch.no_grad(), capture(model, what=("weights", "router", "residual")) as plain:
+    expected = model(tokens)
 compiled = torch.compile(model, backend="aot_eager")
-before = compiled(source, target)
-with capture(model) as seen:
-    assert torch.equal(compiled(source, target), before)
-assert seen.calls == {}
+step = torch.compile(Decoder.step, backend="aot_eager", dynamic=False)
+
+def run(seen):
+    assert len(seen.records) == len(plain.records)
+    for ours, theirs in zip(seen.records, plain.records):
+        assert ours.name == theirs.name and torch.equal(ours.values, theirs.values)
+
+with torch.no_grad():
+    before = compiled(tokens)
+    for watched in (model, compiled):
+        with capture(watched, what=("weights", "router", "residual")) as seen:
+            assert torch.equal(compiled(tokens), expected)
+        run(seen)
+    with capture(model, what=("weights", "router", "residual")) as seen:
+        torch.compile(model, backend="aot_eager")(tokens)
+    run(seen)
+    assert torch.equal(compiled(tokens), before)
+    assert len(seen.records) == len(plain.records)
+
+    # A compiled step of decoding, whose caches are slots, of which not all are filled.
+    cache, position = model.new_cache(2, 12), torch.tensor([8])
+    model(tokens, cache=cache)
+    step(model, tokens[:, :1], position.add_(1), cache)
+    with capture(model, what=("weights", "k")) as seen:
+        step(model, tokens[:, 1:2], position.add_(1), cache)
+    text = torch.cat([tokens, tokens[:, :2]], 1)
+    with capture(model, what=("weights", "k"), queries=[10]) as whole:
+        model(text)
+    for ours, theirs in zip(seen.records, whole.records):
+        if ours.what == "weights":
+            assert (ours.queries, ours.keys) == (theirs.queries, theirs.keys) == ((10,), theirs.keys)
+            torch.testing.assert_close(ours.values, theirs.values, rtol=0, atol=1e-6)
+        else:
+            assert ours.keys == range(10, 11)
+            torch.testing.assert_close(ours.values, theirs.values[:, :, 10:], rtol=1e-5, atol=1e-6)
+
+# Captures may overlap in any order; then all is compiled again.
+first, second = capture(model), capture(model)
+first.__enter__(), second.__enter__()
+first.__exit__(None, None, None)
+assert torch._dynamo.eval_frame._stance.stance == "force_eager"
+second.__exit__(None, None, None)
+assert torch._dynamo.eval_frame._stance.stance == "default"
 """
 
 
 @pytest.mark.slow
-def test_what_is_compiled_stays_compiled_and_is_not_seen() -> None:
+def test_what_is_compiled_runs_uncompiled_and_is_seen() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True)
 
 
@@ -262,7 +367,11 @@ def test_impossible_choices_are_refused() -> None:
     model = lookup_model()
     for watched, chosen, message in [
         (nn.Linear(2, 2), None, "Linear, which has no GroupedQueryAttention"),
-        (model, ["encoder_layers.0"], r"modules \['encoder_layers.0'\]; expected names of attention modules: encoder"),
+        (
+            model,
+            ["encoder_layers.1"],
+            r"modules \['encoder_layers.1'\]; expected names of modules that are seen: encoder",
+        ),
         (model, [], "a choice of no module; expected at least one of encoder_layers.0.attention, "),
         (model, lambda name, module: False, "a choice of no module"),
         (model, NAMES[0], r"Write \['encoder_layers.0.attention'\]"),

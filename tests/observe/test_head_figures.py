@@ -126,5 +126,5 @@ def test_what_does_not_fit_is_refused() -> None:
         draw_head(head(), SEQ, NAMES, input_names=["A", "B", "C"])
     with pytest.raises(InputError, match="vectors of length 3"):
         draw_head(head(), np.eye(3))
-    with pytest.raises(InputError, match="y_names"):
+    with pytest.raises(InputError, match="1 names for 2 queries"):
         draw_attention(np.eye(2), ["A"], ["A", "B"])

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from matplotlib.axes import Axes
 
 from glassformer.errors import InputError
-from glassformer.observe.heat_maps import finish, name_row, panel, rescaled, short
+from glassformer.observe.heat_maps import finish, name_row, panel, rescaled, short, write_values
 from glassformer.observe.style import new_figure
 
 matrices = arrays(float, array_shapes(min_dims=2, max_dims=2, max_side=5), elements=st.floats(-1e300, 1e300))
@@ -55,6 +55,14 @@ def test_a_panel_shows_the_rescaled_matrix_with_its_names() -> None:
     assert list(ax.get_yticks()) == []
     assert written(ax) == [["0", "2"], ["4", "8"]]
     assert [text.get_color() for text in ax.texts] == ["black", "black", "black", "white"]
+
+
+def test_values_are_written_small_beside_the_largest_that_is_given() -> None:
+    for largest, texts in ((None, ["1e-4", "2e-4", "-1e-4"]), (1.0, ["0", "0", "0"])):
+        ax = one_axes()
+        image = panel(ax, [[1e-4, 2e-4], [np.nan, -1e-4]], limits=(-1, 1))
+        write_values(ax, np.array([[1e-4, 2e-4], [np.nan, -1e-4]]), image, largest)
+        assert [text.get_text() for text in ax.texts] == texts
 
 
 def test_limits_keep_the_values_and_leave_nan_grey() -> None:

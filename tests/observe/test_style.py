@@ -9,12 +9,23 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from colour_vision import VISIONS, colormap, lab, nearest_two, rgb, smallest_step
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from glassformer.errors import InputError
 from glassformer.observe import style
+from glassformer.observe.heat_maps import DIVERGING
+
+SOURCES = Path(style.__file__).parents[1]
+
+DARKENING = ("Blues", "Reds", "Greys")
+LIGHTENING = ("cividis",)
+"""Every sequential map of colours that a figure uses."""
+
+APART = 15.0
+"""CIE Lab units between two series, some six times what can just be noticed: thin lines and small dots need more."""
 
 
 @style.in_style
@@ -37,6 +48,69 @@ def test_series_differ_in_colour_dashes_and_marker() -> None:
 def test_neighbouring_series_differ_in_grey() -> None:
     grey = [float(np.dot(to_rgb(line["color"]), (0.299, 0.587, 0.114))) for line in style.LINES]
     assert min(abs(a - b) for a, b in pairwise(grey)) > 0.02
+
+
+def test_the_simulation_knows_reference_colours_and_keeps_grey() -> None:
+    known = np.array(
+        [[53.24, 80.09, 67.20], [87.73, -86.18, 83.18], [32.30, 79.19, -107.86], [100.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    )
+    colours = rgb(["#ff0000", "#00ff00", "#0000ff", "#ffffff", "#000000"])
+    np.testing.assert_allclose(lab(colours), known, atol=0.01)
+    greys = np.linspace(0, 1, 11)[:, None].repeat(3, axis=1)
+    for vision in VISIONS:
+        np.testing.assert_allclose(lab(greys, vision), lab(greys), atol=0.01)
+
+
+def test_series_can_be_told_apart_without_a_kind_of_cone() -> None:
+    assert nearest_two([style.BLACK, *(line["color"] for line in style.LINES)]) > APART
+
+
+@pytest.mark.parametrize(
+    "palette",
+    [
+        ("#d62728", "#2ca02c"),  # a red and a green that differ by 120 to most people
+        ("red", "green"),
+        (style.BLUE, style.RED, "#0072C0"),
+        ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b"),  # matplotlib's own
+    ],
+)
+def test_a_bad_palette_is_found_out(palette: tuple[str, ...]) -> None:
+    assert nearest_two(palette) < APART
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_sequential_maps_darken_all_the_way(vision: str) -> None:
+    for name in (*DARKENING, *LIGHTENING):
+        colours = colormap(name)[:: 1 if name in DARKENING else -1]
+        assert smallest_step(colours, vision) > 0, name
+        lightness = lab(colours, vision)[:, 0]
+        assert lightness[0] - lightness[-1] > 60, name
+
+
+@pytest.mark.parametrize("name", ["jet", "rainbow", "RdYlGn", DIVERGING])
+def test_maps_that_do_not_darken_are_found_out(name: str) -> None:
+    assert smallest_step(colormap(name)) < 0
+    assert smallest_step(colormap(name)[::-1]) < 0
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_the_diverging_map_tells_its_sides_apart(vision: str) -> None:
+    half = colormap(DIVERGING)
+    below, above = half[:128][::-1], half[128:]
+    assert min(smallest_step(side, vision) for side in (below, above)) > 0
+    # From a fifth of the way on; nearer the middle both sides are almost white.
+    apart = np.linalg.norm(lab(below, vision) - lab(above, vision), axis=1)[26:]
+    assert apart.min() > APART
+    red, green = (colormap("RdYlGn")[side] for side in (slice(101, None, -1), slice(154, None)))
+    blurred = np.linalg.norm(lab(red, "deutan") - lab(green, "deutan"), axis=1)
+    assert blurred.min() < APART
+
+
+def test_every_map_of_colours_that_is_used_has_been_tested() -> None:
+    named = re.compile(r'(?:colormap(?:: str)?|cmap|SEQUENTIAL|DIVERGING|SIGNED) *= *"(\w+)"')
+    used = {name for path in SOURCES.rglob("*.py") for name in named.findall(path.read_text(encoding="utf-8"))}
+    assert used >= {"Blues", "Reds", "cividis"}
+    assert used <= {*DARKENING, *LIGHTENING, DIVERGING}
 
 
 @pytest.mark.parametrize("points", [1, 9, 64, 1000])

@@ -1,127 +1,219 @@
-"""Attention weights of a running model, exact, without touching what it computes."""
+"""Attention and whatever else of a running model, exact, without touching what it computes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended, watching
-from glassformer.layers.attention_weights import attention_weights
-from glassformer.layers.cache import LayerCache
-from glassformer.layers.grouped_query import GroupedQueryAttention
-
-Chosen = Sequence[str] | Callable[[str, nn.Module], bool]
-"""Names of attention modules, as ``model.named_modules()`` tells them, or which of them to take."""
-
-
-@dataclass(frozen=True, eq=False)
-class Captured:
-    """What :func:`capture` has seen so far, by the names of the attention modules.
-
-    Args:
-        calls: The weights of every call of each module, in order; no entry for a module that has not run.
-    """
-
-    calls: dict[str, list[Float[Tensor, "batch head query key"]]] = field(default_factory=dict)
-
-    @property
-    def weights(self) -> dict[str, Float[Tensor, "batch head query key"]]:
-        """The weights of each module's last call."""
-        return {name: calls[-1] for name, calls in self.calls.items()}
+from glassformer.observe import hugging_face
+from glassformer.observe.captured import Captured, as_texts
+from glassformer.observe.exact_attention import Given
+from glassformer.observe.readings import Frame, Reader
+from glassformer.observe.watch_points import Heads, Modules, Point, Selection, choose_points, own_points, whole_numbers
 
 
 @contextmanager
-def capture(model: nn.Module, modules: Chosen | None = None) -> Iterator[Captured]:
-    """Watch a model's attention::
+def capture(
+    model: nn.Module,
+    modules: Modules | None = None,
+    *,
+    what: str | Sequence[str] = "weights",
+    layers: Selection | None = None,
+    heads: Heads | None = None,
+    queries: Selection | None = None,
+    retain_grad: bool = False,
+    tokens: Any = None,
+    source_tokens: Any = None,
+) -> Iterator[Captured]:
+    """Watch a model while it runs::
 
-        with capture(model) as seen:
-            logits = model(source, target)
-        seen.weights["decoder_layers.0.cross_attention"]     # [batch, head, query, key]
+        with capture(model, layers=-1, heads=[0, 3], queries=-1) as seen:
+            logits = model(tokens)
+        seen.weights["layers.5.attention"]     # [batch, head, query, key]
 
-    The weights are computed beside the model's own attention, from the queries and keys that it is given, so every
-    output stays what it is to the last bit, and no random number is drawn. They are those before dropout, in float32
-    or wider, without a gradient; 0 where a query may not see a key; with sinks a row sums to less than 1. In cached
-    decoding each step is a call, whose keys are those that the step can see, in order of position.
+    ===========  ====================================================================================================
+    what         is captured
+    ===========  ====================================================================================================
+    weights      attention weights, before dropout, [batch, head, query, key]; with sinks a row sums to less than 1
+    scores       what the softmax is of, scaled, with key weights; -inf where forbidden
+    sinks        the share of each query's softmax that goes to the sink, [batch, head, query]
+    q            queries as they enter the attention, rotated if they are, [batch, head, query, dim]
+    k, v         keys and values that this call has made, of the key-value heads that the chosen heads read; the whole
+                 memory's in cross-attention
+    residual     what each block returns, [batch, query, dim]
+    ffn          what each feed-forward network returns, mixtures of experts too
+    router       probabilities of all experts, [batch, query, expert]
+    choices      the experts that were chosen, the best first, [batch, query, choice]
+    shares       what each of them counts; sums to 1
+    experts      what each chosen expert makes of the position, before it is weighted, [batch, query, choice, dim]
+    ===========  ====================================================================================================
+
+    Weights, scores and shares of sinks are computed beside the fused kernel, from the queries and keys that it is
+    given: just the asked heads and queries, in blocks of a few MiB, with the keys between the first and the last that
+    causality and window let these queries see. They are in float32 or wider. No output and no random number changes,
+    to the last bit. In cached generation each step is a call of one query, and positions go on counting.
 
     Captures may be nested. Nothing is left behind when the ``with`` block is left, however that happens. Seen are the
-    forward passes of the thread that opened the block; what ``torch.compile`` has compiled is not, so watch the model
-    itself.
+    forward passes of the thread that opened the block. What ``torch.compile`` has made runs uncompiled within the
+    block, in every thread: a compiled graph cannot be looked into. Its output is then that of the plain model, which
+    may differ from the compiled one's in rounding.
 
     Args:
-        model: Any model with :class:`~glassformer.layers.grouped_query.GroupedQueryAttention` in it.
-        modules: The attention modules to watch; all when None. Each watched call costs
-            ``batch * head * query * key`` numbers, which are kept as long as the result is.
+        model: A model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of ``transformers``; compiled
+            or not.
+        modules: Names of what is watched, or of modules that it lies in; or a rule on name and module; all when None.
+        what: One or more of the above.
+        layers: Numbers of blocks; in an encoder-decoder those of both stacks.
+        heads: Query heads of every attention; ``{layer: heads}`` or ``{module name: heads}`` watches those alone.
+        queries: Positions in the text, of queries for attention and of what passes for the rest. Negative ones count
+            from the newest: -1 is each step of a generation. With a cache, positions of other calls are passed over.
+        retain_grad: Each record of weights, scores, q, k, v, residual and ffn gets the gradient of whatever is
+            differentiated later as ``record.grad``, where gradients are on and there is no cache. That of the weights
+            is computed from the gradient of the attention's output, ``d loss / d weights[i, j] = grad[i] . v[j]``,
+            and that of the scores from it, as if the weights had been held. The others are computed aside, from the
+            model's own numbers, and have none. Records then hold on to the graph.
+        tokens: The words of the text, or of each text, which then name the positions.
+        source_tokens: Those of an encoder-decoder's sources.
 
     Raises:
-        InputError: A model without such attention, or a choice that names another module, or none at all.
+        InputError: A model without anything to watch, a choice of what there is not or of nothing, words that are
+            none; and from within the model: a position out of range, an attention that did not pass where it is
+            seen, or ``retain_grad`` of weights under attention dropout, which is not seen.
     """
-    watched = _choose(model, modules)
-    seen, thread = Captured(), threading.get_ident()
-    inside: list[tuple[str, LayerCache | None]] = []
+    model = getattr(model, "_orig_mod", model)
+    foreign = hugging_face.is_hugging_face(model)
+    points = tuple(hugging_face.points(model) if foreign else own_points(model))
+    require(
+        any(point.role == "attention" for point in points),
+        f"{type(model).__name__}, which has no GroupedQueryAttention in it",
+        "a model that has, or a GPT-2, Llama, Mixtral or BERT of transformers",
+        "Watch one of these.",
+    )
+    kinds, chosen = choose_points(points, what, modules, layers, heads)
+    if queries is not None and not isinstance(queries, slice):
+        queries = whole_numbers("queries", queries)
+        require(len(queries) > 0, "queries of nothing", "at least one", "Leave queries out to see all.")
+    seen = Captured([], as_texts("tokens", tokens), as_texts("source_tokens", source_tokens))
+    reader = Reader(seen.records, kinds, chosen, queries, retain_grad)
+    with ExitStack() as attached:
+        attached.enter_context(_uncompiled())
+        _attach(attached, reader, points, foreign)
+        yield seen
+    require(
+        reader.calls == 0 or len(seen.records) > 0,
+        f"queries = {queries!r}, which no call had",
+        "positions of the text",
+        "Mend the positions.",
+    )
 
-    def enter(module: nn.Module, _: Any, arguments: dict[str, Any]) -> None:
-        if threading.get_ident() == thread:
-            cache = arguments.get("cache")
-            inside.append((watched[module], cache if isinstance(cache, LayerCache) else None))
 
-    def leave(*_: Any) -> None:
-        if threading.get_ident() == thread:
-            inside.pop()
+def _attach(attached: ExitStack, reader: Reader, points: Sequence[Point], foreign: bool) -> None:
+    """Hook the reader into the chosen modules and the blocks around them until ``attached`` is closed."""
+    thread, frames = threading.get_ident(), reader.frames
+
+    def here() -> bool:
+        # A compiler that traces would leave these hooks out of what it makes.
+        if torch.compiler.is_compiling():
+            raise RuntimeError("a model is exported or traced within a capture: do it before or after")
+        return threading.get_ident() == thread
+
+    def hook(module: nn.Module, layer: int, point: Point | None, residual: Point | None) -> None:
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if here():
+                frames.append(reader.frame(point, layer, args, kwargs))
+                frames[-1].owner = module
+
+        def leave(_: nn.Module, args: Any, output: Any) -> None:
+            # Another's hook may have raised before the module was entered here.
+            if here() and frames and frames[-1].owner is module:
+                frame = frames.pop()
+                if output is None:  # the module has raised
+                    return
+                if point is not None and not frame.noted:
+                    raise InputError(
+                        f"{point.name}, which has run without passing where attention is seen",
+                        "an attention that is not written by itself",
+                        "Watch other modules, or choose another implementation of attention.",
+                    )
+                if residual is not None:
+                    reader.tensor("residual", residual, output[0] if isinstance(output, tuple) else output, frame)
+
+        attached.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        attached.callback(module.register_forward_hook(leave, always_call=True).remove)
+
+    roles = {(point.role, point.module): point for point in reader.chosen}
+    blocks = {point.block: point.layer for point in reader.chosen if point.block is not None}
+    for block, layer in blocks.items():
+        hook(block, layer, None, roles.get(("block", block)))
+    for point in reader.chosen:
+        if point.role == "attention":
+            hook(point.module, point.layer, point, None)
+            if reader.retain_grad and point.mixed is not None and not foreign:
+
+                def mixed(_: nn.Module, args: tuple[Any, ...]) -> None:
+                    if here():
+                        reader.output(args[0])
+
+                attached.callback(point.mixed.register_forward_pre_hook(mixed).remove)
+        elif point.role in ("ffn", "experts"):
+
+            def after(_: nn.Module, args: Any, output: Any, point: Point = point) -> None:
+                if here() and frames:
+                    reader.after(point, args[0], output, frames[-1])
+
+            attached.callback(point.module.register_forward_hook(after).remove)
+    if not any(point.role == "attention" for point in reader.chosen):
+        return
+
+    def current() -> Frame | None:
+        return frames[-1] if threading.get_ident() == thread and frames and frames[-1].point is not None else None
 
     def note(attended: Attended) -> None:
-        if inside and threading.get_ident() == thread:
-            name, cache = inside[-1]
-            seen.calls.setdefault(name, []).append(_weights(attended, cache))
+        frame = current()
+        if frame is not None:
+            given = Given(
+                attended.q,
+                attended.k,
+                attended.v,
+                attended.scale,
+                attended.pattern,
+                key_weights=attended.key_weights,
+                sinks=attended.sinks,
+            )
+            reader.attention(given, frame)
 
-    with ExitStack() as attached:
-        for module in watched:
-            attached.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-            attached.callback(module.register_forward_hook(leave, always_call=True).remove)
-        attached.enter_context(watching(note))
-        yield seen
+    def note_foreign(module: nn.Module, given: Callable[[], Given], output: torch.Tensor, dropout: float) -> None:
+        frame = current()
+        if frame is not None and frame.point is not None and frame.point.module is module:
+            frame.dropout = dropout
+            reader.attention(given(), frame)
+            reader.output(output)
 
-
-def _choose(model: nn.Module, modules: Chosen | None) -> dict[nn.Module, str]:
-    """The attention modules to watch, each with its name."""
-    there = {name: module for name, module in model.named_modules() if isinstance(module, GroupedQueryAttention)}
-    require(
-        len(there) > 0,
-        f"{type(model).__name__}, which has no GroupedQueryAttention in it",
-        "a model that has",
-        "Watch one of glassformer's own models.",
-    )
-    known = ", ".join(there)
-    if modules is None:
-        names = list(there)
-    elif callable(modules):
-        names = [name for name, module in there.items() if modules(name, module)]
-    else:
-        require(not isinstance(modules, str), f"modules = {modules!r}", "a list of names", f"Write [{modules!r}].")
-        names = list(modules)
-        unknown = [name for name in names if name not in there]
-        require(not unknown, f"modules {unknown}", f"names of attention modules: {known}", "Choose among them.")
-    require(len(names) > 0, "a choice of no module", f"at least one of {known}", "Leave modules out to watch all.")
-    return {there[name]: name for name in names}
+    attached.enter_context(hugging_face.watching(note_foreign) if foreign else watching(note))
 
 
-@torch.no_grad()
-def _weights(attended: Attended, cache: LayerCache | None) -> Tensor:
-    weights = attention_weights(
-        attended.q,
-        attended.k,
-        attended.pattern,
-        scale=attended.scale,
-        key_weights=attended.key_weights,
-        sinks=attended.sinks,
-    )
-    if cache is None or cache.window is None:
-        return weights
-    return weights[..., cache.positions(attended.q.shape[2]).argsort()]
+_stance_lock = threading.Lock()
+_stances: list[Any] = []
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Let what has been compiled run as it was written; the state is the process's, so openings are counted."""
+    with _stance_lock:
+        stance = torch.compiler.set_stance("force_eager") if not _stances else None
+        _stances.append(stance)
+    try:
+        yield
+    finally:
+        with _stance_lock:
+            first = _stances[0]
+            _stances.pop()
+            if not _stances:
+                first.__exit__(None, None, None)

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 
 from glassformer.errors import require
 from glassformer.models.single_head import HeadWeights, NumpyHead
-from glassformer.observe.heat_maps import DIVERGING, MOST_TEXTS, Names, finish, name_row, panel, rescaled
+from glassformer.observe.attention_maps import CELL, LABELLED_CELL, attention_map
+from glassformer.observe.heat_maps import DIVERGING, Names, finish, name_row, panel, rescaled
 from glassformer.observe.style import in_style, new_figure
 
-_CELL, _LABELLED_CELL = 0.22, 0.36
 _SMALLEST, _LARGEST = 0.75, 8.0
 _ROWS = (0, 1, 2, 6), (3, 4, 5, 7)
 
@@ -105,34 +105,15 @@ def draw_comparison(
     return _draw_rows(rows, seq, names, input_names, title, labels, absolute)
 
 
-@in_style
 def draw_attention(
     weights: Float[np.ndarray, "query key"], query_names: Names, key_names: Names, title: str = ""
 ) -> Figure:
-    """An attention map, a row for each query, from 0 to 1; up to 22 x 22 with the weights in the cells.
+    """:func:`~glassformer.observe.attention_maps.attention_map` from 0 to 1, in the colours of a head's other panels.
 
     Raises:
-        InputError: Names of another number than rows and columns, or weights that are not finite.
+        InputError: As there.
     """
-    rows, columns = weights.shape
-    cell = _LABELLED_CELL if max(weights.shape) <= MOST_TEXTS else _CELL
-    across, down = (float(np.clip(cell * count, _SMALLEST, _LARGEST)) for count in (columns, rows))
-    figure, (ax,) = new_figure(max(across + 1.9, 3.2), down + 1.2)
-    image = panel(
-        ax,
-        weights,
-        x_label="key",
-        y_label="query",
-        labels=True,
-        limits=(0.0, 1.0),
-        x_names=key_names,
-        y_names=query_names,
-    )
-    # The figure's size makes near squares of the cells, and the colour bar is as high as they are.
-    ax.set_box_aspect(None)
-    figure.colorbar(image, ax=ax, label="attention", aspect=down / 0.13, panchor=False)
-    finish(figure, title)
-    return figure
+    return attention_map(weights, key_names, query_names, title, largest=1.0, colormap="Reds")
 
 
 def _draw_rows(
@@ -147,7 +128,7 @@ def _draw_rows(
     """Rows of four panels: the weights with the attention of every head, below them what they make of the sequence."""
     panels = [(row_name, _eight_panels(weights, seq, names, input_names)) for row_name, weights in heads]
     rows = [(row_name, [each[i] for i in order]) for order in _ROWS for row_name, each in panels]
-    cell, lowest = _LABELLED_CELL if labels else _CELL, 1.2 if heads[0][0] else _SMALLEST
+    cell, lowest = LABELLED_CELL if labels else CELL, 1.2 if heads[0][0] else _SMALLEST
     widths = [max(_size(row[i].values.shape[1], cell) for _, row in rows) for i in range(4)]
     heights = [max(lowest, *(_size(each.values.shape[0], cell) for each in row)) for _, row in rows]
     figure, axes = new_figure(

@@ -22,7 +22,8 @@ DIVERGING = "RdBu_r"
 MOST_TEXTS = 22
 """Values are written into the cells of panels of at most so many rows and columns."""
 
-_MOST_NAMES = 40
+MOST_NAMES = 40
+"""Names stand beside panels of at most so many rows or columns."""
 
 
 def rescaled(values: ArrayLike) -> Float[np.ndarray, "row column"]:
@@ -93,7 +94,7 @@ def panel(
     ax.set(xlabel=x_label or "", ylabel=y_label or "")
     _name_ticks(ax, x_names, y_names)
     if labels and max(array.shape) <= MOST_TEXTS:
-        _write_values(ax, array, image)
+        write_values(ax, array, image)
     return image
 
 
@@ -136,18 +137,27 @@ def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarr
 
 def _name_ticks(ax: Axes, x_names: Names, y_names: Names) -> None:
     ax.set(xticks=[], yticks=[])
-    if 0 < len(x_names) <= _MOST_NAMES:
+    if 0 < len(x_names) <= MOST_NAMES:
         crowded = len(x_names) > 3 and max(map(len, x_names)) > 2
         ax.set_xticks(range(len(x_names)), x_names, rotation=90 if crowded else 0, fontsize=8)
-    if 0 < len(y_names) <= _MOST_NAMES:
+    if 0 < len(y_names) <= MOST_NAMES:
         ax.set_yticks(range(len(y_names)), y_names, fontsize=8)
     ax.tick_params(length=0, pad=2)
 
 
-def _write_values(ax: Axes, array: np.ndarray, image: AxesImage) -> None:
-    """Write each value into its cell, in the colour that shows on it."""
+def write_values(
+    ax: Axes, array: Float[np.ndarray, "row column"], image: AxesImage, largest: float | int | None = None
+) -> None:
+    """Write each value of a drawn panel into its cell, :func:`short` and in black or white, which shows on the colour.
+
+    Args:
+        ax: The panel's.
+        array: The values; none is written for NaN.
+        image: What :func:`panel` has returned for as many cells.
+        largest: The value that small ones are small beside; the largest when None.
+    """
     colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3] @ (0.299, 0.587, 0.114)
-    largest = float(np.nanmax(np.abs(array), initial=0.0))
+    largest = float(np.nanmax(np.abs(array), initial=0.0)) if largest is None else largest
     for (row, column), value in np.ndenumerate(array):
         if np.isfinite(value):
             colour = "white" if colours[row, column] < 0.5 else "black"

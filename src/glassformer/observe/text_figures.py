@@ -50,6 +50,7 @@ def coloured_text(
     *,
     label: str | None = None,
     largest: float | None = None,
+    framed: int | None = None,
 ) -> Figure:
     """A text, each word on a ground that shows its weight, in as many lines as it needs.
 
@@ -69,6 +70,7 @@ def coloured_text(
         label: What the weights are, at the colour bar.
         largest: The weight at the end of the scale, for several texts on one; such a text in ``ax`` gets no colour bar
             of its own. None: the largest of ``weights``.
+        framed: The place of a word to frame, from 0.
 
     Returns:
         The figure that was drawn in.
@@ -104,7 +106,7 @@ def coloured_text(
             f"{len(lines) * _LINE / _INCH:.1f} inches",
             "Give larger axes, or leave ax out.",
         )
-    _write(room, lines, values, scale, 0.0, signed)
+    _write(room, lines, values, scale, 0.0, signed, framed)
     return figure
 
 

@@ -148,7 +148,7 @@ def test_a_heat_map_that_cannot_be_drawn_is_refused() -> None:
     weights = torch.full((2, 3), 1 / 3)
     with pytest.raises(InputError, match=r"shape \[3\]"):
         draw_cross_attention(weights[0], [4, 6, 7], [1, 7])
-    with pytest.raises(InputError, match="2 x_names"):
+    with pytest.raises(InputError, match="2 names for 3 keys"):
         draw_cross_attention(weights, [4, 6], [1, 7])
     with pytest.raises(InputError, match=r"tokens without a word: \[14\]"):
         draw_cross_attention(weights, [4, 6, 14], [1, 7])

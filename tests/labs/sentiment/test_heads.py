@@ -9,14 +9,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from glassformer.data.batches import pad
 from glassformer.data.examples import Example, SentimentData
 from glassformer.errors import InputError
 from glassformer.labs.sentiment import heads
-from glassformer.labs.sentiment.heads import divergence, head_weights, measure_heads
+from glassformer.labs.sentiment.heads import head_weights, measure_heads
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
 from glassformer.labs.sentiment.training_runs import build_classifier
 from glassformer.models.encoder import Encoder
@@ -64,18 +62,6 @@ def test_the_weights_mix_the_values_to_what_attention_gives(norm_first: bool) ->
         torch.testing.assert_close(mixed[real], output[real], atol=1e-6, rtol=1e-5)
         assert torch.all(weights[1, :, :, 2:] == 0)
     assert not encoder.layers[0].attention._forward_pre_hooks
-
-
-@given(st.lists(st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4), min_size=2, max_size=2))
-def test_the_divergence_is_the_mean_of_two_from_the_mixture(rows: list[list[float]]) -> None:
-    one, other = (np.array(row) + 1e-3 for row in rows)
-    one, other = one / one.sum(), other / other.sum()
-    found = float(divergence(torch.from_numpy(one), torch.from_numpy(other)))
-    assert found == pytest.approx(jensen_shannon(one, other), abs=1e-9)
-
-
-def test_distributions_without_common_keys_are_ln_2_apart() -> None:
-    assert float(divergence(torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.0, 0.0, 1.0]))) == pytest.approx(math.log(2))
 
 
 def test_spreads_and_differences_are_means_over_queries() -> None:

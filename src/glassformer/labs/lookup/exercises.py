@@ -24,8 +24,7 @@ from glassformer.errors import InputError, require, require_positive
 from glassformer.labs.lookup.course import all_right, decode, target_loss
 from glassformer.labs.lookup.course_data import LEARNING_RATE, NUM_EPOCHS, LookupBatch
 from glassformer.labs.lookup.network import CrossAttentionLookupModel
-from glassformer.observe.heat_maps import finish, panel
-from glassformer.observe.style import in_style
+from glassformer.observe.attention_grids import cross_attention
 from glassformer.training import Batch, TrainingConfig, load_weights, train
 
 Batches: TypeAlias = DataLoader | Sequence[LookupBatch]
@@ -130,7 +129,6 @@ def plot_cross_attention(
         plt.close(figure)
 
 
-@in_style
 def draw_cross_attention(
     attention_matrix: Float[Tensor, "*head target source"] | ArrayLike,
     enc_tokens: Sequence[str] | Sequence[int] | Tensor,
@@ -153,34 +151,14 @@ def draw_cross_attention(
         "[target, source] or [head, target, source]",
         "Take one example out of the batch.",
     )
-    require(
-        bool(weights.isfinite().all()),
-        f"{int((~weights.isfinite()).sum())} attention weights that are NaN or infinite",
-        "numbers in [0, 1]",
-        "Look for the first NaN in the model's forward pass.",
+    one_head = weights.dim() == 2
+    return cross_attention(
+        (weights[None] if one_head else weights).numpy(),
+        _words(enc_tokens),
+        _words(dec_tokens),
+        head_names=("",) if one_head else (),
+        figure=plt.figure(),
     )
-    heads = weights[None] if weights.dim() == 2 else weights
-    read, written = _words(enc_tokens), _words(dec_tokens)
-    size = (0.42 * len(read) + 0.6, 0.42 * len(written) + 1.7)
-    figure, axes = plt.subplots(
-        1, len(heads), figsize=(len(heads) * size[0] + 0.8, size[1]), squeeze=False, layout="constrained"
-    )
-    for head, ax in enumerate(axes[0]):
-        image = panel(
-            ax,
-            heads[head].numpy(),
-            f"Head {head + 1}" if weights.dim() == 3 else "",
-            "encoder token",
-            "decoder token" if head == 0 else None,
-            labels=True,
-            limits=(0.0, 1.0),
-            colormap="Blues",
-            x_names=read,
-            y_names=written,
-        )
-    figure.colorbar(image, ax=axes, label="attention weight", fraction=0.03)
-    finish(figure, "Cross-attention")
-    return figure
 
 
 class _LoaderTask:

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from glassformer.labs.lookup.in_context_figures import draw_accuracy, draw_changes, draw_finding
 from glassformer.labs.lookup.results import CourseMeasured, HeadShares, Results
-from glassformer.observe.heat_maps import finish, name_row, panel
+from glassformer.observe.attention_grids import cross_attention
 from glassformer.observe.style import BLACK, BLUE, HATCHES, ORANGE, RED, SKY, in_style, line, new_figure, save_figure
 
 
@@ -30,31 +30,16 @@ def draw_figures(results: Results, directory: Path) -> dict[str, Path]:
     return {name: save_figure(figure, directory, name)[0] for name, figure in drawn.items()}
 
 
-@in_style
 def draw_cross_attention(model: CourseMeasured) -> Figure:
     """The cross-attention of one test context, head by head, before training and after."""
     shown = model.map_after
-    heads, targets = len(shown.weights), len(shown.target)
-    figure, axes = new_figure(2.9 * heads + 1.2, 0.9 * targets + 2.8, rows=2, columns=heads)
-    for row, (when, maps) in enumerate((("before", model.map_before), ("after", model.map_after))):
-        for head, weights in enumerate(maps.weights):
-            ax = axes[row * heads + head]
-            image = panel(
-                ax,
-                weights,
-                f"head {head + 1}" if row == 0 else "",
-                "encoder token" if row == 1 else None,
-                "decoder token" if head == 0 else None,
-                labels=True,
-                limits=(0.0, 1.0),
-                colormap="Blues",
-                x_names=maps.source,
-                y_names=maps.target if head == 0 else (),
-            )
-        name_row(axes[row * heads], when)
-    figure.colorbar(image, ax=axes, label="attention weight", fraction=0.03)
-    finish(figure, "Cross-attention of one context before and after training")
-    return figure
+    return cross_attention(
+        np.array([model.map_before.weights, shown.weights]),
+        shown.source,
+        shown.target,
+        "Cross-attention of one context before and after training",
+        layer_names=("before", "after"),
+    )
 
 
 @in_style

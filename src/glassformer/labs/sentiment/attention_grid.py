@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.labs.sentiment.text import SimpleTokenizer, one_line
-from glassformer.observe.heat_maps import finish, panel
-from glassformer.observe.style import in_style
+from glassformer.observe.attention_grids import attention_grid
 from glassformer.observe.text_figures import shown
 
 _SHOWN_HEADS, _LONGEST_WORD = 4, 20
@@ -73,34 +72,8 @@ def _look(
         "Pass a MiniTransformer.",
     )
     logits, weights = output
-    seen = [layer[0, :, : len(tokens), : len(tokens)].float().cpu() for layer in weights]
-    return _draw_grid(seen, tokens, text), logits[0].float().softmax(-1).cpu()
-
-
-@in_style
-def _draw_grid(weights: list[Float[Tensor, "head query key"]], tokens: list[str], text: str) -> Figure:
+    seen = [layer[0, :_SHOWN_HEADS, : len(tokens), : len(tokens)].float().cpu().numpy() for layer in weights]
     names = [shown(one_line(token, _LONGEST_WORD)) for token in tokens]
-    rows, columns = len(weights), min(_SHOWN_HEADS, max(len(layer) for layer in weights))
-    side = max(2.2, 0.2 * len(tokens) + 0.9)
-    largest = max(float(layer[:columns].max()) for layer in weights)
-    size = (columns * side + 1.2, rows * side + 0.8)
-    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    for layer, heads in enumerate(weights):
-        for head, ax in enumerate(axes[layer]):
-            if head >= len(heads):
-                ax.set_axis_off()
-                continue
-            image = panel(
-                ax,
-                heads[head].numpy(),
-                f"Layer {layer + 1}, head {head + 1}",
-                "key" if layer == rows - 1 else None,
-                "query" if head == 0 else None,
-                limits=(0.0, largest),
-                colormap="Blues",
-                x_names=names,
-                y_names=names,
-            )
-    figure.colorbar(image, ax=axes, label="attention weight", fraction=0.03)
-    finish(figure, shown(one_line(text)).replace("$", r"\$"))  # or matplotlib reads mathematics between two of them
-    return figure
+    title = shown(one_line(text)).replace("$", r"\$")  # or matplotlib reads mathematics between two of them
+    figure = attention_grid(seen, names, title=title, figure=plt.figure())
+    return figure, logits[0].float().softmax(-1).cpu()

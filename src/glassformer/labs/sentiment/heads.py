@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from glassformer.layers.attention_weights import attention_weights
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.pattern import Pattern
 from glassformer.models.encoder import Encoder
+from glassformer.observe.attention_measures import distances, divergence, entropy
 from glassformer.training import train
 from glassformer.training.classification import ClassificationTask
 
@@ -191,14 +193,6 @@ def head_weights(
     ]
 
 
-def divergence(p: Float[Tensor, "*rows key"], q: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:
-    """The Jensen-Shannon divergence of two distributions in each row, in nats: ``H((p + q) / 2) - (H(p) + H(q)) / 2``.
-
-    Source: Lin 1991, "Divergence measures based on the Shannon entropy".
-    """
-    return (_entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2).clamp(min=0)
-
-
 def _run(recipe: ScratchRecipe, data: SentimentData, seed: int) -> HeadsRun:
     classifier = build_classifier(recipe, [example.text for example in data.train], data.classes, seed)
 
@@ -232,23 +226,20 @@ def _look(classifier: Classifier, texts: Sequence[str]) -> tuple[list[HeadSpread
     encoder, rows = classifier.encoder.eval(), classifier.rows(texts)
     layers, heads = encoder.config.num_layers, encoder.config.num_heads
     device = next(encoder.parameters()).device
-    entropies, distances = torch.zeros(2, layers, heads, dtype=torch.float64)
-    divergences = torch.zeros(layers, dtype=torch.float64)
+    (entropies, apart), divergences = np.zeros((2, layers, heads)), np.zeros(layers)
     pairs = list(combinations(range(heads), 2))
     queries = sum(len(row) for row in rows)
     for chosen in in_length_order([len(row) for row in rows], _BATCH):
         tokens, real = (each.to(device) for each in pad([rows[index] for index in chosen], classifier.tokenizer.pad_id))
-        places = torch.arange(tokens.shape[1], device=device)
-        apart = (places[:, None] - places).abs()
-        for layer, weights in enumerate(head_weights(encoder, tokens, real)):
-            counted = real[:, None].double()
-            entropies[layer] += (_entropy(weights.double()) * counted).sum((0, 2)).cpu()
-            distances[layer] += ((weights.double() * apart).sum(-1) * counted).sum((0, 2)).cpu()
+        counted = real.cpu().numpy()
+        for layer, each in enumerate(head_weights(encoder, tokens, real)):
+            weights = each.cpu().numpy()
+            entropies[layer] += (entropy(weights) * counted[:, None]).sum((0, 2))
+            apart[layer] += (distances(weights) * counted[:, None]).sum((0, 2))
             for one, other in pairs:
-                between = divergence(weights[:, one].double(), weights[:, other].double())
-                divergences[layer] += (between * real).sum().cpu() / len(pairs)
+                divergences[layer] += (divergence(weights[:, one], weights[:, other]) * counted).sum() / len(pairs)
     spreads = [
-        HeadSpread(layer, head, float(entropies[layer, head]) / queries, float(distances[layer, head]) / queries)
+        HeadSpread(layer, head, float(entropies[layer, head]) / queries, float(apart[layer, head]) / queries)
         for layer in range(layers)
         for head in range(heads)
     ]
@@ -259,10 +250,6 @@ def _queries_and_keys(attention: GroupedQueryAttention, x: Tensor) -> tuple[Tens
     q = attention.query(x).unflatten(-1, (attention.num_heads, attention.head_dim))
     k = attention.key(x).unflatten(-1, (attention.num_kv_heads, attention.head_dim))
     return q.transpose(1, 2), k.transpose(1, 2)
-
-
-def _entropy(p: Tensor) -> Tensor:
-    return torch.special.entr(p).sum(-1)
 
 
 def _weighted(values: Sequence[float], counts: Sequence[int]) -> float:

@@ -21,8 +21,9 @@ from glassformer.labs.sentiment.network import MiniTransformer
 from glassformer.labs.sentiment.parts import LayerNorm
 from glassformer.labs.sentiment.text import SimpleTokenizer
 from glassformer.layers.positions import SinusoidalPositions
+from glassformer.observe.attention_maps import attention_map
 from glassformer.observe.heat_maps import MOST_TEXTS, panel
-from glassformer.observe.style import BLACK, HATCHES, LINES, RED, annotate_cells, in_style, line, new_figure
+from glassformer.observe.style import BLACK, HATCHES, LINES, RED, in_style, line, new_figure
 
 _SIGNED = "cividis"
 """Unlike red and blue, it tells below 0 from above in a print in grey too."""
@@ -201,7 +202,6 @@ def training_curves(history: Mapping[str, Sequence[float]], title: str = "") -> 
     return figure
 
 
-@in_style
 def attention_example(words: Sequence[str], weights: Float[np.ndarray, "query key"], title: str = "") -> Figure:
     """One head's weights over one text, written into the cells.
 
@@ -213,13 +213,7 @@ def attention_example(words: Sequence[str], weights: Float[np.ndarray, "query ke
     require(weights.shape == (count, count), f"weights of shape {list(weights.shape)}", f"[{count}, {count}]", _TRIM)
     sums = weights.sum(axis=1)
     require(bool(np.allclose(sums, 1, atol=1e-3)), f"row sums {sums.round(3).tolist()}", "1 for each query", _TRIM)
-    side = max(3.4, 0.42 * count + 1.4)
-    figure, (ax,) = new_figure(side + 1.2, side + 0.6)
-    image = panel(ax, weights, "", "key", "query", limits=(0, 1), colormap="Blues", x_names=words, y_names=words)
-    annotate_cells(ax, weights.tolist(), 1.0)
-    ax.set_title(title or "Each row sums to 1", loc="left")
-    figure.colorbar(image, ax=ax, label="attention weight", shrink=0.8)
-    return figure
+    return attention_map(weights, words, title=title or "Each row sums to 1", largest=1.0)
 
 
 _TRIM = "Cut words and weights to the same real tokens; weights without sinks and dropout sum to 1."

@@ -1,0 +1,180 @@
+"""Where one can look into the models of Hugging Face's transformers."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import InputError, require
+from glassformer.layers.pattern import CAUSAL, FULL
+from glassformer.observe.exact_attention import Given
+from glassformer.observe.watch_points import Point, Routed, layer_of
+
+Watcher = Callable[[nn.Module, Callable[[], Given], Tensor, float], None]
+"""Is told of an attention's module, what it was given, its output [batch, query, head, value_dim], and its dropout."""
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Names of a block's parts."""
+
+    attention: str
+    ffn: str
+    cross: str | None = None
+    experts: str | None = None
+
+
+_FAMILIES = {
+    "GPT2Block": _Family("attn", "mlp", "crossattention"),
+    **dict.fromkeys(("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"), _Family("self_attn", "mlp")),
+    "MixtralDecoderLayer": _Family("self_attn", "mlp", experts="mlp"),
+    **dict.fromkeys(("BertLayer", "RobertaLayer"), _Family("attention.self", "output.dense", "crossattention.self")),
+}
+
+
+def is_hugging_face(model: nn.Module) -> bool:
+    """Whether a model, or a part of it, is one of transformers; nothing is imported to tell."""
+    return any(type(module).__module__.startswith("transformers.") for module in model.modules())
+
+
+def points(model: nn.Module) -> Iterator[Point]:
+    """Every place of a GPT-2, Llama, Mixtral or BERT of transformers, in the order of its modules."""
+    for name, block in model.named_modules():
+        family = _FAMILIES.get(type(block).__name__)
+        if family is None or not type(block).__module__.startswith("transformers."):
+            continue
+        layer, at = layer_of(name, 0), f"{name}.".removeprefix(".")
+        for part in (family.attention, family.cross):
+            if part is None or not hasattr(block, part.split(".")[0]):
+                continue
+            module: Any = block.get_submodule(part)
+            config = module.config
+            heads = config.num_attention_heads
+            group = heads // (getattr(config, "num_key_value_heads", None) or heads)
+            cross = part == family.cross
+            at_part = at + part
+            yield Point("attention", at_part, module, layer, block, cross=cross, heads=heads, group=group, mixed=module)
+        yield Point("ffn", at + family.ffn, block.get_submodule(family.ffn), layer, block)
+        if family.experts is not None:
+            mixture: Any = block.get_submodule(family.experts)
+            route, outputs = _route(mixture), _expert_outputs(mixture)
+            yield Point("experts", at + family.experts, mixture, layer, block, route=route, expert_outputs=outputs)
+        yield Point("block", name, block, layer, block)
+
+
+_lock = threading.Lock()
+_watchers: list[Watcher] = []
+_replaced: dict[str, Any] = {}
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Tell ``watcher`` of each attention that a model of transformers computes, until the ``with`` block is left.
+
+    transformers looks its attention functions up in a table. While somebody watches, each entry of that table first
+    does what it did and then tells; the outputs are the same.
+
+    Raises:
+        InputError: transformers is missing, or too old to have that table.
+    """
+    table = _table()
+    with _lock:
+        if not _watchers:
+            mapping = table._local_mapping
+            for name in ("eager", *table.valid_keys()):
+                _replaced[name] = mapping.get(name)
+                mapping[name] = _telling(
+                    name, table._global_mapping.get(name) if name not in mapping else mapping[name]
+                )
+        _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        with _lock:
+            _watchers.remove(watcher)
+            if not _watchers:
+                for name, before in _replaced.items():
+                    if before is None:
+                        table._local_mapping.pop(name, None)
+                    else:
+                        table._local_mapping[name] = before
+                _replaced.clear()
+
+
+def _table() -> Any:
+    try:
+        return importlib.import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"a model of transformers, and {error}", "transformers 5 or later", "pip install -U transformers"
+        ) from error
+
+
+def _telling(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
+    def attention(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *args: Any, **kwargs: Any
+    ) -> Any:
+        compute = function
+        if compute is None:  # the eager one, which every model's own file has
+            compute = sys.modules[type(module).__module__].eager_attention_forward
+        result = compute(module, query, key, value, attention_mask, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            given = partial(_given, name, module, query, key, value, attention_mask, kwargs)
+            for watcher in tuple(_watchers):
+                watcher(module, given, result[0], float(kwargs.get("dropout") or 0.0))
+        return result
+
+    return attention
+
+
+def _given(
+    name: str, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: dict[str, Any]
+) -> Given:
+    for unknown in ("softcap", "position_bias", "cache"):
+        require(
+            options.get(unknown) is None,
+            f"an attention with {unknown} in {type(module).__name__}",
+            "one that is a softmax of scaled products and a mask",
+            "Watch other modules.",
+        )
+    scale = options.get("scaling")
+    causal = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    # As the fused functions have it: a mask says everything, and a lone query sees all.
+    causal = causal and name != "eager" and mask is None and q.shape[2] > 1
+    if causal and k.shape[2] > q.shape[2]:  # room of a cache that is still empty
+        k, v = k[:, :, : q.shape[2]], v[:, :, : q.shape[2]]
+    if mask is not None and mask.dim() == 2:
+        mask = mask.bool()[:, None, None, :]
+    if mask is not None and mask.shape[-1] > k.shape[2]:
+        mask = mask[..., : k.shape[2]]
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    return Given(q, k, v, scale, CAUSAL if causal else FULL, mask, sinks=options.get("s_aux"))
+
+
+def _route(mixture: Any) -> Callable[[Tensor], Routed]:
+    def route(x: Tensor) -> Routed:
+        scores, shares, choices = mixture.gate.forward(x.reshape(-1, x.shape[-1]))
+        probabilities = scores.softmax(-1, dtype=torch.float32)
+        return tuple(each.view(*x.shape[:-1], -1) for each in (probabilities, choices, shares))
+
+    return route
+
+
+def _expert_outputs(mixture: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    def outputs(x: Tensor, choices: Tensor) -> Tensor:
+        tokens, each = x.reshape(-1, x.shape[-1]), choices.reshape(-1, choices.shape[-1])
+        ones = tokens.new_ones(len(tokens), 1)
+        made = [mixture.experts.forward(tokens, choice, ones) for choice in each.split(1, dim=1)]
+        return torch.stack(made, 1).view(*choices.shape, -1)
+
+    return outputs

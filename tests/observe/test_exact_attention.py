@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glassformer.layers.attention import attend
+from glassformer.layers.pattern import Pattern
+from glassformer.observe import exact_attention
+from glassformer.observe.complexity_measured import peak_bytes
+from glassformer.observe.exact_attention import Given, exact_rows, seen_keys
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Given:
+    """Self- and cross-attention with groups, windows, padding, masks, sinks, and sizes that do not divide."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    batch, kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    queries, keys, heads = draw(st.integers(1, 9)), draw(st.integers(1, 9)), kv_heads * group
+    causal = draw(st.booleans())
+    keys = max(keys, queries) if causal else keys
+    window = draw(st.none() | st.integers(1, 10)) if causal else None
+    padding = torch.rand(batch, keys, generator=generator) < 0.7 if draw(st.booleans()) else None
+    mask = None
+    kind = draw(st.sampled_from(["none", "boolean", "added"]))
+    if kind != "none":
+        shape = (draw(st.sampled_from([1, batch])), draw(st.sampled_from([1, heads])), queries, keys)
+        mask = normal(*shape) if kind == "added" else normal(*shape) < 0.5
+    return Given(
+        normal(batch, heads, queries, 4),
+        normal(batch, kv_heads, keys, 4),
+        normal(batch, kv_heads, keys, 3),
+        draw(st.floats(0.1, 2)),
+        Pattern(causal, window, padding),
+        mask,
+        normal(heads) if draw(st.booleans()) else None,
+        normal(heads) if draw(st.booleans()) else None,
+    )
+
+
+def by_hand(given: Given, batch: int, head: int, query: int) -> tuple[list[float], list[float], float]:
+    """Scores, weights and the sink's share of one query, number by number."""
+    keys = given.k.shape[2]
+    position = keys - given.q.shape[2] + query
+    scores = []
+    for key in range(keys):
+        pattern, padding = given.pattern, given.pattern.key_padding
+        seen = not pattern.causal or key <= position
+        seen = seen and (pattern.window is None or key > position - pattern.window)
+        seen = seen and (padding is None or bool(padding[batch, key]))
+        score = sum(
+            float(a) * float(b)
+            for a, b in zip(given.q[batch, head, query], given.k[batch, head // given.group, key], strict=True)
+        )
+        score *= given.scale * (1.0 if given.key_weights is None else float(given.key_weights[head]))
+        if given.mask is not None:
+            entry = given.mask.expand(given.q.shape[0], given.q.shape[1], -1, -1)[batch, head, query, key]
+            seen = seen and (given.mask.dtype != torch.bool or bool(entry))
+            score += float(entry) if given.mask.dtype != torch.bool else 0.0
+        scores.append(score if seen else -math.inf)
+    terms = [math.exp(score) for score in scores]
+    sink = 0.0 if given.sinks is None else math.exp(float(given.sinks[head]))
+    total = sum(terms) + sink
+    return scores, [term / total if total else 0.0 for term in terms], sink / total if total else 0.0
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_rows_are_those_of_a_plain_loop(data: st.DataObject) -> None:
+    case = data.draw(attentions())
+    batch, heads, queries, _ = case.q.shape
+    some_heads = sorted(data.draw(st.sets(st.integers(0, heads - 1), min_size=1)))
+    some_queries = sorted(data.draw(st.sets(st.integers(0, queries - 1), min_size=1)))
+    rows = exact_rows(case, some_heads, some_queries, ("weights", "scores", "sinks"))
+    first, last = seen_keys(case, some_queries)
+    assert rows.first == first
+    assert rows.weights is not None
+    assert rows.scores is not None
+    assert rows.sinks is not None
+    for b in range(batch):
+        for h, head in enumerate(some_heads):
+            for i, query in enumerate(some_queries):
+                scores, weights, sink = by_hand(case, b, head, query)
+                assert all(weight == 0 for weight in weights[:first] + weights[last:])
+                expected = torch.tensor([scores[first:last], weights[first:last]])
+                torch.testing.assert_close(rows.scores[b, h, i], expected[0], rtol=1e-5, atol=1e-5)
+                torch.testing.assert_close(rows.weights[b, h, i], expected[1], rtol=0, atol=1e-6)
+                if case.sinks is not None:
+                    assert abs(float(rows.sinks[b, h, i]) - sink) <= 1e-6
+
+
+@pytest.mark.parametrize("window", [None, 3, 40])
+def test_blocks_make_no_difference(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = torch.randn(2, 4, 70, 8), torch.randn(2, 2, 70, 8), torch.randn(2, 2, 70, 8)
+    given = Given(q, k, v, 0.3, Pattern(True, window), sinks=torch.randn(4))
+    whole = exact_rows(given, range(4), range(70), ("weights",)).weights
+    monkeypatch.setattr(exact_attention, "BLOCK_BYTES", 4000)
+    parts = exact_rows(given, range(4), range(70), ("weights",)).weights
+    assert whole is not None
+    assert parts is not None
+    torch.testing.assert_close(whole, parts, rtol=0, atol=1e-6)
+    out = attend(q, k, v, given.pattern, scale=0.3, sinks=given.sinks)
+    torch.testing.assert_close(parts @ v.repeat_interleave(2, 1), out, rtol=1e-5, atol=1e-6)
+
+
+def test_a_window_holds_only_the_keys_that_are_seen() -> None:
+    q = torch.randn(1, 1, 1000, 4)
+    given = Given(q, q, q, 0.5, Pattern(True, 16))
+    rows = exact_rows(given, (0,), (500, 501), ("weights",))
+    assert rows.weights is not None
+    assert (rows.first, rows.weights.shape[3]) == (485, 17)
+
+
+def test_memory_beside_the_result_is_bounded() -> None:
+    q, k = torch.randn(1, 4, 1024, 16), torch.randn(1, 2, 1024, 16)
+    for pattern in (Pattern(True), Pattern(), Pattern(True, 100, torch.rand(1, 1024) < 0.9)):
+        given = Given(q, k, k, 0.25, pattern)
+        for heads, queries in ((range(4), range(1024)), ((1,), range(1008, 1024)), ((0, 3), range(0, 1024, 7))):
+            result = exact_rows(given, heads, queries, ("weights",)).weights
+            assert result is not None
+            extra = peak_bytes(lambda: exact_rows(given, heads, queries, ("weights",))) - result.nbytes  # noqa: B023
+            assert extra <= 4 * exact_attention.BLOCK_BYTES
+
+
+def test_narrow_numbers_are_taken_as_they_are() -> None:
+    """Half precision stays what it is until the product, also where autocast would round it again."""
+    q = torch.randn(1, 2, 5, 8, dtype=torch.bfloat16)
+    given = Given(q, q, q, 0.3)
+    expected = (q.float() @ q.float().mT * 0.3).softmax(-1)
+    with torch.autocast("cpu", torch.bfloat16):
+        weights = exact_rows(given, (0, 1), range(5), ("weights",)).weights
+    assert weights is not None
+    assert weights.dtype == torch.float32
+    assert (weights - expected).abs().max() <= 1e-6

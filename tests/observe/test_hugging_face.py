@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import InputError
+from glassformer.observe import hugging_face
+from glassformer.observe.capture import capture
+
+transformers = pytest.importorskip("transformers")
+
+WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def gpt2(**changes: Any) -> nn.Module:
+    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64, **changes)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def llama(**changes: Any) -> nn.Module:
+    config = transformers.LlamaConfig(vocab_size=50, num_key_value_heads=2, **WIDTHS, **changes)
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def mixtral(**changes: Any) -> nn.Module:
+    config = transformers.MixtralConfig(vocab_size=50, num_key_value_heads=2, num_local_experts=4, **WIDTHS, **changes)
+    return transformers.MixtralForCausalLM(config).eval()
+
+
+def bert(**changes: Any) -> nn.Module:
+    config = transformers.BertConfig(vocab_size=50, **WIDTHS, **changes)
+    return transformers.BertModel(config).eval()
+
+
+FAMILIES: dict[str, Callable[..., nn.Module]] = {"gpt2": gpt2, "llama": llama, "mixtral": mixtral, "bert": bert}
+ATTENTIONS = {
+    "gpt2": "transformer.h.{}.attn",
+    "llama": "model.layers.{}.self_attn",
+    "mixtral": "model.layers.{}.self_attn",
+    "bert": "encoder.layer.{}.attention.self",
+}
+
+
+def mistral() -> nn.Module:
+    config = transformers.MistralConfig(vocab_size=50, num_key_value_heads=2, sliding_window=4, **WIDTHS)
+    return transformers.MistralForCausalLM(config).eval()
+
+
+def qwen2() -> nn.Module:
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(vocab_size=50, num_key_value_heads=2, **WIDTHS)
+    ).eval()
+
+
+def roberta() -> nn.Module:
+    return transformers.RobertaModel(transformers.RobertaConfig(vocab_size=50, pad_token_id=0, **WIDTHS)).eval()
+
+
+RELATIVES: dict[str, Callable[..., nn.Module]] = {"mistral": mistral, "qwen2": qwen2, "roberta": roberta}
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    tokens = torch.randint(1, 50, (2, 9))
+    real = torch.ones_like(tokens)
+    real[1, :3] = 0
+    return tokens, real
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_weights_are_those_that_eager_attention_returns(family: str, padded: bool, implementation: str) -> None:
+    model: Any = FAMILIES[family]()
+    tokens, real = batch()
+    real = real if padded else torch.ones_like(real)
+    model.set_attn_implementation("eager")
+    expected = model(tokens, attention_mask=real, output_attentions=True).attentions
+    model.set_attn_implementation(implementation)
+    plain = model(tokens, attention_mask=real)
+    with capture(model, what=("weights", "scores")) as seen:
+        watched = model(tokens, attention_mask=real)
+    assert torch.equal(watched[0], plain[0])
+    for layer, weights in enumerate(expected):
+        rows = real.bool()  # what a query of padding sees is left to the implementation
+        mine = seen.weights[ATTENTIONS[family].format(layer)]
+        assert (mine - weights).transpose(1, 2)[rows].abs().max() <= 1e-6
+        scores = seen.last("scores")[ATTENTIONS[family].format(layer)]
+        assert (scores.softmax(-1) - weights).transpose(1, 2)[rows].abs().max() <= 1e-6
+    assert list(seen.weights) == [ATTENTIONS[family].format(layer) for layer in (0, 1)]
+
+
+@pytest.mark.parametrize("family", RELATIVES)
+@torch.no_grad()
+def test_relatives_of_the_families_are_seen(family: str) -> None:
+    model: Any = RELATIVES[family]()
+    tokens, _ = batch()
+    model.set_attn_implementation("eager")
+    expected = model(tokens, output_attentions=True).attentions
+    model.set_attn_implementation("sdpa")
+    with capture(model) as seen:
+        model(tokens)
+    for mine, weights in zip(seen.weights.values(), expected, strict=True):
+        assert (mine - weights).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_chosen_heads_and_queries_are_those_of_the_whole(family: str) -> None:
+    model = FAMILIES[family]()
+    tokens, _ = batch()
+    with capture(model) as whole, capture(model, layers=-1, heads=[-1, 1], queries=[-2, 4]) as some:
+        model(tokens)
+    (record,) = some.records
+    assert (record.layer, record.heads, record.queries) == (1, (1, 3), (4, 7))
+    assert record.keys is not None
+    expected = whole.weights[record.name][:, [1, 3]][:, :, [4, 7]][..., list(record.keys)]
+    torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mixtral"])
+def test_generation_gives_one_row_a_step(family: str) -> None:
+    model: Any = FAMILIES[family]()
+    tokens, _ = batch()
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    plain = model.generate(tokens, **options)
+    with capture(model, queries=-1, what=("weights", "k", "residual")) as seen:
+        assert torch.equal(model.generate(tokens, **options), plain)
+    with torch.no_grad(), capture(model, what=("weights", "k", "residual")) as whole:
+        model(plain)
+    for name, steps in seen.of("weights").items():
+        for step, record in enumerate(steps):
+            assert record.queries == (8 + step,)
+            assert record.keys == range(9 + step)
+            expected = whole.weights[name][:, :, 8 + step : 9 + step, : 9 + step]
+            torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-6)
+        made = torch.cat([record.values for record in seen.of("k")[name]], 2)
+        torch.testing.assert_close(made, whole.last("k")[name][:, :, :12], rtol=1e-5, atol=1e-6)
+    for name, steps in seen.of("residual").items():
+        expected = whole.last("residual")[name][:, 8:12]
+        torch.testing.assert_close(torch.cat([step.values for step in steps], 1), expected, rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_a_window_of_the_cache_keeps_the_numbers_of_positions() -> None:
+    model: Any = mixtral(sliding_window=4)
+    tokens, _ = batch()
+    plain = model.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    with capture(model, layers=0) as seen:
+        model.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    with capture(model, layers=0) as whole:
+        model(plain)
+    (all_rows,) = whole.weights.values()
+    for record in seen.records:
+        assert record.keys is not None
+        assert record.queries is not None
+        expected = all_rows[:, :, list(record.queries)][..., list(record.keys)]
+        torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-6)
+    assert seen.records[-1].queries == (11,)
+
+
+@torch.no_grad()
+def test_cross_attention_of_gpt2_and_bert() -> None:
+    memory, tokens = torch.randn(2, 5, 32), batch()[0]
+    for model, name in (
+        (gpt2(add_cross_attention=True), "transformer.h.1.crossattention"),
+        (bert(is_decoder=True, add_cross_attention=True), "encoder.layer.1.crossattention.self"),
+    ):
+        eager: Any = model
+        eager.set_attn_implementation("eager")
+        expected = model(tokens, encoder_hidden_states=memory, output_attentions=True).cross_attentions[1]
+        eager.set_attn_implementation("sdpa")
+        with capture(model, [name]) as seen:
+            model(tokens, encoder_hidden_states=memory)
+        (record,) = seen.records
+        assert record.cross
+        assert (record.values - expected).abs().max() <= 1e-6
+
+
+@torch.no_grad()
+def test_what_passes_between_the_attentions() -> None:
+    """The residual stream as transformers tells it, and experts that sum to the feed-forward network's output."""
+    model: Any = mixtral()
+    tokens, _ = batch()
+    with capture(model, what=("residual", "ffn", "router", "choices", "shares", "experts")) as seen:
+        out = model(tokens, output_hidden_states=True, output_router_logits=True)
+    residual = seen.last("residual")
+    assert torch.equal(residual["model.layers.0"], out.hidden_states[1])
+    for layer in (0, 1):
+        name = f"model.layers.{layer}.mlp"
+        probabilities = out.router_logits[layer].softmax(-1).view(2, 9, 4)
+        torch.testing.assert_close(seen.last("router")[name], probabilities)
+        chosen = probabilities.gather(-1, seen.last("choices")[name])
+        torch.testing.assert_close(seen.last("shares")[name], chosen / chosen.sum(-1, keepdim=True))
+        mixed = (seen.last("experts")[name] * seen.last("shares")[name][..., None]).sum(2)
+        torch.testing.assert_close(mixed, seen.last("ffn")[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_are_those_of_eager_weights(family: str) -> None:
+    model: Any = FAMILIES[family]()
+    tokens, _ = batch()
+    model.set_attn_implementation("eager")
+    out = model(tokens, output_attentions=True)
+    for weights in out.attentions:
+        weights.retain_grad()
+    out[0].pow(3).sum().backward()
+    model.set_attn_implementation("sdpa")
+    options = {"use_cache": False} if family != "bert" else {}
+    with capture(model, retain_grad=True) as seen:
+        model(tokens, **options)[0].pow(3).sum().backward()
+    for record, weights in zip(seen.records, out.attentions, strict=True):
+        assert record.grad is not None
+        torch.testing.assert_close(record.grad, weights.grad, rtol=1e-3, atol=1e-5 * float(weights.grad.abs().max()))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_compiled_model_is_seen() -> None:
+    model, (tokens, _) = llama(), batch()
+    compiled = torch.compile(model, backend="aot_eager")
+    compiled(tokens)
+    with capture(model) as plain:
+        model(tokens)
+    for watched in (model, compiled):
+        with capture(watched) as seen:
+            compiled(tokens)
+        assert list(seen.weights) == list(plain.weights)
+        assert all(torch.equal(seen.weights[name], weights) for name, weights in plain.weights.items())
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("within")
+
+
+def test_nothing_stays_in_the_table_of_transformers() -> None:
+    table = hugging_face._table()
+    before = dict(table._local_mapping)
+    model: Any = llama()
+    tokens, _ = batch()
+    handle = model.model.norm.register_forward_pre_hook(fail)
+    with capture(model):
+        inside = dict(table._local_mapping)
+        assert inside.keys() > before.keys()
+        with pytest.raises(RuntimeError, match="within"), capture(model):
+            model(tokens)
+        assert table._local_mapping == inside
+    handle.remove()
+    assert table._local_mapping == before
+    assert not hugging_face._watchers
+    with capture(model) as seen:
+        llama()(tokens)
+    assert seen.records == []
+
+
+def test_an_attention_that_bypasses_the_table_is_told() -> None:
+    model: Any = gpt2(reorder_and_upcast_attn=True)
+    model.set_attn_implementation("eager")
+    with pytest.raises(InputError, match="without passing where attention is seen"), capture(model):
+        model(batch()[0])
+
+
+def test_transformers_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama()
+    monkeypatch.setitem(sys.modules, "transformers.modeling_utils", None)
+    with pytest.raises(InputError, match="transformers 5 or later"), capture(model):
+        pass

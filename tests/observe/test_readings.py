@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from small_models import EXPERTS, MODELS, Model, decoder, encoder, encoder_decoder, run
+from torch import Tensor, nn
+
+from glassformer.errors import InputError
+from glassformer.generation import generate, greedy_decode
+from glassformer.layers.attention_weights import attention_weights
+from glassformer.layers.cache import LayerCache, SlotCache
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.models.single_head import SingleHead
+from glassformer.observe.capture import capture
+from glassformer.observe.captured import AXES
+from glassformer.observe.readings import Frame, key_order
+from glassformer.observe.watch_points import own_points
+
+EVERYTHING = ("weights", "scores", "q", "k", "v", "residual", "ffn")
+
+
+def kinds_of(model: nn.Module) -> list[str]:
+    points = list(own_points(model))
+    experts = [kind for kind in ("router", "choices", "shares", "experts") if any(p.role == "experts" for p in points)]
+    return [*EVERYTHING, *experts, *(["sinks"] if any(point.sinks for point in points) else [])]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_everything_of_every_family_fits_together(name: str) -> None:
+    """Each kind with another: scores with weights, weights with q and k, what modules return with what they return."""
+    model = MODELS[name]()
+    if isinstance(model, nn.Module) and name == "experts":
+        for layer in model.layers:  # type: ignore[union-attr]
+            layer.attention.sinks.normal_()
+    returned: dict[str, Tensor] = {}
+    for module_name, module in model.named_modules():
+        module.register_forward_hook(lambda _, __, out, name=module_name: returned.update({name: out}))
+    with capture(model, what=kinds_of(model)) as seen:
+        run(model, 2, 5)
+    for record in seen.records:
+        if record.what in ("residual", "ffn"):
+            assert torch.equal(record.values, returned[record.name])
+    last = {kind: seen.last(kind) for kind in kinds_of(model)}
+    for where, weights in last["weights"].items():
+        attention: Any = model.get_submodule(where)
+        terms = last["scores"][where].exp()
+        sink = 0 if attention.sinks is None else attention.sinks.exp()[:, None, None]
+        torch.testing.assert_close(weights, terms / (terms.sum(-1, keepdim=True) + sink), rtol=0, atol=1e-6)
+        q, k = last["q"][where], last["k"][where]
+        options = {"key_weights": attention.key_weights, "sinks": attention.sinks}
+        again = attention_weights(q, k, attention.pattern, **options)
+        torch.testing.assert_close(weights, again, rtol=0, atol=1e-6)
+        mixed = weights @ last["v"][where].repeat_interleave(q.shape[1] // k.shape[1], 1)
+        out = attention.output(mixed.transpose(1, 2).flatten(2))
+        torch.testing.assert_close(out, returned[where], rtol=1e-4, atol=1e-5)
+        if attention.sinks is not None:
+            torch.testing.assert_close(last["sinks"][where] + weights.sum(-1), torch.ones(2, 4, 5))
+    for where, experts in last.get("experts", {}).items():
+        mixed = (experts * last["shares"][where][..., None]).sum(2)
+        torch.testing.assert_close(mixed, last["ffn"][where], rtol=1e-5, atol=1e-6)
+        assert torch.equal(last["router"][where].topk(2).indices, last["choices"][where])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_chosen_places_are_those_of_the_whole(name: str) -> None:
+    model = MODELS[name]()
+    kinds = kinds_of(model)
+    with capture(model, what=kinds) as whole, capture(model, what=kinds, heads=1, queries=[-1, 1]) as some:
+        run(model, 2, 6)
+    assert len(some.records) == len(whole.records)
+    for part, record in zip(some.records, whole.records, strict=True):
+        expected = record.values
+        for axis, labels, everything in (
+            ("head", part.heads, record.heads),
+            ("query", part.queries, record.queries),
+            ("key", part.keys, record.keys),
+        ):
+            if axis in part.axes:
+                assert labels is not None
+                assert everything is not None
+                places = torch.tensor([list(everything).index(each) for each in labels])
+                expected = expected.index_select(part.axes.index(axis), places)
+        torch.testing.assert_close(part.values, expected, rtol=1e-5, atol=1e-6)
+        total = len(record.queries or ())
+        assert part.queries in (None, (1, total - 1))
+        assert "head" not in part.axes or len(part.heads or ()) == 1
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_generation_gives_rows_by_their_positions(use_cache: bool) -> None:
+    """Window 3 in every second layer, experts, and every kind: the steps together are one pass over the whole text."""
+    model = decoder(**{**EXPERTS, "window": 3})
+    kinds = kinds_of(model)
+    prompt = torch.randint(50, (2, 4))
+    with capture(model, what=kinds, queries=-1) as seen:
+        texts = generate(model, prompt, 6, use_cache=use_cache)
+    text = torch.cat([prompt, torch.tensor(texts)[:, :-1]], 1)
+    with torch.no_grad(), capture(model, what=kinds) as whole:
+        model(text)
+    for kind in kinds:
+        for name, steps in seen.of(kind).items():
+            (all_rows,) = whole.of(kind)[name]
+            assert [step.call for step in steps] == list(range(6))
+            if kind in ("k", "v"):
+                if use_cache:
+                    made = torch.cat([step.values for step in steps], 2)
+                    torch.testing.assert_close(made, all_rows.values, rtol=1e-5, atol=1e-5)
+                    assert [each for step in steps for each in step.keys or ()] == list(range(9))
+                continue
+            for place, step in enumerate(steps):
+                assert step.queries == (3 + place,)
+                rows = all_rows.values.narrow(step.axes.index("query"), 3 + place, 1)
+                if step.keys is not None:
+                    rows = rows[..., list(step.keys)]
+                    assert step.keys[-1] == 3 + place
+                torch.testing.assert_close(step.values, rows, rtol=1e-5, atol=1e-5)
+
+
+def test_one_position_of_a_generation_is_seen_once() -> None:
+    model = decoder()
+    with capture(model, queries=[2, 6], layers=0, what=("weights", "residual")) as seen:
+        generate(model, [[1, 2, 3, 4]], 6)
+    assert [(record.what, record.queries) for record in seen.records] == [
+        ("weights", (2,)),
+        ("residual", (2,)),
+        ("weights", (6,)),
+        ("residual", (6,)),
+    ]
+    with capture(model, queries=slice(-2, None), layers=0) as seen:
+        generate(model, [[1, 2, 3, 4]], 3)
+    assert [record.queries for record in seen.records] == [(2, 3), (4,), (5,)]
+
+
+def test_cross_attention_counts_target_positions_in_cached_decoding() -> None:
+    model = encoder_decoder()
+    source = torch.randint(1, 50, (2, 7))
+    with capture(model, layers=2, what=("weights", "k")) as seen:
+        greedy_decode(model, source, 4, 1)
+    name = "decoder_layers.2.cross_attention"
+    steps = seen.of("weights")[name]
+    assert [record.queries for record in steps] == [(0,), (1,), (2,), (3,)]
+    assert all(record.keys == range(7) and record.cross and not record.source for record in steps)
+    assert [record.keys for record in seen.of("k")[name]] == [range(7)] * 4
+    own = seen.of("weights")["decoder_layers.2.self_attention"]
+    assert [record.keys for record in own] == [range(stop) for stop in (1, 2, 3, 4)]
+    named = seen.with_tokens(list("abcd"), list("ABCDEFG"))
+    assert named.key_names(steps[1]) == list("ABCDEFG")
+    assert named.query_names(steps[1]) == ["b"]
+    assert named.key_names(own[2]) == list("abc")
+    with capture(model, ["encoder_layers.0"]) as seen:
+        model(source, source[:, :3])
+    assert seen.records[0].source
+
+
+def test_what_is_kept_is_not_what_the_model_goes_on_with() -> None:
+    """Slots of a windowed cache are written over; a record is not."""
+    module = GroupedQueryAttention(8, 2, 4, window=2)
+    model, cache = nn.ModuleDict({"only": module}), LayerCache(1, 2, 4, 9, 2)
+    x = torch.randn(1, 5, 8)
+    with torch.no_grad(), capture(model, what=("k", "q")) as seen:
+        for step in x.split(1, dim=1):
+            module(step, cache=cache)
+        expected = module._heads(module.key(x), 2)
+    made = torch.cat([record.values for record in seen.of("k")["only"]], 2)
+    torch.testing.assert_close(made, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_single_head_is_seen() -> None:
+    head = SingleHead(3, 2, 4, 2)
+    sequences = torch.randn(2, 5, 3)
+    real = torch.arange(5) < torch.tensor([[5], [3]])
+    with capture(head, what=("weights", "q", "k", "v")) as seen:
+        out = head(sequences, real)
+        head(sequences[0])
+    weights, alone = seen.calls[""]
+    mixed = weights[:, 0] @ seen.of("v")[""][0].values[:, 0]
+    torch.testing.assert_close(mixed.masked_fill(~real[..., None], 0.0), out)
+    torch.testing.assert_close(alone[0], weights[0], rtol=0, atol=1e-6)
+
+
+# Gradients
+
+
+def eager(x: Tensor, module: Any, allowed: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The attention with all that it makes held by the graph."""
+    q = module._heads(module.query(x), module.num_heads)
+    k, v = module.keys_and_values(x)
+    group = module.num_heads // module.num_kv_heads
+    scores = q @ k.repeat_interleave(group, 1).mT * module.head_dim**-0.5 * module.key_weights[:, None, None]
+    sink = module.sinks[:, None, None].expand(*scores.shape[:3], 1)
+    weights = torch.cat([scores.masked_fill(~allowed, -torch.inf), sink], -1).softmax(-1)[..., :-1]
+    held = {"q": q, "k": k, "v": v, "scores": scores, "weights": weights}
+    for each in held.values():
+        each.retain_grad()
+    out = (weights @ v.repeat_interleave(group, 1)).transpose(1, 2).flatten(2)
+    return module.output(out), held
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_gradients_are_those_of_held_weights(window: int | None) -> None:
+    module = GroupedQueryAttention(12, 4, 6, 2, window=window, key_weights=True, sinks=True).double()
+    x = torch.randn(2, 7, 12, dtype=torch.float64)
+    position = torch.arange(7)
+    allowed = (position <= position[:, None]) & (position > position[:, None] - (window or 7))
+    out, held = eager(x, module, allowed)
+    (out.square().sum() + out.sum()).backward()
+    kinds = ("q", "k", "v", "scores", "weights")
+    with capture(nn.ModuleDict({"only": module}), what=kinds, retain_grad=True, heads=[1, 2], queries=[2, 5]) as seen:
+        again = module(x)
+    assert all(record.grad is None for record in seen.records)
+    (again.square().sum() + again.sum()).backward()
+    for record in seen.records:
+        expected = held[record.what].grad
+        assert expected is not None
+        assert record.keys is not None or record.what == "q"
+        assert record.heads is not None
+        expected = expected[:, list(record.heads)]
+        if record.queries is not None:
+            expected = expected[:, :, list(record.queries)]
+        if record.what in ("weights", "scores"):
+            expected = expected[..., list(record.keys or ())]
+        torch.testing.assert_close(record.grad, expected)
+
+
+def test_gradients_of_what_blocks_return() -> None:
+    model = encoder()
+    tokens = torch.randint(1, 50, (2, 6))
+    held: dict[str, Tensor] = {}
+    for name in ("layers.0", "layers.1.ffn"):
+        model.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: held.update({name: out}))
+    with capture(model, what=("residual", "ffn"), layers=[0, 1], retain_grad=True, queries=[1, 3]) as seen:
+        logits = model(tokens)
+        for each in held.values():
+            each.retain_grad()
+        logits.square().sum().backward()
+    for name, kind in (("layers.0", "residual"), ("layers.1.ffn", "ffn")):
+        (record,) = seen.of(kind)[name]
+        assert record.grad is not None
+        expected = held[name].grad
+        assert expected is not None
+        assert torch.equal(record.grad, expected[:, [1, 3]])
+    with torch.no_grad(), capture(model, retain_grad=True) as seen:
+        model(tokens)
+    with pytest.raises(InputError, match="while gradients are on"):
+        _ = seen.records[0].grad
+
+
+def test_gradients_that_there_cannot_be_are_refused() -> None:
+    model = decoder(**EXPERTS)
+    tokens = torch.randint(50, (1, 4))
+    with capture(model, what=list(AXES), retain_grad=True) as seen:
+        model(tokens).sum().backward()
+    for record in seen.records:
+        if record.what in ("router", "choices", "shares", "experts", "sinks"):
+            with pytest.raises(InputError, match="keeps no gradient"):
+                _ = record.grad
+        else:
+            assert record.grad is not None
+    dropping = decoder(dropout=0.2).train()
+    with pytest.raises(InputError, match="which drops some"), capture(dropping, retain_grad=True):
+        dropping(tokens)
+    with capture(dropping, what="q", retain_grad=True) as seen:
+        dropping(tokens).sum().backward()
+    assert seen.records[0].grad is not None
+
+
+# Positions
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_keys_of_a_windowed_cache_come_in_order(length: int) -> None:
+    for steps in range(9):
+        cache = LayerCache(1, 1, 2, 20, 4)
+        numbers = torch.arange(steps + length, dtype=torch.float32).view(1, 1, -1, 1).expand(1, 1, -1, 2)
+        for step in range(steps):
+            cache.append(numbers[:, :, step : step + 1], numbers[:, :, step : step + 1])
+        frame = Frame(None, cache.length, cache)
+        keys, _ = cache.append(numbers[:, :, steps:], numbers[:, :, steps:])
+        order, first = key_order(frame, length, keys.shape[2])
+        found = keys[0, 0, :, 0] if order is None else keys[0, 0, order, 0]
+        assert found.tolist() == list(range(first, steps + length))
+
+
+def test_slots_that_are_empty_are_left_out() -> None:
+    for steps in range(9):
+        cache = LayerCache(1, 1, 2, 20, 4)
+        for step in range(steps + 1):
+            slots = SlotCache(cache, torch.tensor([step]))
+            keys, _ = slots.append(torch.full((1, 1, 1, 2), float(step)), torch.zeros(1, 1, 1, 2))
+        order, first = key_order(Frame(None, steps, slots), 1, keys.shape[2])
+        assert order is not None
+        assert keys[0, 0, order, 0].tolist() == list(range(first, steps + 1))
+
+
+def test_positions_out_of_range_are_refused() -> None:
+    model: Model = encoder()
+    tokens = torch.randint(1, 50, (2, 6))
+    for queries, message in (([6], r"queries \[6\] of a text of 6 positions"), ([-7], r"queries \[-7\]")):
+        with pytest.raises(InputError, match=message), capture(model, queries=queries):
+            model(tokens)
+    with pytest.raises(InputError, match="which no call had"), capture(model, queries=slice(6, 9)):
+        model(tokens)
+    writer = decoder()
+    with pytest.raises(InputError, match="which no call had"), capture(writer, queries=20):
+        generate(writer, [[1, 2]], 3)
+    with capture(model, queries=3) as seen:
+        pass
+    assert seen.records == []

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small_models import EXPERTS, decoder, encoder, encoder_decoder
+from torch import nn
+
+from glassformer.errors import InputError
+from glassformer.models.single_head import SingleHead
+from glassformer.observe.watch_points import choose_points, own_points, select
+
+
+def names(model: nn.Module, what: Any = "weights", modules: Any = None, layers: Any = None, heads: Any = None) -> Any:
+    _, chosen = choose_points(tuple(own_points(model)), what, modules, layers, heads)
+    return {(point.role, point.name): found for point, found in chosen.items()}
+
+
+def test_every_place_of_every_family_is_found() -> None:
+    two = list(own_points(encoder_decoder()))  # 2 blocks and 3, with 2 and 3 * 2 attentions
+    assert [point.name for point in two if point.role == "block"] == [
+        *(f"encoder_layers.{layer}" for layer in range(2)),
+        *(f"decoder_layers.{layer}" for layer in range(3)),
+    ]
+    assert [point.layer for point in two if point.role == "attention"] == [0, 1, 0, 0, 1, 1, 2, 2]
+    assert [point.name for point in two if point.cross] == [f"decoder_layers.{i}.cross_attention" for i in range(3)]
+    assert {point.name.split(".")[0] for point in two if point.source} == {"encoder_layers"}
+    assert not any(point.source for point in own_points(encoder()))
+    experts = decoder(**EXPERTS)
+    points = list(own_points(experts))
+    assert [point.role for point in points[:4]] == ["block", "ffn", "experts", "attention"]
+    assert (points[3].heads, points[3].group, points[3].sinks) == (4, 2, True)
+    assert [point.name for point in own_points(SingleHead(3, 2, 2))] == [""]
+    for model in (experts, encoder(), encoder_decoder()):
+        assert all(model.get_submodule(point.name) is point.module for point in own_points(model))
+
+
+def test_layers_heads_and_modules_are_chosen() -> None:
+    model = encoder_decoder()
+    first = ("attention", "encoder_layers.0.attention")
+    assert list(names(model, layers=2)) == [
+        ("attention", "decoder_layers.2.self_attention"),
+        ("attention", "decoder_layers.2.cross_attention"),
+    ]
+    last_of_both = {name for _, name in names(model, "residual", layers=-1)}
+    assert last_of_both == {"encoder_layers.1", "decoder_layers.2"}
+    assert names(model, heads=[-1])[first] == (1,)
+    assert names(model, heads=slice(0, 1))[first] == (0,)
+    by_layer = names(model, heads={0: 1, 1: [0]})
+    assert {name.split(".")[1]: found for (_, name), found in by_layer.items()} == {"0": (1,), "1": (0,)}
+    assert names(model, heads={"encoder_layers.0.attention": 1}) == {first: (1,)}
+    assert len(names(model, modules=["decoder_layers.1"])) == 2
+    several = names(model, ("weights", "residual", "ffn"), modules=["decoder_layers.1"])
+    assert [role for role, _ in several] == ["block", "ffn", "attention", "attention"]
+    assert len(names(model, modules=lambda name, module: name.endswith("cross_attention"))) == 3
+    assert list(names(decoder(**EXPERTS), ("router", "experts"), layers=[1, -1])) == [
+        ("experts", "layers.1.ffn"),
+        ("experts", "layers.3.ffn"),
+    ]
+
+
+@given(st.data())
+def test_a_selection_is_what_a_list_gives(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 9))
+    everything = list(range(count))
+    cut = data.draw(st.slices(count))
+    assert set(select("heads", cut, count)) == set(everything[cut])
+    numbers = data.draw(st.lists(st.integers(-count, count - 1)))
+    found = select("heads", numbers, count)
+    assert set(found) == {everything[number] for number in numbers}
+    assert list(found) == sorted(set(found))
+    assert select("heads", None, count) == tuple(everything)
+    assert select("heads", everything[-1], count) == (count - 1,)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_impossible_choices_are_refused() -> None:
+    model = encoder_decoder()
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"what": "wights"}, "what = 'wights'; expected one or more of weights, scores"),
+        ({"what": ()}, r"what = \(\)"),
+        ({"what": "router"}, "what = 'router' and a model without any place for it"),
+        ({"what": "sinks"}, "what = 'sinks' and a model without any place for it"),
+        ({"layers": 3}, r"layers \[3\]; expected numbers from -3 to 2"),
+        ({"layers": "1"}, "layers = '1'"),
+        ({"layers": slice(7, 9)}, "a choice of no module"),
+        ({"heads": 2}, r"heads \[2\]; expected numbers from -2 to 1"),
+        ({"heads": [0.5]}, r"heads = \[0.5\]; expected a whole number"),
+        ({"heads": True}, "heads = True"),
+        ({"heads": {9: 0}}, r"heads of \[9\]"),
+        ({"heads": {}}, "a choice of no module"),
+        ({"modules": ["decoder_layers.7"]}, r"modules \['decoder_layers.7'\]; expected names of modules that are seen"),
+        ({"modules": ["encoder_layers.0.attention"], "what": ("weights", "ffn")}, "what = 'ffn' and a choice of no"),
+    ]
+    for choice, message in cases:
+        with pytest.raises(InputError, match=message):
+            names(model, **choice)
+
+
+@torch.no_grad()
+def test_experts_mix_to_what_the_layer_returns() -> None:
+    for changes in (EXPERTS, {"num_experts": 3}):
+        point = next(point for point in own_points(decoder(**changes)) if point.role == "experts")
+        assert point.route is not None
+        assert point.expert_outputs is not None
+        for length in (5, 1):
+            x = torch.randn(1, length, 8)
+            probabilities, choices, shares = point.route(x)
+            mixed = (point.expert_outputs(x, choices) * shares[..., None]).sum(2)
+            torch.testing.assert_close(mixed, point.module(x), rtol=1e-5, atol=1e-6)
+            assert torch.equal(probabilities.topk(2).indices, choices)
