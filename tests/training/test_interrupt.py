@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +20,15 @@ def test_a_signal_is_noted_and_handlers_come_back(number: int) -> None:
     assert signal.getsignal(number) is before
 
 
+@pytest.fixture
+def usual_handler() -> Iterator[None]:
+    """Python's own handler of Ctrl-C; where the tests run in the background, the signal is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_handler")
 def test_the_second_signal_acts_as_usual() -> None:
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGINT)
