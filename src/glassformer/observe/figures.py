@@ -20,7 +20,8 @@ figure                 shows
 
 The numbers come from :func:`~glassformer.observe.capture.capture` and
 :func:`~glassformer.observe.attention_measures.head_measures`. All return matplotlib figures in the style of
-:mod:`glassformer.observe.style`, whose ``save_figure`` writes PNG, SVG and PDF; those with an argument ``ax`` draw there.
+:mod:`glassformer.observe.style`, whose ``save_figure`` writes PNG, SVG and PDF; those with an argument ``ax`` draw
+there.
 """
 
 from glassformer.observe.attention_figures import (
