@@ -88,11 +88,13 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/lookup.py
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/explorer.py
 	$(BIN)/python benchmarks/run.py
 
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/jupytext --sync notebooks/*.py
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+	$(BIN)/jupytext --update-metadata '{"widgets": null}' notebooks/explorer.ipynb  # its pictures tell the same
 
 clean:
 	rm -rf build dist htmlcov .coverage .coverage.* coverage.xml

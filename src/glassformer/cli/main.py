@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command("glassformer.cli.train", "train a decoder on a text file or on the recurrence"),
     "generate": Command("glassformer.cli.generate", "continue a prompt with a trained decoder"),
     "classify": Command("glassformer.cli.classify", "tell the class of texts, and which tokens mattered"),
+    "explore": Command("glassformer.cli.explore", "look inside models in the browser, or save the page as one file"),
     "design": Command("glassformer.cli.design", "build an attention head that solves a task, with its proof"),
     "verify": Command("glassformer.cli.verify", "check whether an attention head solves a task, on every sequence"),
 }

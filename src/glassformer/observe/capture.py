@@ -54,7 +54,7 @@ def capture(
     shares       what each of them counts; sums to 1
     experts      what each chosen expert makes of the position, before it is weighted, [batch, query, choice, dim]
     given        queries, keys and all else that the weights follow from, of all heads and queries, in ``seen.given``:
-                 any row can be had later by :func:`~glassformer.observe.exact_attention.exact_rows`; without a cache
+                 :func:`~glassformer.observe.exact_attention.exact_rows` gives any row later; only from a text's start
     ===========  ====================================================================================================
 
     Weights, scores and shares of sinks are computed beside the fused kernel, from the queries and keys that it is

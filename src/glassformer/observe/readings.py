@@ -111,9 +111,9 @@ class Reader:
         cross = point.cross or (not given.pattern.causal and length != keys and frame.cache is None)
         if self.given is not None:
             require(
-                frame.cache is None,
-                f"what = 'given' of {point.name} with a cache",
-                "a forward pass without one",
+                frame.cache is None or (frame.start == 0 and length == keys),
+                f"what = 'given' of {point.name} behind {frame.start} positions of a cache",
+                "a forward pass from the start of the text, without room for more",
                 "Let the model read the whole text at once, or ask for weights.",
             )
             self.given.append(KeptAttention(point.name, point.layer, _kept(given), point.source, cross))
