@@ -1,5 +1,5 @@
 // Bundles the page into the Python package: one ES module and one style sheet, which the server, the notebook's widget
-// and saved pages all use. `node build.mjs --check` only says whether what is there is what these sources make.
+// and saved pages all use, and the few lines by which a widget comes to them. `node build.mjs --check` only says whether what is there is what these sources make.
 import { readFile, writeFile, mkdir } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import path from "node:path";
@@ -9,7 +9,7 @@ const here = path.dirname(fileURLToPath(import.meta.url));
 const out = path.resolve(here, "../src/glassformer/explorer/page");
 const settings = {
   absWorkingDir: here,
-  entryPoints: { explorer: "src/main.tsx" },
+  entryPoints: { explorer: "src/main.tsx", widget: "src/loader.ts" },
   bundle: true,
   format: "esm",
   target: "es2022",

@@ -12,7 +12,7 @@ __version__ = version("glassformer")
 
 
 def explore(
-    model: Any = None, text: str | None = None, *, tokenizer: Any = None, source: Any = None, **state: Any
+    model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
 ) -> Exploration:
     """Look into a model: ``glassformer.explore(model, "some text")`` shows the explorer in a notebook's cell.
 
@@ -22,7 +22,8 @@ def explore(
     Args:
         model: A model of glassformer, or a GPT-2, Llama, Mixtral or BERT of transformers; the directory of a run or of
             a checkpoint; the name of a model that comes along, such as ``"sentiment"``. None: all of those.
-        text: What it reads; None: a text that suits it.
+        text: What it reads: a text, or tokens as numbers in a list, an array or a tensor. None: a text that suits it;
+            an encoder-decoder that was handed over needs one, and a source.
         tokenizer: For a model that was handed over: what makes tokens of a text.
         source: For an encoder-decoder: what its encoder reads.
         state: What to show first, as it stands in the page's address: ``view``, ``part``, ``layer``, ``head``, ``pin``,

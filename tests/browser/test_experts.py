@@ -59,18 +59,18 @@ def test_hovering_a_cell_tells_second_choice_and_shares(page: Page, show: Go, tr
     cells(page, 4).nth(2).hover()
     (first, second), shares = truth.layers[2].choices[4], truth.layers[2].shares[4]
     told = f"{letter(first)} {100 * shares[0]:.0f} %, {letter(second)} {100 * shares[1]:.0f} %"
-    expect(page.locator(".experts .told")).to_have_text(f"Token 5, 0, in layer 3: {told}")
+    expect(page.locator(".experts .told")).to_have_text(f"Token 4, 0, in layer 2: {told}")
     # The panel below shows the same token, without it being chosen.
-    expect(page.get_by_role("heading", name="Token 5")).to_be_visible()
+    expect(page.get_by_role("heading", name="Token 4")).to_be_visible()
     page.get_by_role("heading", name="Load of each expert").hover()
-    expect(page.get_by_role("heading", name=f"Token {COUNT}")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"Token {COUNT - 1}")).to_be_visible()
 
 
 def test_a_token_is_followed_through_the_layers(page: Page, show: Go, truth: Experts) -> None:
     show(page)
     cells(page, 6).nth(1).click()
     page.get_by_role("heading", name="Load of each expert").hover()
-    expect(page.get_by_role("heading", name="Token 7")).to_be_visible()
+    expect(page.get_by_role("heading", name="Token 6")).to_be_visible()
     charts = page.get_by_role("region", name="One token through the layers").locator("figure")
     expect(charts).to_have_count(len(truth.layers))
     for layer in truth.layers:
@@ -78,18 +78,18 @@ def test_a_token_is_followed_through_the_layers(page: Page, show: Go, truth: Exp
         expect(charts.nth(layer.layer).get_by_role("img")).to_have_attribute("aria-label", re.compile(expected + "$"))
         filled = charts.nth(layer.layer).locator(".column:has([data-filled=true]) .letter").all_text_contents()
         assert sorted(filled) == sorted(map(letter, layer.choices[6]))
-    page.get_by_role("button", name="Let go of token 7").click()
-    expect(page.get_by_role("heading", name=f"Token {COUNT}")).to_be_visible()
+    page.get_by_role("button", name="Let go of token 6").click()
+    expect(page.get_by_role("heading", name=f"Token {COUNT - 1}")).to_be_visible()
 
 
 def test_the_load_is_shown_beside_the_even_share(page: Page, show: Go, truth: Experts) -> None:
     show(page)
     panel = page.get_by_role("region", name="Load of the experts")
-    expect(panel).to_contain_text("the even share, 25.0 %")
+    expect(panel).to_contain_text("the even share, 25 %")
     for layer in truth.layers:
         expected = ", ".join(f"{letter(at)} {100 * each:.0f} %" for at, each in enumerate(layer.load))
-        chart = panel.get_by_role("img", name=f"Load in layer {layer.layer + 1}")
-        expect(chart).to_have_attribute("aria-label", f"Load in layer {layer.layer + 1}: {expected}")
+        chart = panel.get_by_role("img", name=f"Load in layer {layer.layer}")
+        expect(chart).to_have_attribute("aria-label", f"Load in layer {layer.layer}: {expected}")
         heights = [each.bounding_box()["height"] for each in chart.locator(".size").all()]  # type: ignore[index]
         assert heights.index(max(heights)) == layer.load.index(max(layer.load))
         line = chart.locator(".even").bounding_box()
@@ -101,18 +101,27 @@ def test_the_load_is_shown_beside_the_even_share(page: Page, show: Go, truth: Ex
                 assert (bar["y"] < line["y"]) == (load > 0.25)
 
 
+def test_the_tallest_column_leaves_room_above_it(page: Page, show: Go) -> None:
+    show(page, pin=6)
+    for chart in page.locator(".experts .columns").all():
+        room = chart.locator(".room").first.bounding_box()
+        assert room is not None
+        tops = [box["y"] for each in chart.locator(".size").all() if (box := each.bounding_box())]
+        assert min(tops) >= room["y"] + 4
+
+
 def test_the_keyboard_moves_between_tokens_and_layers(page: Page, show: Go, truth: Experts) -> None:
     show(page)
     strip(page).focus()
     page.keyboard.press("Home")
-    expect(strip(page)).to_have_attribute("aria-valuetext", re.compile("^token 1, 1, layer 1: "))
+    expect(strip(page)).to_have_attribute("aria-valuetext", re.compile("^token 0, 1, layer 0: "))
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
     first = letter(truth.layers[1].choices[2][0])
-    expect(strip(page)).to_have_attribute("aria-valuetext", re.compile(f"^token 3, 2, layer 2: {first} "))
-    expect(page.get_by_role("heading", name="Token 3")).to_be_visible()
+    expect(strip(page)).to_have_attribute("aria-valuetext", re.compile(f"^token 2, 2, layer 1: {first} "))
+    expect(page.get_by_role("heading", name="Token 2")).to_be_visible()
     page.keyboard.press("End")
-    expect(strip(page)).to_have_attribute("aria-valuenow", str(COUNT))
+    expect(strip(page)).to_have_attribute("aria-valuenow", str(COUNT - 1))
 
 
 def test_a_link_shows_the_same_token_and_layer(page: Page, open_page: Callable[..., Page], show: Go) -> None:
@@ -122,10 +131,10 @@ def test_a_link_shows_the_same_token_and_layer(page: Page, open_page: Callable[.
     other = open_page()
     expect(page).to_have_url(re.compile("pin=3.*expertLayer=2"))
     other.goto(page.url)
-    expect(other.get_by_role("heading", name="Token 4")).to_be_visible()
+    expect(other.get_by_role("heading", name="Token 3")).to_be_visible()
     expect(other.locator(".experts .told")).to_have_text(page.locator(".experts .told").inner_text())
     page.go_back()
-    expect(page.get_by_role("heading", name=f"Token {COUNT}")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"Token {COUNT - 1}")).to_be_visible()
 
 
 def test_4096_tokens_draw_only_what_is_seen(page: Page, show: Go) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from .conftest import ROOT
+
 Check = Callable[[Page], None]
 Go = Callable[..., None]
 Open = Callable[..., Page]
@@ -145,9 +147,100 @@ def test_back_undoes(page: Page, go: Go) -> None:
 
 
 def test_an_address_that_makes_no_sense_shows_the_first_view(page: Page, served: str, settled: Check) -> None:
-    page.goto(f"{served}#model=nonsense&view=nowhere&layer=-1&window=[]&topP=NaN&cells=%00&__proto__=1")
+    page.goto(f"{served}#view=nowhere&layer=-1&window=[]&topP=NaN&cells=%00&__proto__=1")
     settled(page)
     expect(page.get_by_role("tab", selected=True)).to_have_count(1)
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_a_model_that_is_not_here_is_told_of_and_the_address_stays(page: Page, served: str, settled: Check) -> None:
+    page.goto(f"{served}#model=nope&text=hello&layer=3")
+    expect(page.locator(".fault")).to_contain_text("There is no model \u201cnope\u201d here")
+    page.wait_for_timeout(500)
+    assert page.url == f"{served}#model=nope&text=hello&layer=3"
+    expect(page.locator(".view")).to_have_count(0)
+    page.locator(".model select").select_option("sentiment")
+    settled(page)
+    expect(page.locator(".fault")).to_have_count(0)
+    expect(page.locator(".model select")).to_have_value("sentiment")
+
+
+def test_back_undoes_what_was_typed(page: Page, go: Go, settled: Check) -> None:
+    go(page, model="sentiment", text="a fine film")
+    field = text_field(page)
+    field.click()
+    field.press("End")
+    field.press_sequentially(" and long")
+    expect(field).to_have_value("a fine film and long")
+    page.locator(".sample").first.click()
+    sample = field.input_value()
+    page.go_back()
+    expect(field).to_have_value("a fine film and long")
+    page.go_back()
+    expect(field).to_have_value("a fine film")
+    settled(page)
+    assert "text=a+fine+film" in page.url
+    page.go_forward()
+    expect(field).to_have_value("a fine film and long")
+    page.go_forward()
+    expect(field).to_have_value(sample)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"model": "recurrence", "text": "9", "view": "experts"},
+        {"model": "recurrence", "text": "9 9"},
+        {"model": "unique", "text": "ZZZ", "view": "attention"},
+    ],
+)
+def test_nothing_seems_to_be_read_under_a_refusal(page: Page, go: Go, watch: Any, state: dict[str, str]) -> None:
+    watch.forgive("status of 422")
+    go(page, **state)
+    expect(page.locator(".fault")).to_have_count(1)
+    expect(page.locator(".glassformer")).not_to_contain_text("Reading\u2026")
+    expect(page.locator(".view")).to_contain_text("Nothing to show yet")
+    text_field(page).fill("A" if state["model"] == "unique" else "1")
+    expect(page.locator(".fault")).to_have_count(0)
+    expect(page.locator(".view")).not_to_contain_text("Nothing to show yet")
+
+
+@pytest.mark.parametrize("order", ["[0,0,0]", "[1,0,2]", "[0,0,1,2,3,4]", "[5]"])
+def test_an_order_that_is_none_is_passed_over(page: Page, go: Go, order: str) -> None:
+    go(page, model="lookup-facts", order=order)
+    expect(page.locator(".said")).to_contain_text("42")
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("model", "view"), [("sentiment", "attention"), ("recurrence", "experts")])
+def test_a_page_goes_on_with_a_server_that_was_started_anew(
+    page: Page,
+    served: str,
+    settled: Check,
+    watch: Any,
+    explorer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    view: str,
+) -> None:
+    from glassformer.explorer.runs import Runs
+
+    watch.forgive("status of 404")
+    page.goto(f"{served}#model={model}&view={view}")
+    settled(page)
+    # A new server knows no run.
+    monkeypatch.setattr(explorer, "runs", Runs(explorer.exhibit))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.get_by_role("tab", name="Attention").click()
+    page.get_by_role("radiogroup", name="Head").get_by_role("radio").last.click()
+    page.get_by_role("button", name="Layers", exact=True).click()
+    settled(page)
+    expect(page.locator(".tops li")).not_to_have_count(0)
+    expect(page.locator(".fault")).to_have_count(0)
+    assert asked.count("run") >= 1
+    page.get_by_role("button", name="Matrix", exact=True).click()
+    settled(page)
     expect(page.locator(".fault")).to_have_count(0)
 
 
@@ -206,8 +299,86 @@ def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
     text_field(page).fill("a good film")
     expect(page.locator(".fault").first).to_contain_text("No answer from glassformer")
     expect(page.locator(".fault").first).to_contain_text("Start it again")
+    expect(page.locator(".fault").first).to_contain_text("asks again by itself")
+    said = page.locator(".said").inner_text()
     server.start()
-    text_field(page).fill("a good film indeed")
     expect(page.locator(".fault")).to_have_count(0)
     settled(page)
-    expect(page.locator(".said")).not_to_be_empty()
+    expect(page.locator(".said")).not_to_have_text(said)
+
+
+def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
+    page: Page, serve: Callable[[Any], Any], explorer: Any, settled: Check, watch: Any
+) -> None:
+    watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
+    server = serve(explorer)
+    page.goto(f"{server.address}#model=sentiment")
+    settled(page)
+    server.stop()
+    page.evaluate("Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true })")
+    text_field(page).fill("a good film")
+    expect(page.locator(".fault").first).to_contain_text("No answer from glassformer")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(3000)
+    assert asked == []
+    server.start()
+    page.evaluate("delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator(".fault")).to_have_count(0)
+    assert asked != []
+
+
+def test_an_address_without_a_text_means_the_text_of_the_model(
+    page: Page, served: str, explorer: Any, settled: Check, watch: Any
+) -> None:
+    watch.forgive("status of 422")  # an empty text is none that most models can read
+    for card in explorer.catalogue().models:
+        page.goto("about:blank")
+        page.goto(f"{served}#model={card.name}")
+        settled(page)
+        expect(text_field(page)).to_have_value(card.text)
+        page.goto("about:blank")
+        page.goto(f"{served}#model={card.name}&text=")
+        page.locator(".glassformer .reading").wait_for()
+        expect(text_field(page)).to_have_value("")
+        page.locator(".view").wait_for()
+
+
+def test_every_view_begins_with_the_head_of_its_card(page: Page, served: str, settled: Check) -> None:
+    page.goto(served)
+    settled(page)
+    page.locator(".model select").select_option("sentiment")
+    expect(page.get_by_role("radio", name="layer 0, head 1")).to_be_checked()
+    page.locator(".model select").select_option("lookup-facts")
+    expect(page.get_by_role("button", name="Cross-attention")).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_styles_of_a_view_reach_no_other() -> None:
+    views = ROOT / "web" / "src" / "views"
+    sheets = list(views.rglob("*.css"))
+    assert {sheet.relative_to(views).parts[0].removesuffix(".css") for sheet in sheets} == set(VIEWS)
+    for sheet in sheets:
+        view = sheet.relative_to(views).parts[0].removesuffix(".css")
+        text = re.sub(r"/\*.*?\*/|@media[^{]*\{", "", sheet.read_text(encoding="utf-8"), flags=re.DOTALL)
+        selectors = [each.strip() for rule in re.findall(r"([^{}]+)\{", text) for each in rule.split(",\n")]
+        assert [each for each in selectors if not re.match(rf"\.glassformer \.{view}(?![\w-])", each)] == []
+
+
+def test_a_button_that_does_nothing_now_looks_so(page: Page, go: Go) -> None:
+    look = "(each) => { const { color, backgroundColor } = getComputedStyle(each); return [color, backgroundColor]; }"
+    go(page, model="lookup-course", view="scramble", source='["NAME"]')
+    shuffle = page.get_by_role("button", name="Shuffle")
+    expect(shuffle).to_be_disabled()
+    assert shuffle.evaluate(look) == page.get_by_role("button", name="As it was").evaluate(look)
+    go(page, model="lookup-course", view="scramble")
+    expect(shuffle).to_be_enabled()
+    assert shuffle.evaluate(look) != page.get_by_role("button", name="As it was").evaluate(look)
+
+
+def test_an_answer_that_is_awaited_can_still_be_read(page: Page, go: Go) -> None:
+    go(page, model="sentiment")
+    look = "(each) => { const { color, opacity } = getComputedStyle(each); return [color, opacity]; }"
+    said = page.locator(".said")
+    said.evaluate("(each) => { each.dataset.busy = 'true'; }")
+    # The colour of quiet text, whose contrast is checked with every view.
+    assert said.evaluate(look) == page.locator(".about").evaluate(look)

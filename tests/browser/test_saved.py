@@ -105,12 +105,43 @@ def test_a_design_stands_as_it_was_edited(opened: Callable[..., Page]) -> None:
     assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["Vm"][0] == [5]
 
 
+def test_attention_of_an_edited_head_is_kept(opened: Callable[..., Page], explorer: Explorer) -> None:
+    page = opened(model="identity", view="attention", text="ABA", cells={"Qm.0.0": "0.5"}, pin=0)
+    design = explorer.answer("head", m.AskHead(model="identity"))
+    assert isinstance(design, m.Head)
+    query, keys = np.array(design.weights.Qm[0]), np.array(design.weights.Km)[[0, 1, 0]]
+    query[0] = 0.5
+    scores = keys @ query / np.sqrt(len(query))
+    expected = np.exp(scores) / np.exp(scores).sum()
+    told = page.locator(".reads .number").all_inner_texts()
+    assert told == [f"{100 * share:.1f} %" for share in sorted(expected, reverse=True)]
+    expect(page.locator(".fault")).to_have_count(0)
+
+
 def test_another_order_is_compared(opened: Callable[..., Page], settled: Callable[[Page], None]) -> None:
     page = opened(model="lookup-facts", view="scramble", order=[5, 4, 3, 2, 1, 0])
     page.get_by_role("button", name="Try every order").click()
     settled(page)
     expect(page.locator(".fault")).to_have_count(0)
     expect(page.get_by_text("500 orders, drawn at random, of 6 were read.")).to_be_visible()
+
+
+def test_its_address_counts_before_what_was_saved(
+    explorer: Explorer, open_page: Open, tmp_path: Path, settled: Callable[[Page], None]
+) -> None:
+    path = save(
+        explorer, to_words({"model": "sentiment", "text": "a fine film", "layer": 0, "head": 0}), tmp_path / "x.html"
+    )
+    page = open_page(offline=True)
+    page.goto(f"{path.as_uri()}#layer=2&head=3")
+    settled(page)
+    expect(page.get_by_role("radio", name="layer 2, head 3")).to_be_checked()
+    expect(page.get_by_label("Text", exact=True)).to_have_value("a fine film")
+    page.evaluate("location.hash = '#layer=1'")
+    expect(page.get_by_role("radio", name="layer 1, head 0")).to_be_checked()
+    expect(page.locator(".fault")).to_have_count(0)
+    page.evaluate("location.hash = '#model=nope'")
+    expect(page.locator(".fault")).to_contain_text("There is no model")
 
 
 def test_a_sampling_rule_stands_as_it_was(opened: Callable[..., Page]) -> None:

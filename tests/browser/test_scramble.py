@@ -168,6 +168,39 @@ def test_every_order_is_tried(page: Page, show: Go, screenshot: Callable[[Page, 
     expect(title(page)).to_have_text("Nothing moved")
 
 
+LOOKS = """() => {
+  const wanted = 'width color backgroundColor borderColor boxShadow fontWeight opacity transform'.split(' ');
+  const cards = document.querySelector('.scramble .cards:not(.given)');
+  return [...cards.querySelectorAll('.card, .card *')].map((each) => {
+    const style = getComputedStyle(each);
+    return [each.className, ...wanted.map((name) => style[name])].join(' ');
+  });
+}"""
+"""How every card and all within it is drawn."""
+
+
+def test_cards_that_changed_places_look_as_if_they_had_always_been_there(
+    page: Page, open_page: Callable[..., Page], show: Go, settled: Callable[[Page], None]
+) -> None:
+    show(page, **FACTS)
+    cards(page).nth(1).focus()
+    for key in ("Space", "End", "Space"):
+        page.keyboard.press(key)
+    drag(page, "ada=17", "noor=99")
+    expect(title(page)).to_have_text("Nothing moved")
+    settled(page)
+    page.locator("h1").click()
+    page.evaluate("document.activeElement.blur()")
+    page.wait_for_timeout(300)
+    other = open_page()
+    other.goto(page.url)
+    expect(title(other)).to_have_text("Nothing moved")
+    settled(other)
+    other.locator("h1").click()
+    assert order(other) == order(page)
+    assert other.evaluate(LOOKS) == page.evaluate(LOOKS)
+
+
 def test_of_very_many_orders_some_are_tried(page: Page, show: Go) -> None:
     show(page, **FACTS, source=json.dumps([*GIVEN, "tim=1", "kim=2"]))
     page.get_by_role("button", name="Try every order").click()

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[notebook]'")
+pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[explore]'")
 
+from glassformer.explorer.runs import Runs
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.widget import ExplorerWidget
 
@@ -21,7 +22,7 @@ from .conftest import Open
 NOTEBOOK = """
 window.widgets = {};
 /** What anywidget hands to `render`, with a kernel at the other end of `toKernel`. */
-window.show = async (id, esm, css, state) => {
+window.show = async (id, esm, css, state, page) => {
   if (!document.getElementById("style")) {
     const style = Object.assign(document.createElement("style"), { id: "style", textContent: css });
     document.head.append(style);
@@ -29,7 +30,7 @@ window.show = async (id, esm, css, state) => {
   // Each widget of a notebook imports the module anew.
   const module = await import(URL.createObjectURL(new Blob([esm], { type: "text/javascript" })));
   const heard = {};
-  const values = { state };
+  const values = { state, _page: page };
   const changed = new Set();
   const model = {
     get: (name) => values[name],
@@ -88,7 +89,7 @@ class Notebook:
         if message["method"] == "update":
             self.widgets[name].set_state({message["name"]: message["value"]})
         elif not self.silent:
-            self.asked.append(message["content"].get("call"))
+            self.asked.append(message["content"].get("call", message["content"]["kind"]))
             self.widgets[name]._handle_custom_msg(message["content"], [])
         replies = [(told, [base64.b64encode(buffer).decode() for buffer in buffers]) for told, buffers in self.sent]
         return json.dumps(replies)
@@ -96,7 +97,7 @@ class Notebook:
     def show(self, name: str, widget: ExplorerWidget) -> Locator:
         self.widgets[name] = widget
         carried = widget.get_state()
-        arguments = [name, carried["_esm"], carried["_css"], carried["state"]]
+        arguments = [name, carried["_esm"], carried["_css"], carried["state"], carried["_page"]]
         self.page.evaluate("(given) => show(...given)", arguments)
         place = self.page.locator(f"#{name}")
         place.locator(".view").wait_for()
@@ -165,6 +166,42 @@ def test_several_widgets_live_side_by_side(notebook: Notebook, explorer: Explore
         }"""
     )
     assert twice == []
+
+
+def test_widgets_share_the_code_of_the_page(notebook: Notebook, explorer: Explorer) -> None:
+    for name in ("one", "other", "third"):
+        notebook.show(name, ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    assert notebook.asked.count("code") == 1
+    carried = notebook.widgets["one"].get_state()
+    assert len(carried["_esm"]) < 4000
+    assert notebook.page.evaluate("glassformerPages.size") == 1
+
+
+def test_a_widget_without_a_kernel_says_so(notebook: Notebook, explorer: Explorer) -> None:
+    notebook.silent = True
+    carried = ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}).get_state()
+    notebook.widgets["one"] = ExplorerWidget(explorer, {})
+    arguments = ["one", *(carried[name] for name in ("_esm", "_css", "state", "_page"))]
+    notebook.page.evaluate("(given) => show(...given)", arguments)
+    expect(notebook.page.get_by_role("status")).to_contain_text("No answer yet from the notebook")
+    notebook.page.evaluate("widgets.one.views[0].close()")
+    assert notebook.page.evaluate("widgets.one.model.listeners()") == 0
+    notebook.silent = False
+    place = notebook.show("other", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    expect(place.get_by_role("status").first).to_be_empty()
+
+
+def test_a_run_that_the_kernel_forgot_is_read_anew(
+    notebook: Notebook, explorer: Explorer, monkeypatch: pytest.MonkeyPatch, settled: Callable[[Page], None]
+) -> None:
+    place = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+    settled(notebook.page)
+    monkeypatch.setattr(explorer, "runs", Runs(explorer.exhibit))
+    place.get_by_role("radiogroup", name="Head").get_by_role("radio").last.click()
+    place.get_by_role("button", name="Layers", exact=True).click()
+    settled(notebook.page)
+    expect(place.locator(".tops li")).not_to_have_count(0)
+    expect(place.locator(".fault")).to_have_count(0)
 
 
 def test_two_places_of_one_widget_show_the_same(notebook: Notebook, explorer: Explorer) -> None:

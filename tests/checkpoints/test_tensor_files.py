@@ -110,3 +110,9 @@ def test_json_that_is_no_object_is_refused(tmp_path: Path, content: Any, message
         (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_json(tmp_path / "x.json")
+
+
+def test_the_advice_for_a_broken_file_fits_ones_own_training_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="restore it from a copy, or download or train it anew"):
+        read_json(tmp_path / "config.json")

@@ -78,6 +78,37 @@ def test_what_is_named_is_shown_first(served: Served, tmp_path: Path) -> None:
     assert served.address.endswith("#model=unique")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "model"),
+    [
+        (["--text", "CAB"], "identity"),
+        (["--text", "a fine film"], "sentiment"),
+        (["--view", "sampling"], "recurrence"),
+        (["--view", "sampling", "--text", "1 2 3"], "recurrence"),
+        (["--view", "scramble"], "lookup-course"),
+        (["--view", "scramble", "--text", "emma"], "lookup-facts"),
+    ],
+)
+def test_without_a_name_the_first_model_that_fits_is_shown(arguments: list[str], model: str, served: Served) -> None:
+    assert main(["explore", "--no-browser", "--port", "0", *arguments]) == 0
+    assert parse_qs(urlsplit(served.address).fragment)["model"] == [model]
+
+
+def test_names_of_files_do_not_steer_the_terminal(
+    served: Served, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    evil = tmp_path / "runs" / "ev\x1b[31mil\nx"
+    evil.mkdir(parents=True)
+    (evil / "config.json").write_text("{", encoding="utf-8")
+    (evil / "head.json").write_text("{", encoding="utf-8")
+    assert main(["explore", "--no-browser", "--port", "0"]) == 0
+    assert main(["explore", str(evil / "head.json")]) == 2
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert said.count("\n") >= 2
+    assert all(line.startswith("glassformer: ") for line in said.splitlines())
+
+
 def test_runs_that_lie_about_are_offered_and_broken_ones_told(
     served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +144,7 @@ def test_the_page_is_written_to_one_file(capsys: pytest.CaptureFixture[str], tmp
         (["--port", "65536"], "0 to 65535"),
         (["--port", "-1"], "0 to 65535"),
         (["identity", "--view", "sampling"], "sampling"),
+        (["--view", "scramble", "--text", "nobody"], "one of lookup-course, lookup-facts"),
         (["identity", "--text", "XYZ", "--save", "page.html"], "'X'"),
         (["identity", "--save", "."], "."),
     ],

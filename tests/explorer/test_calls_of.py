@@ -66,7 +66,23 @@ def test_only_the_one_model_is_told_of(small_explorer: Explorer) -> None:
 def test_a_refused_answer_is_kept_as_one(small_explorer: Explorer) -> None:
     state = shown(small_explorer, model="identity", text="AB", cells={"Km.0.0": "1e300", "Qm.0.0": "1e300"})
     answers = answers_of(small_explorer, state, runs_of(small_explorer, state))
-    assert [each.call for each in answers if isinstance(each.answer, InputError)] == ["check"]
+    assert [each.call for each in answers if isinstance(each.answer, InputError)] == ["run", "check"]
+
+
+def test_the_run_is_of_the_edited_head(small_explorer: Explorer) -> None:
+    state = shown(small_explorer, model="identity", text="AB", cells={"Qm.0.0": "0", "Qm.0.1": "5", "Qm.9.9": "1"})
+    runs = runs_of(small_explorer, state)
+    design = small_explorer.answer("head", m.AskHead(model="identity"))
+    assert isinstance(design, m.Head)
+    asked = runs[0].ask.weights
+    assert asked is not None
+    assert asked.Qm[0][:2] == [0, 5]
+    assert asked.Qm[1:] == design.weights.Qm[1:]
+    answers = answers_of(small_explorer, state, runs)
+    assert [each.answer for each in answers if each.call == "run"] == runs
+    # Edits that say what the design says are none.
+    same = shown(small_explorer, model="identity", text="AB", cells={"Vm.0.0": "1", "Vm.1.0": "nonsense"})
+    assert runs_of(small_explorer, same)[0].ask.weights is None
 
 
 def test_a_text_that_the_model_refuses(small_explorer: Explorer) -> None:

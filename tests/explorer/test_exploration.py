@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 
@@ -98,7 +99,7 @@ def test_a_text_that_is_refused_has_no_picture(small_explorer: Explorer) -> None
 
 def test_without_anywidget_there_is_the_picture(small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "anywidget")
-    with pytest.warns(UserWarning, match=r"pip install 'glassformer\[notebook\]'"):
+    with pytest.warns(UserWarning, match=r"pip install 'glassformer\[explore\]'"):
         data, _ = Exploration(small_explorer, {"model": "decoder"})._repr_mimebundle_()
     assert set(data) == {"text/plain", "image/png"}
 
@@ -158,11 +159,37 @@ def test_a_model_of_transformers() -> None:
     assert seen.figure().axes
 
 
+def test_numbers_of_numpy_and_tokens_are_taken() -> None:
+    seen = explore("recurrence", np.array([1, 2, 3]), layer=np.int64(1), temperature=np.float32(0.5))
+    assert (seen.state["text"], seen.state["layer"], seen.state["temperature"]) == ("1 2 3", 1, 0.5)
+    seen.set(versus=(np.int64(0), np.int64(1)))
+    assert seen.words["versus"] == '{"layer":0,"head":1}'
+    assert explore(small_decoder(), torch.tensor([[1, 2]])).state["text"] == "1 2"
+    assert explore(small_decoder()).figure().axes
+
+
+@pytest.mark.parametrize("path", ["file/page.html", "a\0b.html", "."])
+def test_a_place_that_cannot_be_written_to_is_told(small_explorer: Explorer, tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(InputError):
+        Exploration(small_explorer, {"model": "decoder"}).save(tmp_path / path)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"model": "nowhere"}, "nowhere"),
         ({"model": 3}, "a model of type int"),
+        ({"model": ""}, "a model without a name"),
+        ({"model": "sentiment", "text": "a\ud800"}, "text = "),
+        ({"model": "sentiment", "text": "x" * 70_000}, "text = "),
+        ({"model": "sentiment", "text": [3, 4]}, "tokens for sentiment"),
+        ({"model": "sentiment", "text": {}}, "text of type dict"),
+        ({"model": "sentiment", "source": ["x"]}, "a source for"),
+        ({"model": "lookup-facts", "source": {"emma": 4}}, "source of type dict"),
+        ({"model": "lookup-facts", "source": "emma=4"}, "source of type str"),
+        ({"source": ["x"]}, "a source without a model"),
         ({"text": "a text alone"}, "a text without a model"),
         ({"model": "sentiment", "tokenizer": object()}, "a tokenizer for"),
         ({"model": "sentiment", "colour": "red"}, "got colour = 'red'"),

@@ -57,6 +57,32 @@ def test_what_is_broken_is_told_of_in_a_line(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == line + "\n"
 
 
+@pytest.mark.parametrize("name", ["head.json", "unique.npz", "unique-notes.json"])
+def test_a_broken_head_is_told_of_by_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("broken")
+    told: list[str] = []
+    assert found_in(tmp_path, None, told.append) == []
+    assert [line.split(":")[0] for line in told] == [f"passed over {tmp_path / name}"] * (name != "unique-notes.json")
+
+
+def test_no_warning_steers_a_terminal(tmp_path: Path) -> None:
+    for name in ("run", "head.json"):
+        evil = tmp_path / f"ev\x1b[31mil\nx {name[0]}"
+        evil.mkdir()
+        if name == "run":
+            (_train_run(evil) / "config.json").write_text("{")
+        else:
+            (evil / name).write_text("broken")
+    told: list[str] = []
+    assert found_in(tmp_path, None, told.append) == []
+    assert len(told) == 2
+    assert all(line.isprintable() and "\\x1b[31mil" in line for line in told)
+    for path in (tmp_path / "ev\x1b[31m", tmp_path / "ev\x1b[31mil\nx r"):
+        with pytest.raises(InputError) as refused:
+            open_named(path)
+        assert refused.value.got.startswith(("'", '"')) or path.exists()
+
+
 def test_too_many_are_cut_off(tmp_path: Path) -> None:
     for number in range(MOST_FOUND + 2):
         write_head(design(TASKS["identity"]()).weights, tmp_path / f"identity-{number:03d}.json")

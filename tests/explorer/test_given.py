@@ -16,6 +16,7 @@ from glassformer.explorer.given import given
 from glassformer.explorer.measures import measures
 from glassformer.explorer.reading import read
 from glassformer.explorer.runs import Runs
+from glassformer.explorer.sampling import next_token, steps
 from glassformer.explorer.tiles import tile_of
 from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import TASKS
@@ -52,7 +53,6 @@ def test_a_decoder_of_ours(text: Any) -> None:
     assert isinstance(exhibit, DecoderExhibit)
     assert exhibit.card.views == ["attention", "sampling", "experts"]
     assert exhibit.card.text == "3 1 4"
-    assert not exhibit.model.training
     assert exhibit.longest == 8
     run = _read(exhibit)
     assert run.tokens == ["3", "1", "4"]
@@ -149,12 +149,90 @@ def test_models_of_transformers(family: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "tokenizer"),
+    [
+        (_decoder(), None),
+        (_decoder(256, max_seq_len=9), None),
+        (_encoder(), TOKENIZER),
+        (Classifier(_encoder(), TOKENIZER, ("no", "yes")), None),
+        (design(TASKS["unique"]()), None),
+    ],
+)
+def test_without_a_text_there_is_one_that_suits(model: Any, tokenizer: Any) -> None:
+    exhibit = given(model, tokenizer=tokenizer)
+    run = _read(exhibit)
+    assert len(run.tokens) > 2
+    assert "<UNK>" not in run.tokens
+
+
+def _letters(*, begins: bool = False) -> Any:
+    """A tokenizer of transformers whose tokens are letters, with an end, and a beginning that it may add by itself."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"<bos>": 0, "<eos>": 1, **{letter: 2 + place for place, letter in enumerate("abcdefgh")}, "?": 10}
+    engine = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="?"))
+    engine.decoder = tokenizers.decoders.Fuse()
+    if begins:
+        engine.post_processor = tokenizers.processors.TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", 0)]
+        )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<bos>", eos_token="<eos>")
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_steps_after_a_special_token_are_the_same_one_by_one(begins: bool) -> None:
+    exhibit = given(_decoder(), "abc", _letters(begins=begins))
+    assert isinstance(exhibit, DecoderExhibit)
+    ask = m.AskSteps(model="given", text="abc", first=1, steps=4, seed=3)
+    at_once = steps(exhibit, ask)
+    text = steps(exhibit, ask.model_copy(update={"steps": 1})).text
+    assert text == "abc<eos>"
+    for _ in range(3):
+        text = steps(exhibit, ask.model_copy(update={"steps": 1, "first": None, "text": text})).text
+    assert at_once.text == text
+    assert at_once.ended == "asked"
+
+
+def test_tokens_are_those_that_are_read() -> None:
+    assert _read(given(_decoder(), [0, 2, 3], _letters(begins=True))).tokens == ["<bos>", "a", "b"]
+    assert _read(given(_decoder(), np.array([2, 1, 3]), _letters())).tokens == ["a", "<eos>", "b"]
+    with pytest.raises(InputError, match=r"\[2, 3\], whose text 'ab' is read as \[0, 2, 3\]"):
+        given(_decoder(), [2, 3], _letters(begins=True))
+    assert _read(given(_encoder(), [2, 4], TOKENIZER)).tokens == ["<CLS>", "good"]
+    with pytest.raises(InputError, match="is read as"):
+        given(_encoder(), [4], TOKENIZER)
+
+
+def test_whatever_has_logits_tells_the_next_token() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=40,
+        is_decoder=True,
+    )
+    exhibit = given(transformers.BertLMHeadModel(config), [1, 2, 3])
+    assert exhibit.card.views == ["attention", "sampling"]
+    assert len(next_token(exhibit, m.AskNext(model="given", text="1 2 3")).candidates) == 30
+    assert given(transformers.BertModel(config), [1, 2, 3]).card.views == ["attention"]
+    gpt = transformers.GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    assert given(transformers.GPT2ForTokenClassification(gpt), [1, 2]).card.views == ["attention"]
+
+
+@pytest.mark.parametrize(
     ("model", "text", "more", "message"),
     [
         (7, "1", {}, "a model of type int"),
         ("gpt2", "1", {}, "a model of type str"),
         (torch.nn.Linear(2, 2), "1", {}, "Linear, which has no attention"),
-        (_decoder(), None, {}, "text of type NoneType"),
+        (_decoder(), {}, {}, "text of type dict"),
+        (_decoder(), [1, 11], {}, "the token 11"),
+        (_decoder(), torch.zeros(1, 1, 3, dtype=torch.int64), {}, "shape"),
+        (_decoder(256), "a\ud800", {}, "half a surrogate pair"),
+        (_decoder().to("meta"), "1", {}, "device meta"),
         (_decoder(), "", {}, "a text of 0 characters"),
         (_decoder(), "one", {}, "'one' at place 1"),
         (_decoder(), "1", {"source": [1]}, "a source for"),
@@ -167,3 +245,9 @@ def test_what_cannot_be_looked_into_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         given(model, text, **more)
+
+
+def test_a_model_in_training_stays_in_training() -> None:
+    model = _decoder().train()
+    _read(given(model, "1 2 3"))
+    assert all(module.training for module in model.modules())

@@ -64,7 +64,7 @@ def test_our_own_page_gets_through_with_its_body_whole() -> None:
     assert (b"x-own", b"1") in asked.sent[0]["headers"]
 
 
-@pytest.mark.parametrize("host", [b"localhost:8017", b"LOCALHOST:8017", b"[::1]:8017", b"127.0.0.1:8017"])
+@pytest.mark.parametrize("host", [b"localhost:8017", b"LOCALHOST:8017", b"127.0.0.1:8017"])
 def test_every_name_of_this_machine_is_ours(host: bytes) -> None:
     assert Asked((b"host", host), JSON).put(b"{}") == 200
     assert Asked((b"host", host), JSON, (b"origin", b"http://" + host)).put(b"{}") == 200
@@ -83,6 +83,7 @@ def test_every_name_of_this_machine_is_ours(host: bytes) -> None:
         [b"127.0.0.1:8017@evil.example"],
         [b"localhost.evil.example:8017"],
         [b"0.0.0.0:8017"],
+        [b"[::1]:8017"],
         [b"127.0.0.1:8017", b"evil.example"],
         [b"127.0.0.1:8017", b"127.0.0.1:8017"],
         [b"\xff\xfe:8017"],
@@ -258,6 +259,48 @@ def test_more_than_so_many_at_once_are_sent_away() -> None:
 
     asyncio.run(ask_often())
     assert sorted(statuses) == [200, 200, 200, 200, 503, 503]
+
+
+def _statuses(guard: Guard, *asked: tuple[list[tuple[bytes, bytes]], bytes, bool]) -> list[int]:
+    """What each request is answered with, one asked a moment after the other: headers, a body, whether more follows."""
+    statuses = [0] * len(asked)
+
+    async def ask(place: int, headers: list[tuple[bytes, bytes]], body: bytes, more: bool) -> None:
+        told = False
+
+        async def receive() -> MutableMapping[str, Any]:
+            nonlocal told
+            if told:
+                await asyncio.sleep(0.5)
+            told = True
+            return {"type": "http.request", "body": body, "more_body": more}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            statuses[place] = message.get("status", statuses[place])
+
+        await asyncio.sleep(0.02 * place)
+        await guard({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+
+    async def ask_all() -> None:
+        await asyncio.gather(*(ask(place, *each) for place, each in enumerate(asked)))
+
+    asyncio.run(ask_all())
+    return statuses
+
+
+def _guard() -> Guard:
+    return Guard(Asked().app, hosts_of(8017), body_within=0.3, left_within=0.3, most_at_once=2)
+
+
+def test_what_other_pages_send_takes_no_place_of_ours() -> None:
+    strange: tuple[list[tuple[bytes, bytes]], bytes, bool]
+    strange = [HOST, JSON, (b"origin", b"http://evil.example")], b"x", True
+    assert _statuses(_guard(), strange, strange, strange, ([HOST, JSON], b"{}", False)) == [403, 403, 403, 200]
+
+
+def test_bodies_that_come_slowly_hold_up_no_other() -> None:
+    slow: tuple[list[tuple[bytes, bytes]], bytes, bool] = [HOST, JSON], b"{", True
+    assert _statuses(_guard(), slow, slow, slow, ([HOST, JSON], b"{}", False)) == [408, 408, 503, 200]
 
 
 def test_a_fault_of_the_application_frees_its_place() -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
+from copy import deepcopy
+from dataclasses import replace
+from threading import RLock
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.exhibit import DecoderExhibit, EncoderDecoderExhibit, EncoderExhibit, Exhibit
-from glassformer.explorer.reading import KeptRun, read, run_name
+from glassformer.explorer.exhibit import DecoderExhibit, EncoderDecoderExhibit, EncoderExhibit, Exhibit, HeadExhibit
+from glassformer.explorer.heads import check
+from glassformer.explorer.reading import KeptRun, _percent, read, run_name
 from glassformer.explorer.unknown import UnknownName
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
@@ -111,6 +120,31 @@ def test_a_head_says_what_its_outputs_read(by_name: dict[str, Exhibit]) -> None:
     assert read(by_name["identity"], m.Ask(model="identity", text="CAB")).message.said.words == list("CAB")
 
 
+def test_a_head_is_run_with_the_weights_of_the_request(by_name: dict[str, Exhibit]) -> None:
+    rng = np.random.default_rng(3)
+    Km, Qm, Vm = (rng.normal(size=(3, width)).tolist() for width in (2, 2, 3))
+    weights = m.HeadWeightsMessage(Km=Km, Qm=Qm, Vm=Vm)
+    run = read(by_name["identity"], m.Ask(model="identity", text="CAB", weights=weights))
+    x = np.eye(3)[[2, 0, 1]]
+    scores = (x @ Qm) @ (x @ Km).T / np.sqrt(2)
+    expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    shown = _dense(run, "self", 0)[0]
+    np.testing.assert_allclose(shown, expected, rtol=1e-6)
+    assert run.message.said.words == ["ABC"[best] for best in (expected @ (x @ Vm)).argmax(-1)]
+    assert run.message.run != read(by_name["identity"], m.Ask(model="identity", text="CAB")).message.run
+
+
+def test_shares_are_told_without_needless_digits() -> None:
+    assert [_percent(share) for share in (1.0, 0.99951, 0.9994, 0.95, 0.0321, 0.0)] == [
+        "100 %",
+        "100 %",
+        "99.9 %",
+        "95.0 %",
+        "3.2 %",
+        "0 %",
+    ]
+
+
 @pytest.mark.parametrize(
     ("model", "more", "message"),
     [
@@ -122,6 +156,14 @@ def test_a_head_says_what_its_outputs_read(by_name: dict[str, Exhibit]) -> None:
         ("lookup", {"text": "4", "order": [0, 0, 1, 2, 3]}, "order = "),
         ("lookup", {"text": "4", "order": [0]}, "order = "),
         ("lookup", {"text": "4", "source": []}, "a source of nothing"),
+        ("decoder", {"text": "1", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "weights for 'decoder'"),
+        ("lookup", {"text": "4", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "weights for 'lookup'"),
+        ("identity", {"text": "A", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "1"),
+        (
+            "identity",
+            {"text": "A", "weights": {"Km": [[1e300]] * 3, "Qm": [[1e300]] * 3, "Vm": [[1.0] * 3] * 3}},
+            "float64",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused(
@@ -172,3 +214,65 @@ def test_half_a_surrogate_pair_in_a_word_is_replaced(by_name: dict[str, Exhibit]
     run = read(odd, m.Ask(model="decoder", text="1 2")).message
     assert run.tokens == ["?", "?"]
     assert m.Run.model_validate_json(run.model_dump_json()) == run
+
+
+def test_ties_are_told_as_the_design_tells_them(by_name: dict[str, Exhibit]) -> None:
+    zeros = {name: [[0.0] * 3] * 3 for name in ("Km", "Qm", "Vm")}
+    weights = m.HeadWeightsMessage(**zeros)
+    run = read(by_name["identity"], m.Ask(model="identity", text="AB", weights=weights)).message
+    told = check(by_name["identity"], m.AskCheck(model="identity", weights=weights, text="AB"))
+    assert run.said.words == told.reads == ["A or B or C"] * 2
+
+
+@given(st.lists(st.floats(-2, 2, width=16), min_size=8, max_size=8))
+def test_signs_are_told_as_the_design_tells_them(by_name: dict[str, Exhibit], numbers: list[float]) -> None:
+    design = by_name["unique"]
+    assert isinstance(design, HeadExhibit)
+    matrices = {name: matrix.copy() for name, matrix in design.weights.matrices.items()}
+    matrices["Vm"].flat[: len(numbers)] = numbers[: matrices["Vm"].size]
+    weights = m.HeadWeightsMessage(**{name: matrix.tolist() for name, matrix in matrices.items()})
+    run = read(design, m.Ask(model="unique", text="ABA", weights=weights)).message
+    assert run.said.words == check(design, m.AskCheck(model="unique", weights=weights, text="ABA")).reads
+
+
+@pytest.mark.parametrize("name", ["decoder", "lookup"])
+def test_a_model_stays_in_its_mode(by_name: dict[str, Exhibit], name: str) -> None:
+    there = by_name[name]
+    assert isinstance(there, DecoderExhibit | EncoderDecoderExhibit)
+    exhibit = replace(there, model=deepcopy(there.model), lock=RLock())  # type: ignore[arg-type]
+    modes = {}
+    for number, module in enumerate(exhibit.model.modules()):
+        module.training = modes[module] = number % 3 > 0
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.9
+    ask = m.Ask(model=name, text="1 2 3")
+    # What is read is what evaluation mode reads, drop-out or not.
+    assert read(exhibit, ask).message.said == read(there, ask).message.said
+    assert {module: module.training for module in exhibit.model.modules()} == modes
+
+
+def test_the_size_is_what_a_run_takes(by_name: dict[str, Exhibit]) -> None:
+    """Measured by Python's own account, of questions that are far larger than what is read of them."""
+    there = by_name["decoder"]
+    assert isinstance(there, DecoderExhibit)
+    deaf = replace(there, encode=lambda text: [1, 2])
+    rng = np.random.default_rng(0)
+
+    def of_text(number: int) -> KeptRun:
+        text = chr(0x1F600 + number) * 60_000
+        run = read(deaf, m.Ask.model_validate_json(json.dumps({"model": "decoder", "text": text})))
+        run.message.ask.model_dump_json()  # as an answer is sent, for which a text makes its UTF-8
+        return run
+
+    def of_weights(number: int) -> KeptRun:
+        cells = {name: rng.normal(size=(3, 900)).tolist() for name in ("Km", "Qm")} | {"Vm": [[1.0] * 3] * 3}
+        return read(by_name["identity"], m.Ask(model="identity", text="A", weights=m.HeadWeightsMessage(**cells)))
+
+    for made in (of_text, of_weights):
+        made(99)
+        tracemalloc.start()
+        runs = [made(number) for number in range(8)]
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        counted = sum(run.size for run in runs)
+        assert 0.9 * taken < counted < 3 * taken + 100_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.explorer.exhibit import DecoderExhibit, Exhibit
-from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, ModelCard
+from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, ModelCard, Step
 from glassformer.explorer.sampling import MOST_CANDIDATES, draw_at, next_token, steps
 from glassformer.generation.sampling import next_token_distribution
 
@@ -123,7 +123,8 @@ def test_logits_that_are_no_numbers_are_refused(number: float) -> None:
 def test_one_step_at_a_time_gives_the_same(temperature: float, by_name: dict[str, Exhibit]) -> None:
     exhibit = decoder(by_name)
     at_once = steps(exhibit, AskSteps(model="decoder", text="1 2 3", temperature=temperature, seed=7, steps=12))
-    text, one_by_one = "1 2 3", []
+    text = "1 2 3"
+    one_by_one: list[Step] = []
     for _ in range(12):
         found = steps(exhibit, AskSteps(model="decoder", text=text, temperature=temperature, seed=7))
         text, one_by_one = found.text, [*one_by_one, *found.steps]
@@ -174,6 +175,8 @@ def test_it_ends_where_the_model_does(by_name: dict[str, Exhibit]) -> None:
     exhibit = decoder(by_name)
     found = steps(exhibit, AskSteps(model="decoder", text=" ".join(["1"] * 94), steps=64))
     assert len(found.steps) == 2
+    assert found.ended == "model"
+    assert steps(exhibit, AskSteps(model="decoder", text="1", steps=2)).ended == "asked"
     with pytest.raises(InputError, match="at most 95"):
         steps(exhibit, AskSteps(model="decoder", text=" ".join(["1"] * 96)))
     assert len(next_token(exhibit, AskNext(model="decoder", text=" ".join(["1"] * 96))).tokens) == 96
@@ -185,7 +188,32 @@ def test_no_text_grows_beyond_what_a_message_holds() -> None:
     )
     found = steps(long, AskSteps(model="f", text="1", temperature=0, steps=9))
     assert len(found.steps) == 2
+    assert found.ended == "text"
     assert len(found.text) <= MOST_CHARACTERS
+
+
+def test_after_so_much_has_been_read_it_ends_and_says_so() -> None:
+    long = fixed(torch.tensor([0.0, 9.0]))
+    found = steps(long, AskSteps(model="f", text=" ".join(["1"] * 4000), temperature=0, steps=64))
+    assert (len(found.steps), found.ended) == (16, "read")
+
+
+def test_it_ends_at_a_token_without_a_text() -> None:
+    padding = fixed(torch.tensor([0.0, 9.0]), join=lambda tokens: " ".join(str(each) for each in tokens if each != 1))
+    found = steps(padding, AskSteps(model="f", text="0", temperature=0, steps=3))
+    assert (found.text, found.steps, found.ended) == ("0", [], "wordless")
+
+
+def test_bytes_of_a_character_are_written_on() -> None:
+    euro = iter([*"€".encode(), 65])
+    bytewise = fixed(
+        torch.zeros(256),
+        encode=lambda text: list(text.encode()),
+        join=lambda tokens: bytes(tokens).decode(errors="replace"),
+    )
+    bytewise.model.forward = lambda tokens: torch.eye(256)[next(euro)].mul(9).expand(*tokens.shape, -1)
+    found = steps(bytewise, AskSteps(model="f", text="a", temperature=0, steps=4))
+    assert (found.text, found.ended) == ("a€A", "asked")
 
 
 def test_what_cannot_be_read_is_refused(by_name: dict[str, Exhibit]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.exhibit import DecoderExhibit, Exhibit
+from glassformer.explorer.experts import without_probabilities
 from glassformer.explorer.saved import page, save
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.unknown import UnknownName
@@ -135,3 +136,22 @@ def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_expl
     monkeypatch.setattr("glassformer.explorer.saved.resources.files", lambda package: tmp_path)
     with pytest.raises(InputError, match=re.escape("Run 'make page'.")):
         of(small_explorer, model="identity")
+
+
+def test_experts_count_in_what_a_page_may_take(by_name: dict[str, Exhibit]) -> None:
+    exhibit = by_name["decoder"]
+    assert isinstance(exhibit, DecoderExhibit)
+    card = exhibit.card.model_copy(update={"views": ["experts"]})
+    explorer = Explorer([replace(exhibit, card=card)])
+    ask = m.AskPage(state={"model": "decoder", "text": " ".join(["1 2 3"] * 30)})
+    whole = page(explorer, ask)
+    saved = Parts(whole).saved
+    answers = len(whole) - sum(len(json.dumps(each)) for each in saved["matrices"])
+    short = Parts(page(explorer, ask, most_bytes=2 * answers - 10_000)).saved
+    told = [
+        next(m.Experts(**each["answer"]) for each in kept["answers"] if each["call"] == "experts")
+        for kept in (saved, short)
+    ]
+    assert told[1] == without_probabilities(told[0]) != told[0]
+    assert short["left_out"] == ["The routers' probabilities are left out."]
+    assert saved["left_out"] == []

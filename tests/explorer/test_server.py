@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -266,11 +269,61 @@ def test_a_port_that_there_is_not(port: int) -> None:
         listen(port)
 
 
-def test_no_free_port_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("port", "numbers", "said"),
+    [
+        (8017, [98], "port 8017, which like the 19 after it is taken"),
+        (65530, [98], "port 65530, which like the 5 after it is taken"),
+        (65535, [98], "port 65535, which is taken"),
+        (80, [13], "port 80, which like the 19 after it is kept by the system for others"),
+        (1020, [13, 98], "port 1020, which like the 19 after it is taken or kept by the system for others"),
+        (0, [98], "port 0, which is taken"),
+    ],
+)
+def test_no_free_port_is_told(port: int, numbers: list[int], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = list(numbers)
+
     class Taken(socket.socket):
         def bind(self, address: Any) -> None:
-            raise OSError(98, "taken")
+            raise OSError(numbers.pop(0) if len(numbers) > 1 else numbers[0], "no")
 
     monkeypatch.setattr(socket, "socket", Taken)
-    with pytest.raises(InputError, match="--port 0"):
-        listen(8017)
+    with pytest.raises(InputError, match="--port 0") as refused:
+        listen(port)
+    assert refused.value.got == said
+
+
+_ENDS_WHILE_IT_COMPUTES = """
+import http.client, os, signal, threading, time
+from glassformer.explorer.exhibits import shipped
+from glassformer.explorer.server import listen, serve
+from glassformer.explorer.service import Explorer
+
+explorer, listener = Explorer(shipped()), listen(0)
+
+def slow(call, request):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    time.sleep(2.5)
+    return explorer.catalogue()
+
+def ask():
+    connection = http.client.HTTPConnection(*listener.getsockname())
+    connection.request("POST", "/api/models", "{}", {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    print(response.status, response.read().decode())
+
+explorer.answer = slow
+asking = threading.Thread(target=ask)
+asking.start()
+serve(explorer, listener, "", browser=False)
+asking.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signal")
+def test_ctrl_c_while_something_computes_is_quiet() -> None:
+    ran = subprocess.run([sys.executable, "-c", _ENDS_WHILE_IT_COMPUTES], capture_output=True, text=True, timeout=120)
+    assert ran.stderr == ""
+    assert ran.stdout.startswith('503 {"got":"a server that is ending"')
+    assert ran.returncode == 0

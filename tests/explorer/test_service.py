@@ -100,3 +100,26 @@ def test_many_threads_get_what_one_gets(exhibits: list[Exhibit], small_explorer:
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda each: ask(fresh, *each), texts * 4))
     assert found == expected * 4
+
+
+def test_a_model_whose_stored_weights_changed_is_opened_anew(exhibits: list[Exhibit]) -> None:
+    stamp: list[object] = [1]
+    opened = []
+
+    def open_it() -> Exhibit:
+        opened.append(stamp[0])
+        if stamp[0] == 3:
+            raise InputError("half a file", "a whole one", "Wait.")
+        return exhibits[0]
+
+    explorer = Explorer([Offer(exhibits[0].card, open_it, lambda: cast(Any, stamp[0]))])
+    name = exhibits[0].card.name
+    for stamp[0] in (1, 1, 2, 2, None, 2):
+        assert explorer.exhibit(name) is exhibits[0]
+    assert opened == [1, 2]
+    stamp[0] = 3
+    with pytest.raises(InputError, match="half a file"):
+        explorer.exhibit(name)
+    stamp[0] = 4
+    explorer.exhibit(name)
+    assert opened == [1, 2, 3, 4]

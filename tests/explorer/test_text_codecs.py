@@ -45,6 +45,11 @@ def test_a_text_of_too_few_or_many_bytes_is_refused(text: str) -> None:
         text_bytes(text, 3)
 
 
+def test_half_a_surrogate_pair_has_no_bytes() -> None:
+    with pytest.raises(InputError, match="at place 2"):
+        text_bytes("a\ud800", 9)
+
+
 def test_every_byte_has_a_name_of_its_own_that_can_be_seen() -> None:
     words = [byte_word(byte) for byte in range(256)]
     assert len(set(words)) == 256

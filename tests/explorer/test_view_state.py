@@ -93,6 +93,25 @@ def test_what_is_left_open_is_as_the_card_says(small_explorer: Explorer) -> None
     assert (lookup.text, lookup.source, lookup.view) == ("", list("12345"), "scramble")
 
 
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("[4,3,2,1,0]", [4, 3, 2, 1, 0]),
+        ("[0,1,2,3,4]", None),
+        ("[0,0,0]", None),
+        ("[0,0,1,2,3]", None),
+        ("[1,0]", None),
+        ("[]", None),
+    ],
+)
+def test_an_order_that_is_none_of_the_source_is_passed_over(
+    small_explorer: Explorer, order: str, expected: list[int] | None
+) -> None:
+    cards = small_explorer.catalogue().models
+    assert view_state(AskPage(state={"model": "lookup", "order": order}), cards).order == expected
+    assert view_state(AskPage(state={"model": cards[0].name, "order": order}), cards).order is None
+
+
 def test_a_model_that_there_is_not(small_explorer: Explorer) -> None:
     with pytest.raises(UnknownName, match="the model 'nobody'"):
         view_state(AskPage(state={"model": "nobody"}), small_explorer.catalogue().models)

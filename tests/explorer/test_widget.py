@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[notebook]'")
+pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[explore]'")
 
 from glassformer.explorer import messages as m
 from glassformer.explorer import widget as widget_module
@@ -62,6 +63,10 @@ def test_a_page_comes_as_text(small_explorer: Explorer) -> None:
         (ask("run", model="decoder"), "text: Field required"),
         (ask("run", model="decoder", text="1", path="/etc"), "path: Extra inputs are not permitted"),
         (ask("next", model="decoder", text="1", temperature="hot"), "temperature: Input should be a valid number"),
+        (ask("next", model="decoder", text="1", temperature="1"), "temperature: Input should be a valid number"),
+        (ask("next", model="decoder", text="1", temperature=float("nan")), "temperature: Input should be a finite"),
+        (ask("run", model="decoder", text="\ud800"), "the body: Invalid JSON"),
+        (ask("run", model="decoder", text=b"1"), "what is no JSON"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(small_explorer: Explorer, message: dict[str, Any], got: str) -> None:
@@ -106,9 +111,28 @@ def test_it_carries_the_page_and_the_state(small_explorer: Explorer) -> None:
     state = {"model": "decoder", "head": "1"}
     carried = ExplorerWidget(small_explorer, state).get_state()
     assert carried["state"] == state
-    for name, file in (("_esm", "explorer.js"), ("_css", "explorer.css")):
+    for name, file in (("_esm", "widget.js"), ("_css", "explorer.css")):
         assert carried[name] == (PAGE / file).read_text(encoding="utf-8")
     assert Path(PAGE).name == "page"
+
+
+def test_the_code_of_the_page_comes_when_it_is_asked_for(small_explorer: Explorer, sent: list[tuple[Any, Any]]) -> None:
+    widget = ExplorerWidget(small_explorer, {"model": "decoder"})
+    widget_module._hear(widget, {"kind": "code"}, [])
+    code = (PAGE / "explorer.js").read_bytes()
+    assert sent == [({"kind": "code"}, [code])]
+    assert hashlib.sha256(code).hexdigest().startswith(widget.get_state()["_page"])
+    assert len(widget.get_state()["_esm"]) < 4000
+
+
+def test_a_name_that_nothing_has_is_told_apart(small_explorer: Explorer) -> None:
+    lost, refused = (
+        reply(small_explorer, question)
+        for question in (ask("experts", run="r" + "0" * 20), ask("run", model="decoder", text="99"))
+    )
+    assert lost is not None
+    assert refused is not None
+    assert (lost[0].get("unknown"), refused[0].get("unknown")) == (True, None)
 
 
 def test_widgets_do_not_share_their_state(small_explorer: Explorer) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import InputError
-from glassformer.handcraft.untrusted import known_name, parse_json, read_bytes, read_text, short, shown
+from glassformer.handcraft.untrusted import known_name, one_line, parse_json, read_bytes, read_text, short, shown
 
 
 def test_all_numbers_of_json_are_floats(tmp_path: Path) -> None:
@@ -46,3 +46,4 @@ def test_text_is_utf_8_with_or_without_its_mark(tmp_path: Path) -> None:
 def test_messages_are_one_short_line() -> None:
     assert len(short("x" * 10**6)) < 70
     assert shown(Path("a\x1b[31mb")).isprintable()
+    assert one_line("  a\x1b[31m\nb\u202e\xa0é ") == "a\\x1b[31m b\\u202e é"

@@ -3,14 +3,17 @@ import { useEffect, useId, useMemo } from "preact/hooks";
 import { useAsk } from "./asking";
 import { Header } from "./header";
 import { Reading } from "./reading";
-import { remembering, type Ask, type ModelCard, type Run, type Source, type View } from "./source";
+import { remembering, reviving, type Ask, type ModelCard, type Refusal, type Run, type Source, type View } from "./source";
 import type { State, Store } from "./state";
+import { isEdited, type Edited } from "./views/design/weights";
 import { Fault, Tabs } from "./parts";
+import { useEdited } from "./views/design/edits";
 import { AttentionView } from "./views/attention";
 import { DesignView } from "./views/design";
 import { ExpertsView } from "./views/experts";
 import { SamplingView } from "./views/sampling";
 import { ScrambleView } from "./views/scramble";
+import { asTold, orderOf } from "./views/scramble/orders";
 
 export interface ViewProps {
   source: Source;
@@ -19,6 +22,10 @@ export interface ViewProps {
   card: ModelCard;
   /** What the model made of the text; null until the first answer, and of the text before while one is awaited. */
   run: Run | null;
+  /** Whether an answer of it is under way. */
+  busy: boolean;
+  /** A hand-designed head with what somebody changed in it; null until its design is here, and of other models. */
+  edits: Edited | null;
 }
 
 export const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JSX.Element }> = {
@@ -37,32 +44,46 @@ export interface AppProps {
 }
 
 export function App({ source: answering, store, within }: AppProps) {
-  const source = useMemo(() => remembering(answering), [answering]);
+  const source = useMemo(() => remembering(reviving(answering)), [answering]);
   const address = store.state.value;
   // Several pages may stand in one notebook.
   const id = useId();
   const catalogue = useAsk(source, "models", {});
   const models = catalogue.answer?.models ?? [];
-  const card = models.find((each) => each.name === address.model) ?? models[0] ?? null;
-  const state: State = { ...address, text: address.text ?? card?.text ?? "" };
+  // An address that names no model means the first. One that names another than are here keeps what it says.
+  const card = (address.model === "" ? models[0] : models.find((each) => each.name === address.model)) ?? null;
+  const missing = catalogue.answer !== null && card === null && address.model !== "";
+  const state: State = {
+    ...address,
+    text: address.text ?? card?.text ?? "",
+    view: address.view ?? card?.views[0] ?? "attention",
+  };
   useEffect(() => {
-    // A new address names no model, or one that is not here, or a view that this model lacks.
+    // A new address names no model, or a view that this model lacks.
     if (!card) return;
-    if (state.model !== card.name) store.set(beginning(card));
-    else if (!card.views.includes(state.view)) store.set({ view: card.views[0] ?? "attention" });
+    // Somebody may have chosen one since this was drawn.
+    if (store.state.value.model === "") store.set(beginning(card));
+    else if (store.state.value.model === card.name && !card.views.includes(state.view)) store.set({ view: card.views[0] ?? "attention" });
   }, [card, state.model, state.view]);
-  const asked = card && card.name === state.model ? asking(card, state) : null;
-  const run = useAsk(source, "run", asked, 150);
+  const shown = card && card.name === state.model ? card : null;
+  const edits = useEdited(source, shown, state.cells);
+  const edited = shown?.kind === "head" && Object.keys(state.cells).length > 0;
+  // Edited cells are told as whole matrices, for which the design has to be here.
+  const awaited = edited && edits === null;
+  const run = useAsk(source, "run", shown && !awaited ? asking(shown, state, edits) : null, 150);
+  // Weights that cannot be run with are told of where they are edited.
+  const toldBelow = state.view === "design" && edits !== null && isEdited(edits);
   const answer = run.answer && card && run.answer.ask.model === card.name ? run.answer : null;
   const Shown = VIEWS[state.view].show;
   return (
     <div class="glassformer" data-within={within}>
       <Header {...{ source, store, state, models, card, within }} />
       {catalogue.refusal && <Fault refusal={catalogue.refusal} />}
+      {missing && <Fault refusal={notHere(address.model, within)} />}
       {card && card.name === state.model && (
         <main>
-          <Reading {...{ source, store, state, card, run: answer, busy: run.busy }} />
-          {run.refusal && <Fault refusal={run.refusal} />}
+          <Reading {...{ source, store, state, card, run: answer, busy: run.busy || awaited }} />
+          {run.refusal && !toldBelow && <Fault refusal={run.refusal} />}
           <Tabs
             id={id}
             label="Views"
@@ -71,17 +92,22 @@ export function App({ source: answering, store, within }: AppProps) {
             choose={(view) => store.set({ view }, true)}
           />
           <section
-            class="view"
+            class={`view view-${state.view}`}
             id={`${id}-view-${state.view}`}
             role="tabpanel"
             aria-labelledby={`${id}-tab-${state.view}`}
           >
-            <Shown {...{ source, store, state, card, run: answer }} />
+            <Shown {...{ source, store, state, card, edits, run: answer, busy: run.busy || awaited }} />
           </section>
         </main>
       )}
     </div>
   );
+}
+
+function notHere(model: string, within: AppProps["within"]): Refusal {
+  const where = within === "file" ? "this saved file" : "the list above";
+  return { got: `There is no model \u201C${model}\u201D here`, expected: `one of ${where}`, fix: "Choose one there, or mend the address." };
 }
 
 /** The state with which a model is first shown. */
@@ -92,9 +118,10 @@ export function beginning(card: ModelCard): Partial<State> {
     text: card.text,
     source: null,
     order: null,
-    part: null,
-    layer: 0,
-    head: 0,
+    // What the answer is read from, which is what such a model is looked at for.
+    part: card.kind === "encoder_decoder" ? "cross" : null,
+    layer: card.layer,
+    head: card.head,
     versus: null,
     pin: null,
     window: null,
@@ -104,12 +131,13 @@ export function beginning(card: ModelCard): Partial<State> {
   };
 }
 
-export function asking(card: ModelCard, state: State): Ask {
-  const encoder = card.kind === "encoder_decoder";
+export function asking(card: ModelCard, state: State, edits: Edited | null): Ask {
+  const read = card.kind === "encoder_decoder" ? (state.source ?? card.source ?? null) : null;
   return {
     model: card.name,
     text: state.text,
-    source: encoder ? (state.source ?? card.source ?? null) : null,
-    order: encoder ? state.order : null,
+    source: read,
+    order: read && asTold(orderOf(state.order, read.length)),
+    weights: edits && isEdited(edits) ? edits.weights : null,
   };
 }

@@ -1,6 +1,6 @@
 // Asking from within a component: the answer to what is wanted now, and the last one while that is under way.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Refused, type CallName, type Calls, type Refusal, type Source } from "./source";
+import { Refused, Unanswered, type CallName, type Calls, type Refusal, type Source } from "./source";
 
 export interface Asked<T> {
   /** The newest answer, perhaps to an earlier question: see `busy`. */
@@ -9,7 +9,14 @@ export interface Asked<T> {
   busy: boolean;
 }
 
+/** Milliseconds until a question that nobody answered is asked again, at first and at most. */
+const [AGAIN, LONGEST] = [2000, 30_000];
+/** Questions that wait to be asked again: one that is answered brings all of them on. */
+const unanswered = new Set<() => void>();
+
 /**
+ * What nobody answers is asked again, after longer and longer whiles, as long as the page is in sight.
+ *
  * @param asked What to ask; null: nothing for now. Compared by its JSON.
  * @param wait Milliseconds to wait for the question to stop changing, as while somebody types.
  */
@@ -30,21 +37,38 @@ export function useAsk<N extends CallName>(
   useEffect(() => {
     if (asked === null || key === null) return;
     const aborted = new AbortController();
+    let again = 0;
+    let patience = AGAIN;
+    const retry = () => {
+      if (document.visibilityState === "hidden" || !unanswered.delete(retry)) return;
+      clearTimeout(again);
+      go();
+    };
     const go = () => {
       source.ask(name, asked, aborted.signal).then(
         (answer) => {
-          if (!aborted.signal.aborted) setResult({ answer, refusal: null, busy: false, key });
+          if (aborted.signal.aborted) return;
+          setResult({ answer, refusal: null, busy: false, key });
+          for (const other of [...unanswered]) other();
         },
         (error: unknown) => {
           if (aborted.signal.aborted) return;
           const refusal = error instanceof Refused ? error.refusal : asRefusal(error);
           setResult((last) => ({ answer: last.answer, refusal, busy: false, key }));
+          if (!(error instanceof Unanswered)) return;
+          unanswered.add(retry);
+          again = window.setTimeout(retry, patience);
+          patience = Math.min(LONGEST, 2 * patience);
         },
       );
     };
     const timer = first.current || wait === 0 ? (go(), 0) : window.setTimeout(go, wait);
     first.current = false;
+    document.addEventListener("visibilitychange", retry);
     return () => {
+      document.removeEventListener("visibilitychange", retry);
+      unanswered.delete(retry);
+      clearTimeout(again);
       clearTimeout(timer);
       aborted.abort();
     };

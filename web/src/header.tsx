@@ -32,7 +32,12 @@ export function Header({ source, store, state, models, card, within }: HeaderPro
       </h1>
       <label class="field model">
         <span>Model</span>
-        <select value={card?.name ?? ""} onChange={(event) => choose(event.currentTarget.value)}>
+        <select aria-label="Model" value={card?.name ?? ""} onChange={(event) => choose(event.currentTarget.value)}>
+          {!card && (
+            <option value="" disabled selected>
+              {models.length > 0 ? "Choose a model" : "\u2026"}
+            </option>
+          )}
           {(Object.keys(ORIGINS) as ModelCard["origin"][]).map((origin) => {
             const group = models.filter((each) => each.origin === origin);
             if (group.length === 0) return null;

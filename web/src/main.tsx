@@ -7,7 +7,7 @@ import "./saved.css";
 import "./widget.css";
 import { fromSaved, type Saved } from "./saved";
 import { fromServer } from "./source";
-import { apart, inAddress } from "./state";
+import { asSaved, inAddress } from "./state";
 import { overMessages, shared, type Model } from "./widget";
 
 /** Show the page that this server serves. */
@@ -20,7 +20,7 @@ export function open(place: HTMLElement, saved: Saved): void {
   const page = (
     <>
       <SavedNote saved={saved} />
-      <App source={fromSaved(saved)} store={apart(saved.state)} within="file" />
+      <App source={fromSaved(saved)} store={asSaved(saved.state)} within="file" />
     </>
   );
   draw(page, place);

@@ -231,6 +231,8 @@ export interface components {
              * @default null
              */
             order: number[] | null;
+            /** @default null */
+            weights: components["schemas"]["HeadWeightsMessage"] | null;
         };
         /**
          * AskCheck
@@ -637,14 +639,16 @@ export interface components {
         /**
          * Measures
          * @description What every head of a stack does, in figures and in small: all lists are [layer][head].
+         *
+         *     Of a head with weights that are no numbers, as those of a model whose training went astray, there is None each.
          */
         Measures: {
             /** Entropy */
-            entropy: number[][];
+            entropy: (number | null)[][];
             /** Distance */
-            distance: number[][] | null;
+            distance: (number | null)[][] | null;
             /** Sink */
-            sink: number[][] | null;
+            sink: (number | null)[][] | null;
             /** Thumbnails */
             thumbnails: number[][][][];
         };
@@ -685,6 +689,16 @@ export interface components {
              * @default null
              */
             words: string[] | null;
+            /**
+             * Layer
+             * @default 0
+             */
+            layer: number;
+            /**
+             * Head
+             * @default 0
+             */
+            head: number;
             /**
              * Origin
              * @enum {string}
@@ -811,14 +825,18 @@ export interface components {
         };
         /**
          * Steps
-         * @description A continuation. The draw of a position follows from the seed and the position: one step and one more give the
-         *     same as two.
+         * @description A continuation. Each draw follows from the seed and its position: one step and one more give the same as two.
          */
         Steps: {
             /** Text */
             text: string;
             /** Steps */
             steps: components["schemas"]["Step"][];
+            /**
+             * Ended
+             * @enum {string}
+             */
+            ended: "asked" | "model" | "text" | "read" | "wordless";
         };
     };
     responses: never;

@@ -14,6 +14,15 @@ export function Fault({ refusal }: { refusal: Refusal }) {
   );
 }
 
+/** In the place of what is not here: it is on its way, or the text that was refused above has none. */
+export function Awaited({ busy }: { busy: boolean }) {
+  return (
+    <p class="quiet" data-busy={busy}>
+      {busy ? "Reading\u2026" : "Nothing to show yet: the model has read no text."}
+    </p>
+  );
+}
+
 export interface TabsProps<N extends string> {
   label: string;
   chosen: N;
@@ -84,7 +93,16 @@ export function Field({ label, wide, children }: { label: string; wide?: boolean
   );
 }
 
-export const percent = (share: number, digits = 1): string => `${(100 * share).toFixed(digits)} %`;
+/** A share as a person reads it: all of it is "100 %" and none "0 %", without digits that say nothing. */
+export function percent(share: number, digits = 1): string {
+  const text = (100 * share).toFixed(digits);
+  return `${Number(text) === 0 || Number(text) === 100 ? Number(text) : text} %`;
+}
+
+/** The same of a chance: one that is not 0 never reads as 0. */
+export function share(value: number): string {
+  return value > 0 && value < 0.0005 ? "<0.1 %" : percent(value);
+}
 
 /** A number in few characters, with a true minus sign. */
 export function short(value: number, digits = 3): string {

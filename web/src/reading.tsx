@@ -2,7 +2,7 @@
 import { useId } from "preact/hooks";
 import type { ModelCard, Run, Source } from "./source";
 import type { State, Store } from "./state";
-import { percent } from "./parts";
+import { share } from "./parts";
 
 interface ReadingProps {
   source: Source;
@@ -16,36 +16,34 @@ interface ReadingProps {
 export function Reading({ source, store, state, card, run, busy }: ReadingProps) {
   const help = useId();
   const long = state.text.length > 120;
-  // The run is of the design, not of the numbers that somebody has put in its place.
-  const edited = state.view === "design" && Object.keys(state.cells).length > 0;
-  const set = (text: string) => store.set({ text, pin: null, window: null, written: [] });
+  const set = (text: string, step: boolean | string) => store.set({ text, pin: null, window: null, written: [] }, step);
   const field = {
     value: state.text,
     readOnly: !source.live,
     spellcheck: false,
     "aria-describedby": help,
-    onInput: (event: { currentTarget: { value: string } }) => set(event.currentTarget.value),
+    onInput: (event: { currentTarget: { value: string } }) => set(event.currentTarget.value, "text"),
   };
   return (
     <section class="reading" aria-label="What the model reads">
-      <p class="about">{card.about}</p>
+      <p class="about">{card.about.replaceAll(" %", "\u00A0%")}</p>
       <div class="line">
         <label class="field wide">
           <span>{card.kind === "encoder_decoder" ? "Question" : "Text"}</span>
           {long ? <textarea rows={4} {...field} /> : <input type="text" {...field} />}
         </label>
         <output class="said" aria-live="polite" data-busy={busy}>
-          {edited ? "" : (run?.said.headline ?? (busy ? "Reading\u2026" : ""))}
+          {run?.said.headline ?? (busy ? "Reading\u2026" : "")}
         </output>
       </div>
       <div class="hints">
         <span id={help}>{card.input_help}</span>
         {source.live && card.samples.length > 0 && (
           <span class="samples">
-            Try:{" "}
+            <span>Try</span>
             {card.samples.map((sample) => (
-              <button type="button" class="sample" onClick={() => set(sample)}>
-                {sample === "" ? "nothing" : sample.length > 48 ? `${sample.slice(0, 45)}\u2026` : sample}
+              <button type="button" class="sample" title={sample.length > 30 ? sample.slice(0, 300) : undefined} onClick={() => set(sample, sample !== state.text)}>
+                {sample === "" ? "nothing" : sample.length > 30 ? `${sample.slice(0, 28).trimEnd()}\u2026` : sample}
               </button>
             ))}
           </span>
@@ -53,11 +51,13 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
       </div>
       {run && run.said.classes.length > 1 && (
         <ul class="classes" aria-label="Probabilities">
-          {run.said.classes.slice(0, 6).map(([name, share]) => (
+          {run.said.classes.slice(0, 6).map(([name, chance]) => (
             <li>
               <span>{name}</span>
-              <meter min={0} max={1} value={share} aria-label={name} />
-              <span class="number">{percent(share)}</span>
+              <span class="gauge-of" aria-hidden="true">
+                <i style={{ width: `${(100 * chance).toFixed(1)}%` }} />
+              </span>
+              <span class="number">{share(chance)}</span>
             </li>
           ))}
         </ul>

@@ -61,6 +61,12 @@ export class Refused extends Error {
   }
 }
 
+/** Asked for by a name that nothing has, or nothing any more. */
+export class Unknown extends Refused {}
+
+/** Nobody answered: the server has gone, and may come back. */
+export class Unanswered extends Refused {}
+
 export interface Source {
   /** Whether anything can be asked, or only what was asked before the page was saved. */
   readonly live: boolean;
@@ -90,15 +96,16 @@ export function fromServer(): Source {
         });
       } catch (error) {
         if (error instanceof DOMException && error.name === "AbortError") throw error;
-        throw new Refused({
+        throw new Unanswered({
           got: "No answer from glassformer",
           expected: "its server running",
-          fix: "Start it again with 'glassformer explore'; this page then goes on.",
+          fix: "Start it again with 'glassformer explore'; this page asks again by itself, and then goes on.",
         });
       }
       if (!response.ok) {
         const refusal = await response.json().catch(() => null);
-        throw new Refused(
+        const Why = response.status === 404 ? Unknown : Refused;
+        throw new Why(
           refusal ?? { got: `An answer with status ${response.status}`, expected: "an answer", fix: "Try again." },
         );
       }
@@ -108,6 +115,40 @@ export function fromServer(): Source {
       return (await response.json()) as never;
     },
   };
+}
+
+/**
+ * The same, for which no run is lost: one that a server no longer knows, having been started anew or having forgotten
+ * it, is asked for again as it was asked for first, and then what was asked of it.
+ */
+export function reviving(source: Source): Source {
+  if (!source.live) return source;
+  const asks = new Map<string, Ask>();
+  const underWay = new Map<string, Promise<Run>>();
+
+  const ask: Source["ask"] = async (name, asked, signal) => {
+    try {
+      const answer = await source.ask(name, asked, signal);
+      if (name === "run") asks.set((answer as Run).run, (answer as Run).ask);
+      return answer;
+    } catch (error) {
+      const lost = "run" in asked ? asks.get(asked.run) : undefined;
+      if (!(error instanceof Unknown) || !("run" in asked) || !lost) throw error;
+      const again = await revived(asked.run, lost);
+      return source.ask(name, { ...asked, run: again.run }, signal);
+    }
+  };
+
+  // Of many that miss it the first one asks.
+  function revived(run: string, lost: Ask): Promise<Run> {
+    const known = underWay.get(run);
+    if (known) return known;
+    const again = source.ask("run", lost).finally(() => underWay.delete(run));
+    underWay.set(run, again);
+    return again;
+  }
+
+  return { live: true, ask };
 }
 
 interface Known {

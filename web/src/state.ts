@@ -44,12 +44,12 @@ export interface State {
   expertLayer: number;
 }
 
-/** The state as an address tells it: one without a text means the text that the model's card begins with. */
-export type Address = Omit<State, "text"> & { text: string | null };
+/** The state as an address tells it: one without a text or a view means those that the model's card begins with. */
+export type Address = Omit<State, "text" | "view"> & { text: string | null; view: View | null };
 
 export const START: Address = {
   model: "",
-  view: "attention",
+  view: null,
   text: null,
   source: null,
   order: null,
@@ -90,7 +90,7 @@ export function fromWords(words: Words): Address {
   const state: Record<string, unknown> = { ...START };
   for (const [key, word] of Object.entries(words)) {
     if (!(key in START)) continue;
-    if (key === "text" || typeof START[key as keyof State] === "string") {
+    if (key === "text" || key === "view" || typeof START[key as keyof State] === "string") {
       state[key] = word;
       continue;
     }
@@ -109,6 +109,8 @@ export function fromWords(words: Words): Address {
 }
 
 const isIndex = (value: unknown): boolean => Number.isInteger(value) && (value as number) >= 0;
+const isOrder = (value: unknown): boolean =>
+  Array.isArray(value) && value.every((each) => isIndex(each) && each < value.length) && new Set(value).size === value.length;
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
@@ -119,7 +121,7 @@ function fits(key: keyof State, value: unknown): boolean {
     case "written":
       return Array.isArray(value) && value.every(isIndex);
     case "order":
-      return value === null || (Array.isArray(value) && value.every(isIndex));
+      return value === null || isOrder(value);
     case "part":
       return value === null || ["self", "encoder", "decoder", "cross"].includes(value as string);
     case "versus":
@@ -145,44 +147,57 @@ export function toHash(state: Address): string {
   return `#${new URLSearchParams(toWords(state)).toString()}`;
 }
 
-export function fromHash(hash: string): Address {
-  return fromWords(Object.fromEntries(new URLSearchParams(hash.replace(/^#/, ""))));
-}
+const wordsIn = (hash: string): Words => Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
+
+export const fromHash = (hash: string): Address => fromWords(wordsIn(hash));
 
 export interface Store {
   readonly state: Signal<Address>;
-  /** Change some of it. `step`: a new entry in the browser's history, so that "back" undoes it. */
-  set(change: Partial<State>, step?: boolean): void;
+  /**
+   * Change some of it. `step`: a new entry in the browser's history, so that "back" undoes it. The name of a field: one
+   * entry for all that is typed there, until something else is a step, or the field is left.
+   */
+  set(change: Partial<State>, step?: boolean | string): void;
 }
 
 /** A state that lives in the page's address. */
 export function inAddress(): Store {
   const state = signal(fromHash(location.hash));
   let due = 0;
+  let typing: string | null = null;
+  const write = () => {
+    clearTimeout(due);
+    due = 0;
+    history.replaceState(null, "", toHash(state.value));
+  };
   addEventListener("hashchange", () => {
+    typing = null;
     if (location.hash !== toHash(state.value)) state.value = fromHash(location.hash);
   });
+  addEventListener("focusout", () => (typing = null));
   return {
     state,
     set(change, step = false) {
+      const entry = typeof step === "string" ? step !== typing : step;
+      // What "back" comes to is how things stood just before.
+      if (entry && due !== 0) write();
       state.value = { ...state.value, ...change };
-      clearTimeout(due);
-      const write = () => history[step ? "pushState" : "replaceState"](null, "", toHash(state.value));
+      if (entry) {
+        history.pushState(null, "", toHash(state.value));
+        typing = typeof step === "string" ? step : null;
+        return;
+      }
       // Browsers allow some hundred changes of the address in half a minute; hovering and sliders make more.
-      if (step) write();
-      else due = window.setTimeout(write, 150);
+      clearTimeout(due);
+      due = window.setTimeout(write, 150);
     },
   };
 }
 
-/** A state of its own, for a widget or a saved page; `changed` is told of each change. */
-export function apart(words: Words, changed: (words: Words) => void = () => {}): Store {
-  const state = signal(fromWords(words));
-  return {
-    state,
-    set(change) {
-      state.value = { ...state.value, ...change };
-      changed(toWords(state.value));
-    },
-  };
+/** The state of a saved file: as it was saved, but for what the file's address says. It stays out of the address. */
+export function asSaved(words: Words): Store {
+  const read = () => fromWords({ ...words, ...wordsIn(location.hash) });
+  const state = signal(read());
+  addEventListener("hashchange", () => (state.value = read()));
+  return { state, set: (change) => (state.value = { ...state.value, ...change }) };
 }

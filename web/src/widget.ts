@@ -1,11 +1,12 @@
 // A notebook's cell: questions go to the kernel as messages, and the state is shared with Python.
-import { Refused, floats, type CallName, type Refusal, type Source } from "./source";
+import { Refused, Unknown, floats, type CallName, type Refusal, type Source } from "./source";
 import { fromWords, toWords, type State, type Store, type Words } from "./state";
 import { signal, type Signal } from "@preact/signals";
 
 /** What of anywidget's model is used here. */
 export interface Model {
   get(name: "state"): Words;
+  get(name: "_page"): string;
   set(name: "state", words: Words): void;
   save_changes(): void;
   send(content: unknown): void;
@@ -17,6 +18,8 @@ interface Reply {
   id: string;
   answer?: unknown;
   refusal?: Refusal;
+  /** Whether it was refused for a name that nothing has. */
+  unknown?: boolean;
 }
 
 interface Waiting {
@@ -64,7 +67,7 @@ export function overMessages(model: Model): Source & Closing & { silent: Signal<
     underWay.delete(waiting.id);
     silent.value = false;
     listen();
-    if (reply.refusal) waiting.refused(new Refused(reply.refusal));
+    if (reply.refusal) waiting.refused(new (reply.unknown ? Unknown : Refused)(reply.refusal));
     else waiting.answered(buffers[0] ? floats(buffers[0]) : reply.answer);
     next();
   };

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require
 
+_ANEW = "It is damaged: restore it from a copy, or download or train it anew."
+
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
@@ -111,8 +113,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}, which cannot be read ({error})", "a JSON object", "Download it anew.") from error
-    require(isinstance(content, dict), f"{path} with a {type(content).__name__}", "a JSON object", "Download it anew.")
+        raise InputError(f"{path}, which cannot be read ({error})", "a JSON object", _ANEW) from error
+    require(isinstance(content, dict), f"{path} with a {type(content).__name__}", "a JSON object", _ANEW)
     return content
 
 
@@ -132,4 +134,4 @@ def _stored_in(file: Path) -> list[StoredTensor]:
 
 
 def _damaged(file: Path, error: Exception) -> InputError:
-    return InputError(f"{file}, which cannot be read ({error})", "a complete safetensors file", "Download it anew.")
+    return InputError(f"{file}, which cannot be read ({error})", "a complete safetensors file", _ANEW)

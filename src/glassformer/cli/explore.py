@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +22,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.found_runs import offers
 from glassformer.explorer.saved import save
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.view_state import view_state
-from glassformer.handcraft.untrusted import shown
+from glassformer.handcraft.untrusted import one_line, short, shown
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class ExploreFlags:
     """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
 
     Without arguments it offers the models that come along and every run under --runs. RUN is one more, which is shown
-    first: the directory of a run or checkpoint, the weights of a head, or the name of a model that comes along.
+    first: the directory of a run or checkpoint, the weights of a head, or the name of a model that comes along. Without
+    RUN, --text and --view are shown with the first model that reads the text and has the view.
 
     The page is served to this machine alone, until Ctrl-C. With --save it is written to one file instead, which opens
     without a server and without network.
@@ -65,9 +66,9 @@ def run(flags: ExploreFlags) -> None:
     """Serve the page until Ctrl-C, or write it.
 
     Raises:
-        InputError: Nothing to look into where RUN leads; a text that is too long, no UTF-8 or, with --save, refused by
-            the model; a view that the model does not have; a file that is there and may not be overwritten; no free
-            port; or no web server installed.
+        InputError: Nothing to look into where RUN leads; a text that is too long, no UTF-8, refused by every model or,
+            with RUN and --save, by that one; a view that the model does not have; a file that is there and may not be
+            overwritten; no free port; or no web server installed.
     """
     _require_text(flags.text or "")
     if flags.save is not None:
@@ -96,30 +97,52 @@ def run(flags: ExploreFlags) -> None:
 
 def main(arguments: Sequence[str], prog: str) -> int:
     """Parse ``arguments``, serve or write, and return the exit status."""
-    run(tyro.cli(ExploreFlags, prog=prog, args=arguments))
+    try:
+        run(tyro.cli(ExploreFlags, prog=prog, args=arguments))
+    except InputError as error:
+        # What is said of a file may name it, or quote it: neither is to steer the terminal.
+        raise InputError(one_line(error.got), one_line(error.expected), one_line(error.fix)) from error
     return 0
 
 
 def _warn(line: str) -> None:
-    print(f"glassformer: warning: {line}", file=sys.stderr)
+    print(f"glassformer: warning: {one_line(line)}", file=sys.stderr)
 
 
 def _words(flags: ExploreFlags, explorer: Explorer) -> dict[str, str]:
     """What to show first, as the words of the page's address; none where the page may choose."""
     cards = explorer.catalogue().models
-    chosen = {"view": flags.view, "text": flags.text, "model": None if flags.run is None else cards[0].name}
+    card = cards[0] if flags.run is not None else _fitting(flags, explorer, cards)
+    chosen = {"view": flags.view, "text": flags.text}
     words = {name: word for name, word in chosen.items() if word is not None}
-    if not words and flags.save is None:
+    if not words and flags.run is None and flags.save is None:
         return {}
-    words = {"model": cards[0].name, **words}
-    view_state(m.AskPage(state=words), cards)
     require(
-        flags.view is None or flags.view in cards[0].views,
-        f"--view {flags.view} of {cards[0].name}",
-        f"one of {', '.join(cards[0].views)}",
+        flags.view is None or flags.view in card.views,
+        f"--view {flags.view} of {card.name}",
+        f"one of {', '.join(card.views)}",
         "Choose one of these, or name another model.",
     )
-    return words
+    return {"model": card.name, **words}
+
+
+def _fitting(flags: ExploreFlags, explorer: Explorer, cards: Sequence[m.ModelCard]) -> m.ModelCard:
+    """Where no model is named: the first that has the view and reads the text."""
+    with_view = [card for card in cards if flags.view is None or flags.view in card.views]
+    require(len(with_view) > 0, f"--view {flags.view}", "a view of one of the models here", "Name a model that has it.")
+    text = flags.text
+    if text is None:
+        return with_view[0]
+    for card in with_view:
+        with suppress(InputError):
+            explorer.answer("run", m.Ask(model=card.name, text=text))
+            return card
+    known = ", ".join(card.name for card in with_view)
+    raise InputError(
+        f"--text {short(text)}, which none of the models here reads",
+        f"a text for one of {known}",
+        "Name the model: what is wrong with the text is told then.",
+    )
 
 
 def _require_text(text: str) -> None:

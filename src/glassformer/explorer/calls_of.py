@@ -26,17 +26,33 @@ class Asked:
 def runs_of(explorer: Explorer, state: ViewState) -> list[m.Run]:
     """The run that is shown, and for another order of an encoder-decoder's source the one of the order before.
 
+    With weights that a head cannot be run with, whose design the page still shows, it is the run of the design.
+
     Raises:
         InputError: The model refuses the text: there is nothing to show.
     """
-    orders = [state.order] if state.order is None else [state.order, None]
-    asks = [m.Ask(model=state.card.name, text=state.text, source=state.source, order=order) for order in orders]
+    answers = [_answer(explorer, "run", ask) for ask in asks_of(explorer, state)]
+    if isinstance(answers[0], InputError) and state.cells:
+        answers = [explorer.answer("run", m.Ask(model=state.card.name, text=state.text))]  # type: ignore[list-item]
     runs = []
-    for ask in asks:
-        answer = explorer.answer("run", ask)
+    for answer in answers:
+        if isinstance(answer, InputError):
+            raise answer
         assert isinstance(answer, m.Run)
         runs.append(answer)
     return runs
+
+
+def asks_of(explorer: Explorer, state: ViewState) -> list[m.Ask]:
+    """The questions of the runs that are shown, as the page puts them."""
+    model, text, source = state.card.name, state.text, state.source
+    weights = None
+    if state.card.kind == "head" and state.cells:
+        design = _design(explorer, model)
+        weights = edited(design, state.cells)
+        weights = None if weights == design else weights
+    orders = [state.order] if state.order is None else [state.order, None]
+    return [m.Ask(model=model, text=text, source=source, order=order, weights=weights) for order in orders]
 
 
 def answers_of(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> list[Asked]:
@@ -49,10 +65,7 @@ def answers_of(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> list[
     """
     catalogue = m.Catalogue(models=[state.card], version=explorer.catalogue().version)
     asked = [Asked("models", m.Nothing(), catalogue)]
-    orders = [state.order, None]
-    for run, order in zip(runs, orders, strict=False):
-        # The question as the page puts it, whose order of fields or source a run's own `ask` may have changed.
-        asked.append(Asked("run", m.Ask(model=state.card.name, text=state.text, source=state.source, order=order), run))
+    asked += [Asked("run", ask, _answer(explorer, "run", ask)) for ask in asks_of(explorer, state)]
     for call, request in _requests(explorer, state, runs):
         asked.append(Asked(call, request, _answer(explorer, call, request)))
     return asked
@@ -67,9 +80,8 @@ def _requests(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> Iterat
             yield "experts", m.AskExperts(run=run.run)
     if "design" in card.views:
         yield "head", m.AskHead(model=model)
-        design = explorer.answer("head", m.AskHead(model=model))
-        assert isinstance(design, m.Head)
-        yield "check", m.AskCheck(model=model, weights=edited(design.weights, state.cells), text=state.text)
+        weights = edited(_design(explorer, model), state.cells)
+        yield "check", m.AskCheck(model=model, weights=weights, text=state.text)
     if "scramble" in card.views and state.source is not None:
         for order in [None] if state.order is None else [state.order, None]:
             yield "scramble", m.AskScramble(model=model, text=state.text, source=state.source, order=order)
@@ -80,6 +92,12 @@ def _requests(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> Iterat
                 model=model, text=state.text, temperature=state.temperature, top_k=state.top_k, top_p=state.top_p
             ),
         )
+
+
+def _design(explorer: Explorer, model: str) -> m.HeadWeightsMessage:
+    design = explorer.answer("head", m.AskHead(model=model))
+    assert isinstance(design, m.Head)
+    return design.weights
 
 
 def _answer(explorer: Explorer, call: str, request: m.Message) -> Answer:

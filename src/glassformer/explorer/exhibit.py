@@ -1,13 +1,15 @@
 """What the explorer can look into: a model, with what is needed to get from what a person types to what it reads.
 
 There are four kinds and no common ancestor: whoever has an :data:`Exhibit` asks which kind it is. A model may run in
-several threads at once for all the explorer knows, so whoever lets one read holds the exhibit's ``lock``.
+several threads at once for all the explorer knows, so whoever lets one read holds the exhibit's ``lock``. It may be in
+training mode, and whoever lets it read puts it into evaluation mode for that long.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import signature
 from types import MappingProxyType
@@ -53,7 +55,7 @@ class EncoderExhibit:
 
     Args:
         card: What is told of it.
-        model: In evaluation mode; ours, or a BERT of transformers.
+        model: Ours, or a BERT of transformers.
         encode: The tokens of a text, cut to what the model reads.
         words: What each token is called.
         classes: The names of its classes; none without a head.
@@ -73,7 +75,7 @@ class EncoderDecoderExhibit:
 
     Args:
         card: What is told of it.
-        model: In evaluation mode.
+        model: The model.
         source_tokens: The things that its encoder reads, in the given order, as one row: ``[1, place]``, or
             ``[1, place, field]``.
         target: What the decoder begins with for a text, possibly an empty one, as one row ``[1, position]``: at least
@@ -99,7 +101,7 @@ class DecoderExhibit:
 
     Args:
         card: What is told of it.
-        model: In evaluation mode; ours, or a GPT-2, Llama or Mixtral of transformers.
+        model: Ours, or a GPT-2, Llama or Mixtral of transformers.
         encode: The tokens of a text: at least one, and no more than the model reads.
         word: What a token is called where it stands alone.
         join: The text of some tokens.
@@ -129,10 +131,12 @@ class Offer:
     Args:
         card: What is told of it before.
         open: Reads its weights; raises :class:`~glassformer.errors.InputError` where they are damaged.
+        stamp: Changes when the stored weights do, as those of a run that trains on: then it is opened anew.
     """
 
     card: ModelCard
     open: Callable[[], Exhibit]
+    stamp: Callable[[], Hashable] = lambda: None
 
 
 def offered(exhibit: Exhibit) -> Offer:
@@ -149,6 +153,39 @@ def wrong_kind(exhibit: Exhibit, call: str, expected: str) -> InputError:
     )
 
 
+def weights_stamp(exhibit: Exhibit) -> Hashable:
+    """What changes when somebody trains or overwrites the weights of a model that was handed over.
+
+    It tells where each tensor lies and how often it was written to. Writing through ``.data`` goes unseen. The lock
+    stands for the exhibit, whose memory another model may get once it is gone.
+    """
+    if isinstance(exhibit, HeadExhibit):
+        return exhibit.lock  # its matrices cannot be written to
+    # Buffers that are no weights may be written to by reading alone, such as a count of what experts got.
+    tensors = exhibit.model.state_dict(keep_vars=True).values()
+    # A tensor of inference mode counts no writes.
+    versions = tuple(
+        (each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors if isinstance(each, Tensor)
+    )
+    return exhibit.lock, hash(versions)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while: then each module is in the mode in which it was, so that training can go on.
+
+    Hold ``exhibit.lock``.
+    """
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 @torch.no_grad()
 def last_logits(exhibit: DecoderExhibit, tokens: Sequence[int]) -> Float[Tensor, " vocab"]:
     """The logits of the token after some tokens, in float32 or wider, on the CPU. Hold ``exhibit.lock`` around a call.
@@ -156,7 +193,9 @@ def last_logits(exhibit: DecoderExhibit, tokens: Sequence[int]) -> Float[Tensor,
     Raises:
         InputError: A model without an output projection, or tokens that it cannot read.
     """
-    logits = final_logits(exhibit.model, torch.tensor([list(tokens)], device=next(exhibit.model.parameters()).device))
+    row = torch.tensor([list(tokens)], device=next(exhibit.model.parameters()).device)
+    with evaluating(exhibit.model):
+        logits = final_logits(exhibit.model, row)
     if logits is None:
         raise InputError(
             f"{exhibit.card.name!r}, a {type(exhibit.model).__name__} without logits",

@@ -214,12 +214,13 @@ def _sentiment() -> Offer:
         kind="encoder",
         about=f"Three layers of four heads, trained from nothing on {told['reviews']} short reviews. Of "
         f"{told['held_out']} that it never saw it judges {told['right']} right: {told['plain_right']} of the "
-        f"{told['plain']} plain ones, and not many of those with irony or negation. Look for heads that read the words "
-        "of praise and blame.",
+        f"{told['plain']} plain ones, and not many of those with irony or negation. Head 1 of layer 0 reads the words "
+        "of praise and blame; see what the others do.",
         views=["attention"],
         text=told["samples"][0],
         samples=told["samples"][1:],
         input_help="a short review in English; words that it does not know become <UNK>",
+        head=1,
         origin="shipped",
     )
     return Offer(card, lambda: classifier_exhibit(card, load_classifier(SHIPPED / "sentiment")))

@@ -15,14 +15,14 @@ from urllib.parse import urlencode
 from matplotlib.figure import Figure
 
 from glassformer.errors import InputError, require
-from glassformer.explorer import messages as m
-from glassformer.explorer.exhibit import HeadExhibit, Offer, offered
+from glassformer.explorer.beginnings import text_of, tokens_in, units_of
+from glassformer.explorer.exhibit import DecoderExhibit, HeadExhibit, Offer, offered
 from glassformer.explorer.found_runs import offers
 from glassformer.explorer.given import given
 from glassformer.explorer.picture import picture
 from glassformer.explorer.saved import save
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.view_state import from_words, to_words, view_state
+from glassformer.explorer.view_state import ask_page, from_words, to_words, view_state
 
 if TYPE_CHECKING:
     from glassformer.explorer.widget import ExplorerWidget
@@ -77,7 +77,7 @@ class Exploration:
             Where it was written to.
 
         Raises:
-            InputError: The model refuses the text, or ``path`` is a directory.
+            InputError: The model refuses the text, or ``path`` is a directory or cannot be written to.
         """
         return save(self.explorer, self.words, path)
 
@@ -102,7 +102,7 @@ class Exploration:
         try:
             from glassformer.explorer import server
         except ModuleNotFoundError as error:
-            raise _missing(error, "explore") from None
+            raise _missing(error) from None
         listener = server.listen(port)
         address = f"http://{server.HOST}:{listener.getsockname()[1]}/#{urlencode(self.words)}"
         print(address)
@@ -123,7 +123,7 @@ class Exploration:
 
     def _checked(self, words: dict[str, str]) -> dict[str, str]:
         """Words that name a model and its text, since a page may be opened with them alone."""
-        shown = view_state(m.AskPage(state=words), self.explorer.catalogue().models)
+        shown = view_state(ask_page(words), self.explorer.catalogue().models)
         return {**words, "model": shown.card.name, "view": shown.view, "text": shown.text}
 
     def _repr_mimebundle_(
@@ -155,14 +155,18 @@ def explore(
     if isinstance(model, Offer | HeadExhibit):
         chosen = model if isinstance(model, Offer) else offered(model)
         require(tokenizer is None, f"a tokenizer for {chosen.card.name}", "none", "It has its own.")
-        return Exploration(Explorer([chosen]), {**state, **_read(text, source)})
+        return _shown([chosen], text, source, state)
     exhibit = given(model, text, tokenizer, source)
     # A model of ours that is handed over as an exhibit begins with its card's text, others with the one given here.
-    again = {} if exhibit is not model else _read(text, source)
-    return Exploration(Explorer([exhibit]), {**state, **again})
+    return (
+        _shown([offered(exhibit)], text, source, state)
+        if exhibit is model
+        else _shown([offered(exhibit)], None, None, state)
+    )
 
 
 def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> Exploration:
+    require(model != "", "a model without a name", "a name, a directory or a model", "Leave it out to see all of them.")
     require(
         tokenizer is None,
         f"a tokenizer for {model or 'the models that come along'}",
@@ -170,16 +174,30 @@ def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, s
         "Leave it out, or pass the model itself.",
     )
     found = offers(model, runs=None)
-    if model is None:
-        names = ", ".join(offer.card.name for offer in found)
-        require(text is None or "model" in state, "a text without a model", "both", f"Name one of {names}.")
-    named = {} if model is None else {"model": found[0].card.name}
-    return Exploration(Explorer(found), {**state, **named, **_read(text, source)})
+    names = ", ".join(offer.card.name for offer in found)
+    alone = model is None and not (text is None and source is None)
+    require(not alone, f"a {'source' if text is None else 'text'} without a model", "both", f"Name one of {names}.")
+    return _shown(found, text, source, state if model is None else {**state, "model": found[0].card.name})
 
 
-def _read(text: Any, source: Any) -> dict[str, Any]:
-    read = {} if text is None else {"text": text}
-    return read if source is None else {**read, "source": [str(unit) for unit in source]}
+def _shown(found: Sequence[Offer], text: Any, source: Any, state: dict[str, Any]) -> Exploration:
+    """The first of the models that were found, with what it is to read."""
+    explorer, card = Explorer(found), found[0].card
+    if text is not None:
+        tokens = tokens_in(text)
+        state = {**state, "text": text if tokens is None else _text_of(explorer, card.name, tokens)}
+    if source is not None:
+        takes = card.kind == "encoder_decoder"
+        require(takes, f"a source for {card.title}", "an encoder-decoder", "Leave source out.")
+        state = {**state, "source": units_of(source)}
+    return Exploration(explorer, state)
+
+
+def _text_of(explorer: Explorer, name: str, tokens: list[int]) -> str:
+    exhibit = explorer.exhibit(name)
+    if not isinstance(exhibit, DecoderExhibit):
+        raise InputError(f"tokens for {name}", "a text", "Pass text='...'.")
+    return text_of(tokens, exhibit.encode, [exhibit.join])
 
 
 def _png(figure: Figure) -> tuple[str, dict[str, int]]:
@@ -193,9 +211,9 @@ def _widget_module() -> ModuleType:
     try:
         from glassformer.explorer import widget
     except ModuleNotFoundError as error:
-        raise _missing(error, "notebook") from None
+        raise _missing(error) from None
     return widget
 
 
-def _missing(error: ModuleNotFoundError, extra: str) -> InputError:
-    return InputError(f"no module {error.name}", "it installed", f"Run: pip install 'glassformer[{extra}]'.")
+def _missing(error: ModuleNotFoundError) -> InputError:
+    return InputError(f"no module {error.name}", "it installed", "Run: pip install 'glassformer[explore]'.")

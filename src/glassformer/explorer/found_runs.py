@@ -17,6 +17,7 @@ from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.run_exhibits import Place, offer_of
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
+from glassformer.handcraft.untrusted import one_line, shown
 from glassformer.handcraft.verify import require_fits
 from glassformer.handcraft.weight_files import read_head
 from glassformer.models.single_head import HeadWeights
@@ -73,7 +74,7 @@ def open_named(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     """
     require(
         os.path.lexists(path),
-        f"{path}, which is not there",
+        f"{shown(path)}, which is not there",
         "a run, a checkpoint, the weights of a head, or the name of a model that comes along",
         f"Mend the path, or choose among {', '.join(offer.card.name for offer in shipped())}.",
     )
@@ -87,7 +88,7 @@ def open_named(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     inside = found_in(path, taken, warn)
     require(
         len(inside) > 0,
-        f"{path}, in which there is nothing to look into",
+        f"{shown(path)}, in which there is nothing to look into",
         "a run of a lab or of 'glassformer train', a checkpoint of a BERT, Mixtral or glassformer encoder, or a head",
         "Mend the path.",
     )
@@ -102,6 +103,9 @@ def found_in(
 ) -> list[Offer]:
     """Every model in a directory and those within it, in the order of their paths; what is broken is warned of.
 
+    Heads are found by their names: directories with a ``Km.csv``; ``head.json`` and ``head.npz``; files of a built-in
+    task's name, as ``unique.npz``; and, as far as they hold a head, files whose name holds a task's.
+
     Args:
         directory: Where to look, a few levels deep; links are not followed.
         taken: Names that others have.
@@ -114,28 +118,36 @@ def found_in(
         if left_out is not None and path.resolve().is_relative_to(left_out):
             continue
         relative = path.relative_to(directory)
-        shown = Path(*(part for part in relative.parts if part not in ("trainings", "encoder"))) or relative
-        title = str(shown) if shown.parts else directory.name
+        short = Path(*(part for part in relative.parts if part not in ("trainings", "encoder"))) or relative
+        title = str(short) if short.parts else directory.name
         place = Place(path, _free(_slug(title), names), title)
         try:
             offer = offer_of(place)
             if offer is None and (path / "Km.csv").is_file():
                 offer = _head(place)
         except InputError as error:
-            warn(f"passed over {path}: {' '.join(str(error).split())}")
+            warn(_passed_over(path, error))
             continue
         if offer is not None:
             names.add(place.name)
             found.append(offer)
         for file in (file for file in _head_files(path) if file.resolve() != left_out):
             place = Place(file, _free(_slug(str(Path(title) / file.stem)), names), str(Path(title) / file.name))
-            with suppress(InputError):  # a file of another kind, as far as anybody can tell
+            try:
                 found.append(_head(place))
                 names.add(place.name)
+            except InputError as error:
+                # A name that only holds a task's, as unique-notes.json, may be that of a file of another kind.
+                if file.stem == "head" or file.stem in TASKS:
+                    warn(_passed_over(file, error))
         if len(found) >= MOST_FOUND:
-            warn(f"more than {MOST_FOUND} models in {directory}: the rest is passed over")
+            warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is passed over")
             return found[:MOST_FOUND]
     return found
+
+
+def _passed_over(path: Path, error: InputError) -> str:
+    return f"passed over {shown(path)}: {one_line(str(error))}"
 
 
 def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
@@ -148,7 +160,7 @@ def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
         )
         yield path
         if seen >= _MOST_DIRECTORIES:
-            warn(f"more than {_MOST_DIRECTORIES} directories in {top}: the rest is passed over")
+            warn(f"more than {_MOST_DIRECTORIES} directories in {shown(top)}: the rest is passed over")
             return
 
 

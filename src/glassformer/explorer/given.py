@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.tokenizer import Tokenizer
+from glassformer.data.tokenizer import Tokenizer, WordTokenizer
 from glassformer.errors import InputError, require
-from glassformer.explorer.exhibit import DecoderExhibit, EncoderDecoderExhibit, EncoderExhibit, Exhibit, HeadExhibit
+from glassformer.explorer.beginnings import Join, require_text, text_of, tokens_in, units_of
+from glassformer.explorer.exhibit import (
+    DecoderExhibit,
+    EncoderDecoderExhibit,
+    EncoderExhibit,
+    Exhibit,
+    HeadExhibit,
+    evaluating,
+    final_logits,
+)
 from glassformer.explorer.head_exhibits import fitting_task, head_card, head_exhibit
-from glassformer.explorer.messages import MOST_CHARACTERS, MOST_TOKENS, Kind, ModelCard, View
+from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.explorer.text_codecs import byte_word, numbers, text_bytes, text_of_bytes, text_of_numbers
 from glassformer.handcraft.build import Design
 from glassformer.handcraft.tasks import Task
@@ -27,6 +37,7 @@ from glassformer.models.single_head import HeadWeights
 from glassformer.observe.capture import watchable
 
 _NUMBERS_HELP = "token numbers between spaces"
+_SAMPLE = "The quick brown fox jumps over the lazy dog."
 _SPECIAL = {"Ġ": "␣", "Ċ": "⏎", "▁": "␣"}
 """How byte-level and SentencePiece vocabularies write a blank and a line's end."""
 
@@ -41,7 +52,7 @@ def given(
     name: str = "given",
     title: str | None = None,
 ) -> Exhibit:
-    """The exhibit of a model that is there already; it is put into evaluation mode.
+    """The exhibit of a model that is there already. It stays in the mode in which it is, training or evaluation.
 
     ==============================================  =================================================================
     model                                           tokenizer
@@ -58,8 +69,8 @@ def given(
 
     Args:
         model: The model.
-        text: What to begin with: a text, or tokens as numbers (a list or a tensor), which without a tokenizer are the
-            only way to say it.
+        text: What to begin with: a text, or tokens as numbers (a list, an array or a tensor). None: one that suits the
+            model; for an ``EncoderDecoder`` it has to be given.
         tokenizer: What makes tokens of text.
         source: For an encoder-decoder: what its encoder reads, a list of tokens or of units.
         task: For the weights of a head: what it is to do.
@@ -85,7 +96,9 @@ def given(
         "a torch module, a Classifier or an exhibit",
         "Pass the model itself, not its name.",
     )
-    model = getattr(model, "_orig_mod", model).eval()
+    model = getattr(model, "_orig_mod", model)
+    absent = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    require(not absent, f"a {type(model).__name__} on the device meta", "one with weights", "Load its weights first.")
     points = watchable(model)
     require(
         any(point.role == "attention" for point in points),
@@ -115,12 +128,13 @@ def _one_stack(
     model: nn.Module, text: Any, tokenizer: Any, classes: tuple[str, ...], routes: bool, name: str, title: str
 ) -> EncoderExhibit | DecoderExhibit:
     longest, vocab_size = min(MOST_TOKENS, _longest(model)), _vocab_size(model)
-    encode, word, join = _codec(tokenizer, vocab_size, longest, text)
-    begin = _beginning(text, join)
-    encode(begin)  # so that a text that does not fit is told now
+    codec = _codec(tokenizer, vocab_size, longest, text)
+    encode, word, join = codec.encode, codec.word, codec.join
+    begin = _beginning(text, codec, vocab_size)
+    tokens = encode(begin)  # so that a text that does not fit is told now
     kind: Kind = "decoder" if _continues(model) else "encoder"
     views: list[View] = ["attention"]
-    if kind == "decoder" and (isinstance(model, Decoder) or hasattr(model, "lm_head")):
+    if kind == "decoder" and _tells_next(model, tokens[:1], vocab_size):
         views.append("sampling")
     if routes:
         views.append("experts")
@@ -148,7 +162,7 @@ def _encoder_decoder(
     require(tokenizer is None, "a tokenizer for an encoder-decoder", "none", "Pass tokens, or make an exhibit of it.")
     require(source is not None, f"{title} without a source", "what its encoder reads", "Pass source=[...].")
     fields = config.fields_per_slot
-    units = _units(source, fields)
+    units = units_of(source, fields)
 
     def source_tokens(given_units: Sequence[str]) -> Tensor:
         require(len(given_units) > 0, "a source of nothing", "at least one place", "Add one.")
@@ -157,11 +171,16 @@ def _encoder_decoder(
         require(not short, f"the unit {short[:1]}", f"{fields} numbers with = between them", "Mend it.")
         return torch.tensor([rows if fields > 1 else [row[0] for row in rows]])
 
-    def target(written: str) -> Tensor:
-        return torch.tensor([numbers(written, config.target_vocab, config.max_target_len)])
+    def read_target(written: str) -> list[int]:
+        return numbers(written, config.target_vocab, config.max_target_len)
 
-    begin = "" if text is None else _beginning(text, text_of_numbers)
-    require(begin != "", f"{title} without a text", "at least the start token", "Pass text=[start token].")
+    def target(written: str) -> Tensor:
+        return torch.tensor([read_target(written)])
+
+    absent = text is None or (isinstance(text, str) and text == "")
+    require(not absent, f"{title} without a text", "at least the start token", "Pass text=[start token].")
+    plain = _Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
+    begin = _beginning(text, plain, config.target_vocab)
     card = ModelCard(
         name=name,
         title=title,
@@ -177,20 +196,41 @@ def _encoder_decoder(
     return EncoderDecoderExhibit(card, model, source_tokens, target, str, max_new_tokens=1)
 
 
-Codec = tuple[Callable[[str], list[int]], Callable[[int], str], Callable[[Sequence[int]], str]]
+@dataclass(frozen=True)
+class _Codec:
+    """From text to tokens, from a token to its word, and from tokens to text.
+
+    Args:
+        encode: The tokens of a text.
+        word: What a token is called.
+        join: The text of tokens, with all that they stand for.
+        joins: All ways to make a text of tokens that were handed over.
+        sample: A text for who gives none.
+    """
+
+    encode: Callable[[str], list[int]]
+    word: Callable[[int], str]
+    join: Join
+    joins: tuple[Join, ...]
+    sample: str
 
 
-def _codec(tokenizer: Any, vocab_size: int, longest: int, text: Any) -> Codec:
-    """From text to tokens, from a token to its word, and from tokens to text."""
+def _codec(tokenizer: Any, vocab_size: int, longest: int, text: Any) -> _Codec:
     if tokenizer is None:
-        if vocab_size == 256 and (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text)):
-            return lambda typed: text_bytes(typed, longest), byte_word, text_of_bytes
-        return lambda typed: numbers(typed, vocab_size, longest), str, text_of_numbers
+        if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
+            joins = (text_of_bytes,)
+            return _Codec(lambda typed: text_bytes(typed, longest), byte_word, text_of_bytes, joins, _SAMPLE[:longest])
+        sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
+        return _Codec(
+            lambda typed: numbers(typed, vocab_size, longest), str, text_of_numbers, (text_of_numbers,), sample
+        )
     if isinstance(tokenizer, Tokenizer):
-        return (
+        return _Codec(
             lambda typed: tokenizer.encode(typed, longest),
             lambda token: _plain(tokenizer.pieces([token])[0]),
             tokenizer.decode,
+            (tokenizer.decode,),
+            " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
         )
     require(
         callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens"),
@@ -208,7 +248,10 @@ def _codec(tokenizer: Any, vocab_size: int, longest: int, text: Any) -> Codec:
         piece = tokenizer.convert_ids_to_tokens(token)
         return str(token) if piece is None else _plain(str(piece))
 
-    return encode, word, partial(tokenizer.decode, skip_special_tokens=True)
+    # A special token that was written has to stand in the text, or else it would not be read in the next step.
+    join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    bare = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return _Codec(encode, word, join, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
 
 
 def _plain(piece: str) -> str:
@@ -217,26 +260,24 @@ def _plain(piece: str) -> str:
     return piece
 
 
-def _beginning(text: Any, join: Callable[[Sequence[int]], str]) -> str:
-    if isinstance(text, Tensor):
-        require(text.dim() == 1 or len(text) == 1, f"tokens of shape {list(text.shape)}", "one text", "Take one row.")
-        text = text.flatten().tolist()
-    if isinstance(text, list | tuple) and all(isinstance(each, int) for each in text):
-        text = join(text)
-    require(
-        isinstance(text, str) and 0 < len(text) <= MOST_CHARACTERS,
-        f"text of type {type(text).__name__}" if not isinstance(text, str) else f"a text of {len(text):,} characters",
-        f"1 to {MOST_CHARACTERS:,} characters, or tokens as numbers",
-        "Pass text='...' or text=[1, 2, 3].",
-    )
-    return str(text)
+def _beginning(text: Any, codec: _Codec, vocab_size: int) -> str:
+    if text is None:
+        return codec.sample
+    tokens = tokens_in(text)
+    if tokens is None:
+        return require_text(text)
+    strange = [token for token in tokens if not 0 <= token < vocab_size]
+    require(not strange, f"the token {(strange or [0])[0]}", f"numbers from 0 to {vocab_size - 1}", "Mend it.")
+    return require_text(text_of(tokens, codec.encode, codec.joins))
 
 
-def _units(source: Any, fields: int) -> list[str]:
-    if isinstance(source, Tensor):
-        source = (source[0] if source.dim() == (2 if fields == 1 else 3) else source).tolist()
-    require(isinstance(source, list | tuple), f"source of type {type(source).__name__}", "a list", "Pass [1, 2, 3].")
-    return ["=".join(map(str, unit)) if isinstance(unit, list | tuple) else str(unit) for unit in source]
+def _tells_next(model: nn.Module, tokens: Sequence[int], vocab_size: int) -> bool:
+    """Whether a model has logits of the next token; one that is not ours is tried."""
+    if isinstance(model, Decoder):
+        return True
+    with torch.no_grad(), evaluating(model):
+        logits = final_logits(model, torch.tensor([list(tokens)], device=next(model.parameters()).device))
+    return logits is not None and len(logits) >= vocab_size
 
 
 def _continues(model: nn.Module) -> bool:

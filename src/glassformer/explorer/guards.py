@@ -27,7 +27,7 @@ BODY_WITHIN = 10.0
 LEFT_WITHIN = 1.0
 """Seconds for which the rest of a refused body is taken, and thrown away: clients that still send miss the answer."""
 MOST_AT_ONCE = 64
-"""The most requests that are being answered; a browser has six."""
+"""The most requests that are being answered, and the most bodies that have come in part; a browser has six."""
 
 _THROWN_AWAY = 32
 
@@ -49,7 +49,7 @@ SECURITY_HEADERS = (
 
 def hosts_of(port: int) -> frozenset[str]:
     """What a browser may call a server at ``port`` of this machine."""
-    names = ("127.0.0.1", "localhost", "[::1]")
+    names = ("127.0.0.1", "localhost")
     with_port = {f"{name}:{port}" for name in names}
     return frozenset(with_port | set(names) if port == 80 else with_port)
 
@@ -78,7 +78,8 @@ class Guard:
     - 413: a body of more than ``most_bytes``, as announced or as it arrives;
     - 408: a body that has not arrived within ``body_within`` seconds;
     - 415: a POST whose body is no ``application/json``, which a form of another page could send, or is compressed;
-    - 503: more than ``most_at_once`` requests at a time.
+    - 503: more than ``most_at_once`` requests that are being answered, or as many bodies that have come in part. What
+      is refused for another reason takes no place, and a body that comes at once waits behind no slow one.
 
     All answers get :data:`SECURITY_HEADERS`.
 
@@ -88,7 +89,7 @@ class Guard:
         most_bytes: The longest body.
         body_within: Seconds that a body may take to arrive.
         left_within: Seconds for which the rest of a refused body is taken, so that its sender hears why.
-        most_at_once: The most requests at a time.
+        most_at_once: The most requests that are answered, and the most bodies that are waited for, at a time.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Guard:
         self.app, self.hosts = app, hosts
         self.most_bytes, self.body_within, self.left_within = most_bytes, body_within, left_within
         self.most_at_once = most_at_once
-        self._under_way = 0
+        self._answered, self._in_part = 0, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request of ``scope``, or pass it on with its body read."""
@@ -121,21 +122,23 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
             await send(message)
 
-        self._under_way += 1
         try:
             require_own(scope, self.hosts)
-            if self._under_way > self.most_at_once:
-                raise _refused(503, f"more than {self.most_at_once} requests at once", "fewer", "Ask again later.")
             body = await self._body(scope, receive)
+            if self._answered >= self.most_at_once:
+                raise _refused(503, f"more than {self.most_at_once} requests at once", "fewer", "Ask again later.")
         except Refused as refused:
             if refused.status not in (408, 503) and _header(scope, b"expect") is None:
                 await self._throw_away(receive)
             await _answer(refused, send_guarded)
-        else:
-            if body is not None:
-                await self.app(scope, _replay(body, receive), send_guarded)
+            return
+        if body is None:
+            return
+        self._answered += 1
+        try:
+            await self.app(scope, _replay(body, receive), send_guarded)
         finally:
-            self._under_way -= 1
+            self._answered -= 1
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body; None where the client left before its end."""
@@ -144,6 +147,7 @@ class Guard:
         if announced is not None and (not announced.isdigit() or int(announced[:20]) > self.most_bytes):
             raise self._too_large(f"{announced[:20].decode('latin-1')} bytes announced")
         body = bytearray()
+        waits = False
         try:
             async with asyncio.timeout(self.body_within):
                 while True:
@@ -155,9 +159,16 @@ class Guard:
                         raise self._too_large(f"more than {self.most_bytes:,} bytes")
                     if not message.get("more_body", False):
                         return bytes(body)
+                    if not waits:
+                        if self._in_part >= self.most_at_once:
+                            got = f"more than {self.most_at_once} bodies that came in part"
+                            raise _refused(503, got, "fewer", "Ask again later.")
+                        self._in_part, waits = self._in_part + 1, True
         except TimeoutError as error:
             reason = f"a body of which {len(body):,} bytes came in {self.body_within:g} seconds"
             raise _refused(408, reason, "all of it by then", "Send it at once.") from error
+        finally:
+            self._in_part -= waits
 
     async def _throw_away(self, receive: Receive) -> None:
         room = _THROWN_AWAY * self.most_bytes

@@ -66,8 +66,7 @@ def check(exhibit: Exhibit, ask: AskCheck) -> Check:
     """
     task = _designed(exhibit, "check").task
     space = task.space
-    weights = _head_weights(ask.weights)
-    require_fits(weights, task)
+    weights = chosen_weights(ask.weights, task)
     cases = task.cases(space.block([space.encode(ask.text)]))
     # Before the numbers: it refuses what float64 cannot hold.
     with np.errstate(all="ignore"):
@@ -93,6 +92,22 @@ def check(exhibit: Exhibit, ask: AskCheck) -> Check:
         right=task.is_right(output, target).tolist(),
         certificate=_certificate(certificate),
     )
+
+
+def chosen_weights(message: HeadWeightsMessage, task: Task) -> HeadWeights:
+    """The weights that a request brings along.
+
+    Raises:
+        InputError: Matrices that are none, have more than ``MOST_CELLS`` numbers in one, or do not fit the task.
+    """
+    matrices = {"Km": message.Km, "Qm": message.Qm, "Vm": message.Vm, "pos": message.pos}
+    given = {name: matrix for name, matrix in matrices.items() if matrix is not None}
+    for name, matrix in given.items():
+        cells = sum(map(len, matrix))
+        require(cells <= MOST_CELLS, f"{name} of {cells:,} numbers", f"at most {MOST_CELLS:,}", "Make it smaller.")
+    weights = HeadWeights(**given)
+    require_fits(weights, task)
+    return weights
 
 
 def input_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
@@ -136,15 +151,6 @@ def _designed(exhibit: Exhibit, call: str) -> HeadExhibit:
     if not isinstance(exhibit, HeadExhibit):
         raise wrong_kind(exhibit, call, "a hand-designed head")
     return exhibit
-
-
-def _head_weights(message: HeadWeightsMessage) -> HeadWeights:
-    matrices = {"Km": message.Km, "Qm": message.Qm, "Vm": message.Vm, "pos": message.pos}
-    given = {name: matrix for name, matrix in matrices.items() if matrix is not None}
-    for name, matrix in given.items():
-        cells = sum(map(len, matrix))
-        require(cells <= MOST_CELLS, f"{name} of {cells:,} numbers", f"at most {MOST_CELLS:,}", "Make it smaller.")
-    return HeadWeights(**given)
 
 
 def _numbers(rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarray, "rows columns"]) -> Numbers:

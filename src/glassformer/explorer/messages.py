@@ -40,11 +40,13 @@ from glassformer.explorer.message import (
     Units,
     View,
 )
+from glassformer.explorer.sampling_messages import AskNext, AskSteps, Candidate, Ended, Next, Step, Steps
 
 __all__ = [
     "MOST_CELLS",
     "MOST_CHARACTERS",
     "MOST_TOKENS",
+    "MOST_TOLD",
     "MOST_UNITS",
     "THUMBNAIL",
     "TILE",
@@ -65,6 +67,7 @@ __all__ = [
     "Cells",
     "CertificateMessage",
     "Check",
+    "Ended",
     "ExpertLayer",
     "Experts",
     "FailureMessage",
@@ -146,6 +149,9 @@ class ModelCard(Message):
     """What may be typed, such as "letters A, B and C" or "numbers from 0 to 10 between spaces"."""
     words: list[str] | None = None
     """Every word that it knows, where they are few; None: any text will do."""
+    layer: Index = 0
+    """The head that is shown when the model is chosen."""
+    head: Index = 0
     origin: Literal["shipped", "run", "given"]
     """Comes with the project, is a run of a lab or of ``glassformer train``, or was handed over from Python."""
 
@@ -167,6 +173,8 @@ class Ask(Message):
     """For an encoder-decoder: the things that its encoder reads. None: those of the card."""
     order: Order | None = None
     """An order of ``source``: place i is read from ``source[order[i]]``. None: as they are."""
+    weights: HeadWeightsMessage | None = None
+    """For a hand-designed head: the matrices to read with. None: those of its design."""
 
 
 class Said(Message):
@@ -230,22 +238,31 @@ THUMBNAIL = 32
 
 
 class Measures(Message):
-    """What every head of a stack does, in figures and in small: all lists are [layer][head]."""
+    """What every head of a stack does, in figures and in small: all lists are [layer][head].
 
-    entropy: list[list[float]]
+    Of a head with weights that are no numbers, as those of a model whose training went astray, there is None each.
+    """
+
+    entropy: list[list[float | None]]
     """Mean entropy of a query's weights, in bits."""
-    distance: list[list[float]] | None
+    distance: list[list[float | None]] | None
     """Mean distance from a query to what it reads, in tokens; None where the keys are another text."""
-    sink: list[list[float]] | None
+    sink: list[list[float | None]] | None
     """Mean share that goes to the sink; None without sinks."""
     thumbnails: list[list[list[list[float]]]]
-    """[layer][head][row][column]: the largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` cells."""
+    """[layer][head][row][column]: the largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` cells; no rows
+    where weights are no numbers."""
 
 
 class AskExperts(Message):
     """Which run's experts to tell."""
 
     run: Name
+
+
+MOST_TOLD = 1 << 20
+"""The most numbers of an answer about experts: some 9 MB of JSON. Of longer texts there are no probabilities, and of
+still longer ones, whose choices and shares alone are more, no answer."""
 
 
 class ExpertLayer(Message):
@@ -257,7 +274,8 @@ class ExpertLayer(Message):
     shares: list[list[float]]
     """[token][choice]: what each counts; sums to 1."""
     probabilities: list[list[float]]
-    """[token][expert]: the router's softmax over all experts."""
+    """[token][expert]: the router's softmax over all experts. Empty in every layer where all layers together would tell
+    more than ``MOST_TOLD`` numbers."""
     load: list[float]
     """[expert]: the share of all choices that fell on it."""
 
@@ -295,85 +313,6 @@ class Scrambled(Message):
     holds: bool
     worst: Order
     """The order with the largest change."""
-
-
-class AskNext(Message):
-    """A decoder's text, and the rule by which its next token is chosen."""
-
-    model: Name
-    text: Text
-    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
-    top_k: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-
-
-class Candidate(Message):
-    """A token that could come next."""
-
-    id: int
-    token: str
-    logit: float
-    plain: float
-    """Its probability before the rule: softmax of the logits."""
-    tempered: float
-    """After temperature alone; 1 or 0 at temperature 0."""
-    final: float
-    """After the whole rule; 0 where it is cut."""
-    kept: bool
-    obeys: bool | None
-    """Whether the recurrence allows it; None where no rule is known."""
-
-
-class Next(Message):
-    """The distribution of the next token."""
-
-    tokens: list[str]
-    """The tokens of the text, as the model read them."""
-    candidates: list[Candidate]
-    """The 64 likeliest, the likeliest first."""
-    rest: int
-    """How many more tokens there are."""
-    rest_plain: float
-    """Their probability in all before the rule."""
-    kept: int
-    """Tokens that the rule leaves a chance."""
-    entropy: float
-    """Of the final distribution, in bits."""
-    rule: str | None
-    """What the text follows, such as "x[t] = 3 x[t-1] + 2 x[t-2] mod 11", where that is known."""
-
-
-class AskSteps(Message):
-    """A text to continue."""
-
-    model: Name
-    text: Text
-    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
-    top_k: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-    seed: Annotated[int, Field(ge=0, lt=2**53), WHOLE] = 0
-    steps: Annotated[int, Field(ge=1, le=64), WHOLE] = 1
-    first: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
-    """The id of the token to write first, whatever the rule says; None: drawn as the others are."""
-
-
-class Step(Message):
-    """One token that was written."""
-
-    token: str
-    probability: float
-    """With which the rule chose it."""
-    obeys: bool | None
-    """Whether the recurrence allows it."""
-
-
-class Steps(Message):
-    """A continuation. The draw of a position follows from the seed and the position: one step and one more give the
-    same as two."""
-
-    text: Text
-    """The text with what was written."""
-    steps: list[Step]
 
 
 class AskPage(Message):

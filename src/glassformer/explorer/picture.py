@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from glassformer.explorer import messages as m
 from glassformer.explorer.calls_of import runs_of
 from glassformer.explorer.kept_weights import EXACT_TOKENS, coarse_enough, matrix
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.view_state import Words, view_state
+from glassformer.explorer.view_state import Words, ask_page, view_state
 from glassformer.observe.attention_maps import attention_map
 
 MOST_NAMED = 40
@@ -26,7 +25,7 @@ def picture(explorer: Explorer, state: Words) -> Figure:
         UnknownName: No such model.
         InputError: The model refuses the text, or has no attention to draw.
     """
-    shown = view_state(m.AskPage(state=dict(state)), explorer.catalogue().models)
+    shown = view_state(ask_page(state), explorer.catalogue().models)
     run = runs_of(explorer, shown)[0]
     stack = shown.stack(run)
     layer, head = min(shown.layer, stack.layers - 1), min(shown.head, stack.heads - 1)

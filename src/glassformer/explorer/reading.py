@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -24,17 +26,22 @@ from glassformer.explorer.exhibit import (
     EncoderExhibit,
     Exhibit,
     HeadExhibit,
+    evaluating,
     final_logits,
 )
+from glassformer.explorer.heads import chosen_weights, reading
 from glassformer.explorer.unknown import UnknownName
 from glassformer.models.encoder import Encoder
-from glassformer.models.single_head import SingleHead
+from glassformer.models.single_head import NumpyHead, SingleHead
 from glassformer.observe.capture import capture, watchable
 from glassformer.observe.captured import Captured
 from glassformer.observe.exact_attention import Given
 
 SHOWN_CLASSES = 8
 """Most classes, or next tokens, whose probabilities are told with a run."""
+
+NOT_FINITE = "logits that are not finite"
+"""What is said of a model whose weights are NaN or infinite. Its attention can be looked at all the same."""
 
 _LABELS = {
     "self": "self-attention",
@@ -62,11 +69,13 @@ class KeptRun:
         message: What is told of it.
         stacks: What each layer's attention was given, by the part of the model; each a batch of one.
         routed: What the routers said; none in a model without experts.
+        stamp: With which weights; see :func:`~glassformer.explorer.exhibit.weights_stamp`.
     """
 
     message: m.Run
     stacks: dict[m.Part, tuple[Given, ...]]
     routed: tuple[Routed, ...] = ()
+    stamp: Hashable = None
 
     @property
     def size(self) -> int:
@@ -77,7 +86,8 @@ class KeptRun:
                 if tensor is not None:
                     held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         routed = (tensor for each in self.routed for tensor in (each.probabilities, each.choices, each.shares))
-        return sum(held.values()) + sum(tensor.nbytes for tensor in routed) + 100 * len(self.message.tokens)
+        words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
+        return sum(held.values()) + sum(tensor.nbytes for tensor in routed) + words + size_of_ask(self.message.ask)
 
     def layers(self, part: m.Part) -> tuple[Given, ...]:
         """What each layer of a part was given.
@@ -91,6 +101,17 @@ class KeptRun:
         return self.stacks[part]
 
 
+def size_of_ask(ask: m.Ask) -> int:
+    """Bytes that a question takes, whose text and matrices may be larger than what is read of them."""
+    texts = (ask.text, *(ask.source or ()))
+    given = () if ask.weights is None else (ask.weights.Km, ask.weights.Qm, ask.weights.Vm, ask.weights.pos or [])
+    rows = [row for matrix in given for row in matrix]
+    # A text holds its UTF-8 too once somebody has asked for it; a number is an object that a list points to.
+    in_texts = sum(sys.getsizeof(text) + 4 * len(text) + 8 for text in texts)
+    in_numbers = sum(sys.getsizeof(row) + 24 * len(row) + 8 for row in rows)
+    return in_texts + in_numbers + 8 * len(ask.order or ()) + 1000
+
+
 def run_name(ask: m.Ask) -> str:
     """A name that follows from the question, and so stays the same from one start of the explorer to the next."""
     told = json.dumps(ask.model_dump(), sort_keys=True)
@@ -102,10 +123,18 @@ def read(exhibit: Exhibit, ask: m.Ask) -> KeptRun:
     """Let a model read a text. Hold ``exhibit.lock``.
 
     Raises:
-        InputError: A text or a source that the model cannot read.
+        InputError: A text or a source that the model cannot read, weights for a model that is no hand-designed head,
+            or with which a head's outputs exceed float64.
     """
+    require(
+        ask.weights is None or isinstance(exhibit, HeadExhibit),
+        f"weights for {exhibit.card.name!r}, whose kind is {exhibit.card.kind}",
+        "a text alone",
+        "Leave weights out, or choose a hand-designed head.",
+    )
     if isinstance(exhibit, EncoderDecoderExhibit):
-        return _read_both(exhibit, ask)
+        with evaluating(exhibit.model):
+            return _read_both(exhibit, ask)
     require(
         ask.source is None and ask.order is None,
         f"a source for {exhibit.card.name!r}",
@@ -124,12 +153,12 @@ def read(exhibit: Exhibit, ask: m.Ask) -> KeptRun:
     )
     row = torch.tensor([tokens], device=next(exhibit.model.parameters()).device)
     if isinstance(exhibit, EncoderExhibit):
-        with _watched(exhibit.model) as seen:
+        with evaluating(exhibit.model), _watched(exhibit.model) as seen:
             logits = _classify(exhibit, row)
         said = _said_of_classes(exhibit.classes, logits)
         words = exhibit.words(tokens)
     else:
-        with _watched(exhibit.model) as seen:
+        with evaluating(exhibit.model), _watched(exhibit.model) as seen:
             logits = final_logits(exhibit.model, row)
         said = _said_of_next(exhibit, logits)
         words = [exhibit.word(token) for token in tokens]
@@ -154,14 +183,18 @@ def _read_both(exhibit: EncoderDecoderExhibit, ask: m.Ask) -> KeptRun:
     # What it writes is what one wants to see it read for, so it writes first, and then reads that at once.
     memory = model.encode(source, source_real)
     written: list[int] = []
+    first: Tensor | None = None
+    finite = True
     room = model.config.max_target_len - target.shape[1] + 1
     while len(written) < min(room, exhibit.max_new_tokens) and (not written or written[-1] != exhibit.end):
         logits = model.decode(target, memory, source_real)[0, -1]
+        finite = _is_distribution(logits)
+        if not finite:
+            break
         written.append(int(logits.argmax()))
-        if len(written) == 1:
-            first = logits
+        first = logits if first is None else first
         target = torch.cat([target, target.new_tensor([[written[-1]]])], dim=1)
-    read = target[:, :-1]
+    read = target[:, :-1] if finite else target
     with _watched(model) as seen:
         model(source, read, source_real)
     stacks: dict[m.Part, tuple[Given, ...]] = {
@@ -171,9 +204,12 @@ def _read_both(exhibit: EncoderDecoderExhibit, ask: m.Ask) -> KeptRun:
     }
     words = [exhibit.word(token) for token in written]
     shown = [word for token, word in zip(written, words, strict=True) if token != exhibit.end]
-    headline = f"{' '.join(shown) or words[0]}, {_percent(float(first.softmax(-1).max()))}"
-    classes = _likeliest(first, exhibit.word)
-    said = m.Said(headline=headline, classes=classes, words=words)
+    if first is None:
+        said = m.Said(headline=NOT_FINITE)
+    else:
+        share = _percent(float(first.softmax(-1).max())) if finite else f"then {NOT_FINITE}"
+        headline = f"{' '.join(shown) or words[0]}, {share}"
+        said = m.Said(headline=headline, classes=_likeliest(first, exhibit.word), words=words)
     tokens = [exhibit.word(token) for token in read[0].tolist()]
     return _kept(ask, tokens, units, stacks, said, _routed(seen), True)
 
@@ -181,13 +217,19 @@ def _read_both(exhibit: EncoderDecoderExhibit, ask: m.Ask) -> KeptRun:
 def _read_head(exhibit: HeadExhibit, ask: m.Ask) -> KeptRun:
     space, task = exhibit.task.space, exhibit.task
     cases = task.cases(space.block([space.encode(ask.text)]))
-    head = SingleHead.from_weights(exhibit.weights)
+    weights = exhibit.weights if ask.weights is None else chosen_weights(ask.weights, task)
+    head = SingleHead.from_weights(weights)
     with _watched(head) as seen:
-        outputs = head(torch.from_numpy(cases.inputs))[0].numpy()[cases.counted[0]]
-    if task.readout == "sign":
-        says = [f"{value:+.2g}" for value in outputs[:, 0]]
-    else:
-        says = [space.letters[number] for number in outputs.argmax(-1)]
+        given = head(torch.from_numpy(cases.inputs))[0].numpy()
+    require(
+        bool(np.isfinite(given).all()),
+        "scores or outputs beyond what float64 can hold",
+        "finite ones",
+        "Scale the weights down.",
+    )
+    # What is read is what the call 'check' tells of the same weights, down to ties.
+    outputs = NumpyHead(weights).trace(cases.inputs[0]).output
+    says = [reading(row, task) for row in outputs[cases.counted[0]]]
     words = [space.token_names[token] for token in cases.block.tokens[0]]
     stacks: dict[m.Part, tuple[Given, ...]] = {"self": tuple(each.given for each in seen.given)}
     return _kept(ask, words, None, stacks, m.Said(headline=" ".join(says), words=says), (), False)
@@ -259,6 +301,8 @@ def _classify(exhibit: EncoderExhibit, row: Tensor) -> Tensor | None:
 def _said_of_classes(classes: Sequence[str], logits: Tensor | None) -> m.Said:
     if logits is None:
         return m.Said(headline="a vector for each token")
+    if not _is_distribution(logits):
+        return m.Said(headline=NOT_FINITE)
     ranked = _likeliest(logits, lambda number: classes[number])
     return m.Said(headline=f"{ranked[0][0]}, {_percent(ranked[0][1])}", classes=ranked)
 
@@ -266,8 +310,15 @@ def _said_of_classes(classes: Sequence[str], logits: Tensor | None) -> m.Said:
 def _said_of_next(exhibit: DecoderExhibit, logits: Tensor | None) -> m.Said:
     if logits is None:
         return m.Said(headline="a vector for each token")
+    if not _is_distribution(logits):
+        return m.Said(headline=NOT_FINITE)
     ranked = _likeliest(logits, exhibit.word)
     return m.Said(headline=f"next: {ranked[0][0]}, {_percent(ranked[0][1])}", classes=ranked)
+
+
+def _is_distribution(logits: Tensor) -> bool:
+    """Whether a softmax of the logits makes sense; some may be -inf, of tokens that are never said."""
+    return bool(logits.double().softmax(-1).isfinite().all())
 
 
 def _likeliest(logits: Tensor, name: Callable[[int], str]) -> list[tuple[str, float]]:
@@ -278,7 +329,8 @@ def _likeliest(logits: Tensor, name: Callable[[int], str]) -> list[tuple[str, fl
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %" if share < 0.9995 else "100 %"
+    text = f"{100 * share:.1f}"  # as the page writes shares
+    return f"{text.removesuffix('.0') if text in ('0.0', '100.0') else text} %"
 
 
 def _visible(word: str) -> str:

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from safetensors.torch import load_file
-from torch import nn
 
 from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.mixtral import decoder_from_mixtral
@@ -35,6 +35,7 @@ from glassformer.explorer.exhibits import (
 )
 from glassformer.explorer.given import given
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
+from glassformer.explorer.run_weights import filled, run_weights, stamp_of
 from glassformer.explorer.text_codecs import byte_word, text_bytes, text_of_bytes
 from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.labs.gpt_oss.plan import DATA
@@ -45,8 +46,6 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.training import load_weights
-from glassformer.training.run_directory import RunDirectory
 
 _T = TypeVar("_T")
 _REVIEW = "A slow start, but the ending is wonderful."
@@ -73,7 +72,12 @@ def offer_of(place: Place) -> Offer | None:
     path = place.path
     if not (path / CONFIG_FILE).is_file():
         return None
-    config = read_json(path / CONFIG_FILE)
+    offer = _offer(place, read_json(path / CONFIG_FILE))
+    return None if offer is None else replace(offer, stamp=lambda: stamp_of(path))
+
+
+def _offer(place: Place, config: Mapping[str, Any]) -> Offer | None:
+    path = place.path
     if "training" in config and isinstance(config.get("description"), dict):
         return _run(place, config["description"])
     if (path / "classes.json").is_file() and (path / "tokenizer.json").is_file():
@@ -112,7 +116,7 @@ def _in_context(place: Place, recipe: Mapping[str, Any]) -> Offer:
     told = partial(_made, place.path)
     data = told(LookupConfig, recipe.get("data", {}))
     made = told(InContextRecipe, {**recipe, "data": data})
-    weights = _weights(place.path)
+    run_weights(place.path)
     names = FactNames(
         tuple(f"k{number}" for number in range(data.num_keys)),
         tuple(f"v{number}" for number in range(data.num_values)),
@@ -131,8 +135,7 @@ def _in_context(place: Place, recipe: Mapping[str, Any]) -> Offer:
     card = card.model_copy(update={"source": units})
 
     def opened() -> Exhibit:
-        model = build_model(made, 0)
-        load_weights(model, weights)
+        model = filled(place.path, lambda: build_model(made, 0), 2)
         return facts_exhibit(card, model, names) if slots else tokens_exhibit(card, model, names)
 
     return Offer(card, opened)
@@ -140,7 +143,7 @@ def _in_context(place: Place, recipe: Mapping[str, Any]) -> Offer:
 
 def _course(place: Place, model: Mapping[str, Any]) -> Offer:
     config = _made(place.path, EncoderDecoderConfig, model)
-    weights = _weights(place.path)
+    run_weights(place.path)
     ordered = config.source_positions != "none"
     about = "The lookup course's model: it reads five words in any order and writes the value of the key among them."
     if ordered:
@@ -150,19 +153,26 @@ def _course(place: Place, model: Mapping[str, Any]) -> Offer:
     )
     words = {"source": ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"], "words": list(lookup.VOCAB)}
     card = card.model_copy(update=words)
-    return Offer(card, lambda: course_exhibit(card, _filled(EncoderDecoder(config), weights)))
+    layers = config.num_encoder_layers + config.num_decoder_layers
+    return Offer(card, lambda: course_exhibit(card, filled(place.path, lambda: EncoderDecoder(config), layers)))
 
 
 def _gpt_oss(place: Place, model: Mapping[str, Any]) -> Offer:
     try:
-        network = Transformer(**model)
+        layers = model["n_layers"]
+        with torch.device("meta"):  # one layer tells the configuration, whatever the file says of their number
+            config = Transformer(**{**model, "n_layers": min(1, layers)}).config
     except TypeError as error:
         raise _damaged(place.path, error) from error
-    weights, config = _weights(place.path), network.config
+    run_weights(place.path)
     about = "A decoder of the GPT-OSS lab. It continues numbers that follow a hidden rule modulo 7."
     card = _decoder_card(place, config, about, _NUMBERS, f"numbers from 0 to {config.vocab_size - 1} between spaces")
     longest = min(config.max_seq_len, MOST_TOKENS)
-    return Offer(card, lambda: recurrence_exhibit(card, _filled(network, weights), DATA, longest))
+
+    def opened() -> Exhibit:
+        return recurrence_exhibit(card, filled(place.path, lambda: Transformer(**model), layers), DATA, longest)
+
+    return Offer(card, opened)
 
 
 def _trained(place: Place, model: Mapping[str, Any], data: Mapping[str, Any]) -> Offer:
@@ -171,20 +181,25 @@ def _trained(place: Place, model: Mapping[str, Any], data: Mapping[str, Any]) ->
         config = DecoderConfig.from_json(json.dumps(model))
     except TypeError as error:
         raise _damaged(place.path, error) from error
-    weights, longest = _weights(place.path), min(config.max_seq_len, MOST_TOKENS)
+    run_weights(place.path)
+    longest = min(config.max_seq_len, MOST_TOKENS)
+
+    def model_of_run() -> Decoder:
+        return filled(place.path, lambda: Decoder(config), config.num_layers)
+
     if data["kind"] == "recurrence":
         about = "Trained by 'glassformer train' on numbers that follow a hidden rule."
         help_text = f"numbers from 0 to {config.vocab_size - 1} between spaces"
         rule = _made(place.path, RecurrenceConfig, {name: each for name, each in data.items() if name != "kind"})
         card = _decoder_card(place, config, about, _NUMBERS, help_text)
-        return Offer(card, lambda: recurrence_exhibit(card, _filled(Decoder(config), weights), rule, longest))
+        return Offer(card, lambda: recurrence_exhibit(card, model_of_run(), rule, longest))
     about = f"Trained by 'glassformer train' on the bytes of {Path(str(data.get('path', 'a text'))).name}."
     card = _decoder_card(place, config, about, _BYTES_OF, f"any text of up to {longest:,} bytes")
     return Offer(
         card,
         lambda: DecoderExhibit(
             card,
-            _filled(Decoder(config), weights).eval(),
+            model_of_run(),
             lambda text: text_bytes(text, longest),
             byte_word,
             text_of_bytes,
@@ -249,21 +264,6 @@ def _decoder_card(place: Place, config: DecoderConfig, about: str, text: str, he
     if config.num_experts is not None:
         views.append("experts")
     return _card(place, "decoder", about, views, text, help_text)
-
-
-def _filled(model: _T, weights: Path) -> _T:
-    assert isinstance(model, nn.Module)
-    load_weights(model, weights)
-    return model
-
-
-def _weights(run: Path) -> Path:
-    """The directory of a run's best weights; before its first evaluation, of its latest ones."""
-    directory = RunDirectory(run)
-    saved = [directory.best] if directory.best.is_dir() else directory.checkpoints()
-    require(len(saved) > 0, f"{run}, which has no weights yet", "a run with a checkpoint", "Train it further.")
-    _require_weights(saved[-1])
-    return saved[-1]
 
 
 def _require_weights(path: Path) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any, cast
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.exhibit import Exhibit
-from glassformer.explorer.reading import KeptRun, read, run_name
+from glassformer.explorer.exhibit import Exhibit, weights_stamp
+from glassformer.explorer.reading import KeptRun, read, run_name, size_of_ask
 from glassformer.explorer.unknown import UnknownName
 
 KEPT_BYTES = 512 * 2**20
 """What all kept runs take together."""
-KEPT_ASKS = 16 * 2**20
-"""Characters of the questions that are remembered, so that a run that had to go can be had again."""
+KEPT_ASKS = 32 * 2**20
+"""What all questions take that are remembered, so that a run that had to go can be had again."""
 
 
 class Kept:
@@ -66,24 +67,27 @@ class Runs:
     def run(self, ask: m.Ask) -> KeptRun:
         """The run of a question; asked again it is the same, with the same name.
 
+        Where the model's weights have changed in between, it is read anew.
+
         Raises:
             UnknownName: There is no such model.
             InputError: A text that the model cannot read.
         """
         exhibit = self._exhibit(ask.model)
         name = run_name(ask)
-        found = self._runs.get(name)
+        found = self._current(name, exhibit)
         if found is None:
             with exhibit.lock:
-                found = self._runs.get(name)  # another thread may have asked the same
+                found = self._current(name, exhibit)  # another thread may have asked the same
                 if found is None:
-                    found = read(exhibit, ask)
+                    stamp = weights_stamp(exhibit)
+                    found = replace(read(exhibit, ask), stamp=stamp)
                     self._runs.put(name, found, found.size)
-        self._asks.put(name, ask, len(ask.text) + sum(map(len, ask.source or ())) + 100)
-        return cast(KeptRun, found)
+        self._asks.put(name, found.message.ask, size_of_ask(found.message.ask))
+        return found
 
     def of(self, name: str) -> KeptRun:
-        """The run of this name.
+        """The run of this name, as it was read last: all that is told of it fits together.
 
         Raises:
             UnknownName: Nobody has asked for it, or too long ago.
@@ -95,3 +99,8 @@ class Runs:
         if ask is None:
             raise UnknownName(f"the run {name!r}", "the name of a run that was made", "Ask for the call 'run' again.")
         return self.run(ask)
+
+    def _current(self, name: str, exhibit: Exhibit) -> KeptRun | None:
+        """The kept run of this name, if the model has the weights still with which it read."""
+        found: KeptRun | None = self._runs.get(name)
+        return found if found is not None and found.stamp == weights_stamp(exhibit) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import require
-from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, last_logits, wrong_kind
-from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, Candidate, Next, Step, Steps
+from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, last_logits, weights_stamp, wrong_kind
+from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, Candidate, Ended, Next, Step, Steps
 from glassformer.generation.sampling import SamplingRule
 
 MOST_CANDIDATES = 64
@@ -70,8 +70,9 @@ def steps(exhibit: Exhibit, ask: AskSteps) -> Steps:
     So one step and one more give the same as two, to the last bit, wherever the text says which tokens it is made of (a
     text of bytes that ends within a character does not).
 
-    It ends early where the model can read no more, and after 65,536 tokens in all have been read: 16 steps behind
-    a text of 4,096.
+    It ends early, and says why, where the model can read no more; after 65,536 tokens in all have been read: 16 steps
+    behind a text of 4,096; where the text would be longer than a message holds; and at a token that no text stands for,
+    as padding, since the next step would not read it.
 
     Raises:
         InputError: A model of another kind; a text that it cannot read, or that leaves no room for a token; logits that
@@ -88,11 +89,15 @@ def steps(exhibit: Exhibit, ask: AskSteps) -> Steps:
         "Shorten the text.",
     )
     written: list[Step] = []
-    text = ask.text
-    read = 0
-    while (
-        len(written) < ask.steps and len(tokens) < exhibit.longest and (read == 0 or read + len(tokens) <= _MOST_READ)
-    ):
+    text, read = ask.text, 0
+    ended: Ended = "asked"
+    while len(written) < ask.steps:
+        if len(tokens) >= exhibit.longest:
+            ended = "model"
+            break
+        if read > 0 and read + len(tokens) > _MOST_READ:
+            ended = "read"
+            break
         read += len(tokens)
         logits = _recent.logits(exhibit, tokens)
         token = _chosen(ask, len(logits)) if written == [] else None
@@ -100,12 +105,17 @@ def steps(exhibit: Exhibit, ask: AskSteps) -> Steps:
             token = int(rule.choose(logits, draw_at(ask.seed, len(tokens))))
         longer = _continued(exhibit, ask.text, tokens[:begun], [*tokens, token])
         if len(longer) > MOST_CHARACTERS:
+            ended = "text"
+            break
+        # A byte may leave the text as it is until its character is whole; on its own it is told as a sign.
+        if longer == text and exhibit.join([token]) == "":
+            ended = "wordless"
             break
         probability = float(rule.distribution(logits)[token])
         written.append(Step(token=exhibit.word(token), probability=probability, obeys=exhibit.obeys(tokens, token)))
         tokens.append(token)
         text = longer
-    return Steps(text=text, steps=written)
+    return Steps(text=text, steps=written, ended=ended)
 
 
 def _chosen(ask: AskSteps, vocab_size: int) -> int | None:
@@ -136,12 +146,12 @@ class _RecentLogits:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows: WeakKeyDictionary[DecoderExhibit, OrderedDict[tuple[int, ...], _Row]] = WeakKeyDictionary()
+        self._rows: WeakKeyDictionary[DecoderExhibit, OrderedDict[Hashable, _Row]] = WeakKeyDictionary()
 
     def logits(self, exhibit: DecoderExhibit, tokens: Sequence[int]) -> _Row:
         """The logits after ``tokens`` in float64, computed if they are not kept."""
-        key = tuple(tokens)
         with exhibit.lock:
+            key = tuple(tokens), weights_stamp(exhibit)
             with self._lock:
                 kept = self._rows.setdefault(exhibit, OrderedDict())
                 if key in kept:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import html
 import json
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.calls_of import Asked, answers_of, runs_of
+from glassformer.explorer.experts import without_probabilities
 from glassformer.explorer.kept_weights import kept_weights
+from glassformer.explorer.requests import refusal_of
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.view_state import ViewState, Words, view_state
+from glassformer.explorer.view_state import ViewState, Words, ask_page, view_state
+from glassformer.handcraft.untrusted import shown
 
 MOST_BYTES = 24_000_000
 """The largest file, in bytes."""
@@ -36,11 +40,23 @@ def save(explorer: Explorer, state: Words, path: str | Path) -> Path:
         path: Where to; its directories are made where missing.
 
     Raises:
-        InputError: As :func:`page`, or ``path`` is a directory.
+        InputError: As :func:`page`, or ``path`` is a directory or cannot be written to.
     """
     path = Path(path)
-    require(not path.is_dir(), f"{path}, which is a directory", "the name of a file", "Add a name, such as page.html.")
-    write_text(path, page(explorer, m.AskPage(state=dict(state))))
+    require(
+        not path.is_dir(),
+        f"{shown(path)}, which is a directory",
+        "the name of a file",
+        "Add a name, such as page.html.",
+    )
+    written = page(explorer, ask_page(state))
+    try:
+        write_text(path, written)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"{shown(path)} ({reason})", "a place that can be written to", "Choose another one."
+        ) from error
     return path
 
 
@@ -50,8 +66,8 @@ def page(explorer: Explorer, ask: m.AskPage, most_bytes: int = MOST_BYTES) -> st
     Args:
         explorer: Who answers.
         ask: The state, as the words of the address.
-        most_bytes: The largest file. Weights that would pass it are left out, and the page says which; everything else
-            is held in any case.
+        most_bytes: The largest file. Where the answers take more than half of it, the routers' probabilities are left
+            out; weights that would pass it are left out, and the page says which. Everything else is held in any case.
 
     Raises:
         UnknownName: No model of the state's name.
@@ -60,7 +76,7 @@ def page(explorer: Explorer, ask: m.AskPage, most_bytes: int = MOST_BYTES) -> st
     state = view_state(ask, explorer.catalogue().models)
     runs = runs_of(explorer, state)
     answers = answers_of(explorer, state, runs)
-    saved = {
+    saved: dict[str, Any] = {
         "version": explorer.catalogue().version,
         "state": {**ask.state, "model": state.card.name, "view": state.view, "text": state.text},
         "answers": [_answer(each) for each in answers],
@@ -68,16 +84,27 @@ def page(explorer: Explorer, ask: m.AskPage, most_bytes: int = MOST_BYTES) -> st
         "matrices": [],
         "left_out": [],
     }
+    told = []
     room = most_bytes - len(_document(state, saved).encode())
+    if room < most_bytes / 2 and any(isinstance(each.answer, m.Experts) for each in answers):
+        saved["answers"] = [_answer(_in_short(each)) for each in answers]
+        told = ["The routers' probabilities are left out."]
+        room = most_bytes - len(_document(state, saved).encode())
     saved.update(kept_weights(explorer, state, runs, room))
+    saved["left_out"] = told + saved["left_out"]
     return _document(state, saved)
+
+
+def _in_short(asked: Asked) -> Asked:
+    if not isinstance(asked.answer, m.Experts):
+        return asked
+    return replace(asked, answer=without_probabilities(asked.answer))
 
 
 def _answer(asked: Asked) -> dict[str, Any]:
     kept: dict[str, Any] = {"call": asked.call, "asked": asked.request.model_dump(mode="json")}
     if isinstance(asked.answer, InputError):
-        refusal = m.Refusal(got=asked.answer.got, expected=asked.answer.expected, fix=asked.answer.fix)
-        return {**kept, "refusal": refusal.model_dump(mode="json")}
+        return {**kept, "refusal": refusal_of(asked.answer).model_dump(mode="json")}
     return {**kept, "answer": asked.answer.model_dump(mode="json")}
 
 

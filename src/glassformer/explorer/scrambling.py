@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.errors import require
-from glassformer.explorer.exhibit import EncoderDecoderExhibit, Exhibit, wrong_kind
+from glassformer.explorer.exhibit import EncoderDecoderExhibit, Exhibit, evaluating, wrong_kind
 from glassformer.explorer.messages import AskScramble, Scrambled
 from glassformer.observe.scrambling import scrambling_test
 
@@ -38,7 +38,7 @@ def scramble(exhibit: Exhibit, ask: AskScramble) -> Scrambled:
         logits: Tensor = exhibit.model(sources, target.expand(len(sources), -1))
         return logits
 
-    with exhibit.lock, torch.inference_mode():
+    with exhibit.lock, torch.inference_mode(), evaluating(exhibit.model):
         tolerance = TOLERANCE * max(1.0, float(predict(source).abs().max()))
         if ask.order is not None:
             return _one_order(predict(source), predict(source[:, _checked(ask.order, count)]), ask.order, tolerance)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
+import logging
 import socket
 import threading
 import time
@@ -18,14 +20,14 @@ from typing import Any
 import uvicorn
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from glassformer.errors import InputError, require
-from glassformer.explorer.calls import CALLS, Call
+from glassformer.explorer.calls import CALLS
 from glassformer.explorer.guards import BODY_WITHIN, Guard, hosts_of
-from glassformer.explorer.messages import Message, Refusal
+from glassformer.explorer.messages import Message
 from glassformer.explorer.openapi import description
+from glassformer.explorer.requests import NotDescribed, parse, refusal_of
 from glassformer.explorer.service import Explorer, UnknownName
 
 HOST = "127.0.0.1"
@@ -41,6 +43,7 @@ REQUEST_WITHIN = 10.0
 ANSWER_WITHIN = 300.0
 """Seconds within which a request has to be answered and the answer taken."""
 
+_WHY_NOT = MappingProxyType({errno.EADDRINUSE: "taken", errno.EACCES: "kept by the system for others"})
 _MEDIA = MappingProxyType(
     {
         ".css": "text/css; charset=utf-8",
@@ -67,8 +70,8 @@ def create_app(explorer: Explorer, hosts: frozenset[str], *, body_within: float 
     described = description(explorer.catalogue().version)
     app.openapi = lambda: described  # type: ignore[method-assign]
     quick, others = CapacityLimiter(QUICK_AT_ONCE), CapacityLimiter(OTHERS_AT_ONCE)
-    for name, call in CALLS.items():
-        answers = _caller(explorer, name, call, quick if name in QUICK else others)
+    for name in CALLS:
+        answers = _caller(explorer, name, quick if name in QUICK else others)
         app.add_api_route(f"/api/{name}", answers, methods=["POST"])
     for path, page_file in page_files().items():
         app.add_api_route(path, _giver(page_file), methods=["GET", "HEAD"])
@@ -111,28 +114,20 @@ def page_files() -> dict[str, PageFile]:
 
 def refusal(status: int, error: InputError) -> Response:
     """The answer that says why a request was refused."""
-    reason = Refusal(got=error.got, expected=error.expected, fix=error.fix)
-    return Response(_json(reason), status, {"cache-control": "no-store"}, "application/json")
-
-
-def read(call: Call, body: bytes) -> Message:
-    """The request in ``body``: JSON, of exactly the described types.
-
-    Raises:
-        ValidationError: Anything else.
-    """
-    return call.asked.model_validate_json(body, strict=True)
+    return Response(_json(refusal_of(error)), status, {"cache-control": "no-store"}, "application/json")
 
 
 def listen(port: int) -> socket.socket:
     """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any.
 
     Raises:
-        InputError: No port from 0 to 65535, or none of the next 20 is free.
-        OSError: The system allows none of them.
+        InputError: No port from 0 to 65535; or this one and the 19 after it are taken, or kept by the system.
+        OSError: The system has no place for another socket.
     """
     require(0 <= port < 1 << 16, f"port {port}", "0 to 65535", f"Pass {PORT}, for example, or 0 for any.")
-    for candidate in range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16)):
+    candidates = range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16))
+    faults = set()
+    for candidate in candidates:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             # Elsewhere than on Windows, where it would share the port with others, it spares the wait after a restart.
@@ -144,11 +139,18 @@ def listen(port: int) -> socket.socket:
             listener.listen(128)
         except OSError as error:
             listener.close()
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            fault = _WHY_NOT.get(error.errno or 0)
+            if fault is None:
                 raise
+            faults.add(fault)
         else:
             return listener
-    raise InputError(f"port {port}, which like the {PORTS_TRIED} after it is taken", "a free one", "Pass --port 0.")
+    others = f" like the {len(candidates) - 1} after it" if len(candidates) > 1 else ""
+    raise InputError(
+        f"port {port}, which{others} is {' or '.join(sorted(faults, reverse=True))}",
+        "a free one",
+        "Pass --port 0 for any.",
+    )
 
 
 def make_server(
@@ -200,20 +202,24 @@ def serve(explorer: Explorer, listener: socket.socket, address: str, *, browser:
     if browser:
         # The listener keeps the browser's requests until they are taken. A browser in the terminal never returns.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-    # It ends by itself at Ctrl-C, then passes the signal on.
-    with suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+    log = logging.getLogger("uvicorn.error")
+
+    def still_serves(record: logging.LogRecord) -> bool:
+        return not server.should_exit
+
+    # What is being computed at Ctrl-C is given up: nothing that anybody has to be told of.
+    log.addFilter(still_serves)
+    try:
+        # It ends by itself at Ctrl-C, then passes the signal on.
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])
+    finally:
+        log.removeFilter(still_serves)
 
 
-def _caller(
-    explorer: Explorer, name: str, call: Call, limiter: CapacityLimiter
-) -> Callable[[Request], Awaitable[Response]]:
+def _caller(explorer: Explorer, name: str, limiter: CapacityLimiter) -> Callable[[Request], Awaitable[Response]]:
     def work(body: bytes) -> Response:
-        try:
-            asked = read(call, body)
-        except ValidationError as error:
-            return refusal(400, _shortened(error))
-        answer = explorer.answer(name, asked)
+        answer = explorer.answer(name, parse(name, body))
         fresh = {"cache-control": "no-store"}
         if isinstance(answer, bytes):
             return Response(answer, 200, fresh, "application/octet-stream")
@@ -225,11 +231,14 @@ def _caller(
 
     async def answer(request: Request) -> Response:
         body = await request.body()
-        async with limiter:
-            # Whoever types leaves behind what was asked before.
-            if await request.is_disconnected():
-                return Response(status_code=499)
-            return await to_thread.run_sync(work, body)
+        try:
+            async with limiter:
+                # Whoever types leaves behind what was asked before.
+                if await request.is_disconnected():
+                    return Response(status_code=499)
+                return await to_thread.run_sync(work, body)
+        except asyncio.CancelledError:
+            return refusal(503, InputError("a server that is ending", "one that runs", "Start it again."))
 
     answer.__name__ = name
     return answer
@@ -250,17 +259,10 @@ def _json(message: Message) -> bytes:
     return message.model_dump_json().encode()
 
 
-def _shortened(error: ValidationError) -> InputError:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part)[:40] for part in first["loc"][:6])
-    more = f", and {error.error_count() - 1:,} faults more" if error.error_count() > 1 else ""
-    got = f"{where or 'the body'}: {first['msg'][:200]}{more}"
-    return InputError(got, "JSON as /api/openapi.json describes it", "Mend the request.")
-
-
 async def _not_answerable(request: Request, error: Exception) -> Response:
     assert isinstance(error, InputError)
-    return refusal(404 if isinstance(error, UnknownName) else 422, error)
+    status = 400 if isinstance(error, NotDescribed) else 404 if isinstance(error, UnknownName) else 422
+    return refusal(status, error)
 
 
 async def _no_such_address(request: Request, error: Exception) -> Response:

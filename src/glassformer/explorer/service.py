@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from glassformer import __version__
@@ -36,10 +36,13 @@ class Explorer:
         self.offers = dict(zip(names, offers, strict=True))
         self.runs = Runs(self.exhibit)
         self._open: dict[str, Exhibit] = {}
+        self._stamps: dict[str, Hashable] = {}
         self._locks = {name: threading.Lock() for name in names}
 
     def exhibit(self, name: str) -> Exhibit:
-        """The model of this name, whose weights are read when it is asked for the first time.
+        """The model of this name, whose weights are read when it is asked for, and again when the stored ones changed.
+
+        Where the stored ones are gone, the model stays as it was read.
 
         Raises:
             UnknownName: There is none.
@@ -49,8 +52,10 @@ class Explorer:
             known = ", ".join(self.offers)
             raise UnknownName(f"the model {name!r}", f"one of {known}", "Ask for the call 'models'.")
         with self._locks[name]:
-            if name not in self._open:
+            stamp = self.offers[name].stamp()
+            if name not in self._open or stamp not in (None, self._stamps[name]):
                 self._open[name] = self.offers[name].open()
+                self._stamps[name] = stamp
             return self._open[name]
 
     def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:

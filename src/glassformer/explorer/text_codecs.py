@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 
 _SHOWN = {"\n": "⏎", "\t": "⇥", " ": "␣"}
 
@@ -33,9 +33,13 @@ def text_bytes(text: str, longest: int) -> list[int]:
     """The bytes of a text in UTF-8.
 
     Raises:
-        InputError: None, or too many.
+        InputError: None, too many, or half a surrogate pair, which has none.
     """
-    tokens = list(text.encode("utf-8", errors="surrogateescape"))
+    try:
+        tokens = list(text.encode())
+    except UnicodeEncodeError as error:
+        got = f"{text[error.start]!a} at place {error.start + 1}, half a surrogate pair"
+        raise InputError(got, "text that UTF-8 can hold", "Leave it out.") from None
     require(1 <= len(tokens) <= longest, f"a text of {len(tokens):,} bytes", f"1 to {longest:,}", "Shorten the text.")
     return tokens
 

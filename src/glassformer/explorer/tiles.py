@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from glassformer.errors import require
 from glassformer.explorer.messages import THUMBNAIL, TILE, AskRows, AskTile, Part
+from glassformer.explorer.reading import KeptRun
 from glassformer.explorer.runs import Runs
 from glassformer.explorer.unknown import UnknownName
 from glassformer.observe.attention_measures import distances, entropy
@@ -41,6 +42,8 @@ class Overview:
         entropy: The mean entropy of a query's weights, in nats; 0 where no query has any.
         distance: The mean distance from a query to what it reads; 0 where no query reads anything.
         sink: The mean share of a query that goes to the sink.
+        finite: Whether all weights are numbers. Where they are not, only ``levels`` makes sense: a cell is NaN where
+            one of its weights is.
     """
 
     levels: tuple[Float[np.ndarray, "_ _"], ...]
@@ -48,6 +51,7 @@ class Overview:
     entropy: float
     distance: float
     sink: float
+    finite: bool
 
 
 def weights(runs: Runs, ask: AskTile) -> bytes:
@@ -63,7 +67,8 @@ def weights(runs: Runs, ask: AskTile) -> bytes:
 
 def tile_of(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     """As :func:`weights`, as an array."""
-    given = _head_given(runs, ask.run, ask.part, ask.layer, ask.head)
+    kept = runs.of(ask.run)
+    given = _head_given(kept, ask.part, ask.layer, ask.head)
     queries, keys = given.q.shape[2], given.k.shape[2]
     deepest = max(queries, keys, 2) - 1
     require(
@@ -83,7 +88,7 @@ def tile_of(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     if ask.level >= COARSE:
         level = overview(runs, ask.run, ask.part, ask.layer, ask.head).levels[ask.level - COARSE]
         return level[ask.row * TILE : (ask.row + 1) * TILE, across]
-    name = ("band", ask.run, ask.part, ask.layer, ask.head, ask.level, ask.row)
+    name = ("band", ask.run, kept.stamp, ask.part, ask.layer, ask.head, ask.level, ask.row)
     band = runs.derived.get(name)
     if band is None:
         first = ask.row * TILE << ask.level
@@ -121,10 +126,11 @@ def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overvie
     Raises:
         UnknownName: No such run, part, layer or head.
     """
-    name = ("overview", run, part, layer, head)
+    kept = runs.of(run)
+    name = ("overview", run, kept.stamp, part, layer, head)
     found: Overview | None = runs.derived.get(name)
     if found is None:
-        given = _head_given(runs, run, part, layer, head)
+        given = _head_given(kept, part, layer, head)
         with _passing:
             found = runs.derived.get(name)
             if found is None:
@@ -173,6 +179,7 @@ def _pass(given: Given, head: int, cross: bool) -> Overview:
         _mean(np.concatenate(entropies)),
         0.0 if cross else _mean(np.concatenate(reaches)),
         _mean(np.concatenate(sinks)) if given.sinks is not None else 0.0,
+        bool(np.isfinite(levels[-1]).all()),
     )
 
 
@@ -205,8 +212,8 @@ def _mean(values: Float[np.ndarray, " query"]) -> float:
     return float(counted.mean()) if counted.size else 0.0
 
 
-def _head_given(runs: Runs, run: str, part: Part, layer: int, head: int) -> Given:
-    stack = runs.of(run).layers(part)
+def _head_given(run: KeptRun, part: Part, layer: int, head: int) -> Given:
+    stack = run.layers(part)
     given = stack[_require_index("layer", layer, len(stack))]
     _require_index("head", head, given.q.shape[1])
     return given

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from glassformer.errors import InputError, require
@@ -116,6 +117,21 @@ class ViewState:
         return next((stack for stack in run.attentions if stack.part == self.part), run.attentions[0])
 
 
+def ask_page(words: Words) -> AskPage:
+    """The request for the page that some words name.
+
+    Raises:
+        InputError: More than a request holds, or what is no text.
+    """
+    try:
+        return AskPage(state=dict(words))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = next((str(part) for part in first["loc"][1:] if part != "[key]"), "the state")
+        got = f"{where} = {ascii(words.get(where, ''))[:60]}: {first['msg']}"
+        raise InputError(got, f"text of at most {MOST_CHARACTERS:,} characters", "Mend it.") from None
+
+
 def to_words(values: Mapping[str, object]) -> dict[str, str]:
     """The address's words for some values: ``{"layer": 2}`` to ``{"layer": "2"}``.
 
@@ -128,7 +144,7 @@ def to_words(values: Mapping[str, object]) -> dict[str, str]:
     """
     words = {}
     for given, value in values.items():
-        name = _PYTHON.get(given, given)
+        value, name = _plain(value), _PYTHON.get(given, given)
         known = ", ".join(KEYS)
         require(name in _ADAPTERS, f"{given} = {value!r}", f"one of {known}", "Mend the name.")
         if name == "versus" and isinstance(value, Sequence) and len(value) == 2:
@@ -145,6 +161,15 @@ def to_words(values: Mapping[str, object]) -> dict[str, str]:
         plain = _ADAPTERS[name].dump_python(fits)
         words[name] = plain if name in _AS_THEY_ARE else json.dumps(plain, separators=(",", ":"))
     return words
+
+
+def _plain(value: object) -> object:
+    """NumPy's numbers and arrays as Python's own."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def from_words(words: Words) -> dict[str, Any]:
@@ -176,13 +201,13 @@ def view_state(ask: AskPage, cards: Sequence[ModelCard]) -> ViewState:
         known = ", ".join(each.name for each in cards)
         raise UnknownName(f"the model {name!r}", f"one of {known}", "Ask for the call 'models'.")
     view = values.get("view")
-    encoder = card.kind == "encoder_decoder"
+    source = values.get("source", card.source) if card.kind == "encoder_decoder" else None
     return ViewState(
         card=card,
         view=view if view in card.views else card.views[0],
         text=values.get("text", card.text),
-        source=values.get("source", card.source) if encoder else None,
-        order=values.get("order") if encoder else None,
+        source=source,
+        order=_order(values.get("order"), len(source or ())),
         part=values.get("part"),
         layer=values.get("layer", 0),
         head=values.get("head", 0),
@@ -193,3 +218,9 @@ def view_state(ask: AskPage, cards: Sequence[ModelCard]) -> ViewState:
         top_k=values.get("topK"),
         top_p=values.get("topP", 1.0),
     )
+
+
+def _order(told: list[int] | None, count: int) -> list[int] | None:
+    """The order that is told of so many things; None for things as they are, and where it is no order of theirs."""
+    straight = list(range(count))
+    return told if told is not None and told != straight and sorted(told) == straight else None

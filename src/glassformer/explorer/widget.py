@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.calls import CALLS
+from glassformer.explorer.requests import NotDescribed, parse, refusal_of
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.unknown import UnknownName
 
 PAGE = Path(__file__).parent / "page"
 
@@ -25,14 +29,17 @@ class ExplorerWidget(anywidget.AnyWidget):
         state: The words of the page's address.
     """
 
-    _esm = PAGE / "explorer.js"
+    # A notebook's file keeps this for every widget: the page's code, which is long, comes in a message, once for all.
+    _esm = PAGE / "widget.js"
     _css = PAGE / "explorer.css"
     state = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()).tag(sync=True)
     """What is shown, as the words of the page's address; whoever changes it, here or in the page, the other follows."""
+    _page = traitlets.Unicode().tag(sync=True)
+    """Which code of the page it is shown with."""
 
     def __init__(self, explorer: Explorer, state: dict[str, str]) -> None:
         self.explorer = explorer
-        super().__init__(state=state)
+        super().__init__(state=state, _page=_code()[0])
         self.on_msg(_hear)
 
 
@@ -52,7 +59,7 @@ def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[byt
 
     Returns:
         ``{"id": ..., "answer": ...}``, or ``{"id": ..., "refusal": ...}`` as a
-        :class:`~glassformer.explorer.messages.Refusal`. Answers in bytes come as the only buffer, without ``answer``.
+        :class:`~glassformer.explorer.messages.Refusal`, with ``"unknown": True`` for a name that nothing has. Answers in bytes come as the only buffer, without ``answer``.
         None for a message that is no question.
     """
     try:
@@ -62,8 +69,8 @@ def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[byt
     try:
         answer = _answer(explorer, question)
     except InputError as error:
-        refusal = m.Refusal(got=error.got, expected=error.expected, fix=error.fix)
-        return {"id": question.id, "refusal": refusal.model_dump(mode="json")}, []
+        refused = {"id": question.id, "refusal": refusal_of(error).model_dump(mode="json")}
+        return {**refused, "unknown": True} if isinstance(error, UnknownName) else refused, []
     if isinstance(answer, bytes):
         return {"id": question.id}, [answer]
     told = answer if isinstance(answer, str) else answer.model_dump(mode="json")
@@ -71,18 +78,25 @@ def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[byt
 
 
 def _answer(explorer: Explorer, question: Question) -> m.Message | bytes | str:
-    if question.call not in CALLS:
-        raise InputError(f"the call {question.call[:40]!r}", f"one of {', '.join(CALLS)}", "Mend the name.")
     try:
-        request = CALLS[question.call].asked.model_validate(question.asked)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part)[:40] for part in first["loc"][:6])
-        raise InputError(f"{where}: {first['msg']}", f"what {question.call} is asked with", "Mend it.") from None
-    return explorer.answer(question.call, request)
+        # The kernel has read the JSON already; written again it is checked as strictly as the server's.
+        body = json.dumps(question.asked)
+    except (TypeError, ValueError, RecursionError):
+        raise NotDescribed("what is no JSON", f"what {question.call[:40]!r} is asked with", "Mend it.") from None
+    return explorer.answer(question.call, parse(question.call, body))
+
+
+@cache
+def _code() -> tuple[str, bytes]:
+    """The page's code, and its name."""
+    code = (PAGE / "explorer.js").read_bytes()
+    return hashlib.sha256(code).hexdigest()[:16], code
 
 
 def _hear(widget: ExplorerWidget, content: object, buffers: object) -> None:
+    if content == {"kind": "code"}:
+        widget.send({"kind": "code"}, [_code()[1]])
+        return
     try:
         answered = reply(widget.explorer, content)
     except Exception as error:

@@ -115,6 +115,12 @@ def shown(path: Path) -> str:
     return text if text.isprintable() else ascii(text)
 
 
+def one_line(text: str) -> str:
+    """What a message says, on one line: blanks are single, what could steer a terminal is written as its number."""
+    words = " ".join(text.split())
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
+
+
 def short(text: str) -> str:
     """What a file says, for a message: quoted, on one line and not long."""
     return ascii(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 3] + "...")

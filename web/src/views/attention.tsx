@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import type { ViewProps } from "../app";
 import { useAsk } from "../asking";
-import { Choice, Fault } from "../parts";
+import { Awaited, Choice, Fault } from "../parts";
 import type { Attention, Measures, Run } from "../source";
 import "./attention.css";
 import "./attention/shapes.css";
@@ -20,7 +20,7 @@ const MANY_KEYS = 64;
 
 export function AttentionView(props: ViewProps) {
   const stack = props.run ? chosenStack(props.run, props.state) : null;
-  if (!props.run) return <p class="quiet">Reading{"\u2026"}</p>;
+  if (!props.run) return <Awaited busy={props.busy} />;
   if (!stack) return <p class="quiet">This model has no attention to show.</p>;
   return <Shown {...props} run={props.run} stack={stack} key={stack.part} />;
 }

@@ -1,5 +1,5 @@
 // A hand-designed head: every number of it can be changed, and what comes of it is seen and judged while typing.
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { ViewProps } from "../app";
 import { useAsk } from "../asking";
 import { Fault } from "../parts";
@@ -9,7 +9,7 @@ import { Flow } from "./design/flow";
 import { Positions, Story } from "./design/following";
 import { useHistory } from "./design/history";
 import { Toolbar } from "./design/toolbar";
-import { designed, edited, numbersIn, typed, type Weights } from "./design/weights";
+import { designed, isEdited, typed, type Edited, type Weights } from "./design/weights";
 import "./design.css";
 
 const TYPING = 60;
@@ -19,15 +19,14 @@ export function DesignView(props: ViewProps) {
   const design = useMemo(() => (answer ? designed(answer) : null), [answer]);
   if (refusal) return <Fault refusal={refusal} />;
   // Of another model: this one's is under way.
-  if (!answer || !design) return <p class="quiet">Reading the design{"\u2026"}</p>;
-  return <Design key={props.card.name} {...props} head={answer} design={design} />;
+  if (!answer || !design || !props.edits) return <p class="quiet">Reading the design{"\u2026"}</p>;
+  return <Design key={props.card.name} {...props} edits={props.edits} head={answer} design={design} />;
 }
 
-function Design({ source, store, state, card, run, head, design }: ViewProps & { head: Head; design: Weights }) {
+type DesignProps = ViewProps & { edits: Edited; head: Head; design: Weights };
+
+function Design({ source, store, state, card, run, edits, head, design }: DesignProps) {
   const history = useHistory(store, card.name, state.cells);
-  const numbers = useRef(new Map<string, number>());
-  const edits = useMemo(() => edited(design, state.cells, numbers.current), [design, state.cells]);
-  if (edits.faults.size === 0) numbers.current = new Map(numbersIn(edits.weights, edits.changed));
   const [hovered, setHovered] = useState<number | null>(null);
   const [refused, setRefused] = useState<Refusal | null>(null);
   const asked = { model: card.name, weights: edits.weights, text: state.text };
@@ -60,8 +59,8 @@ function Design({ source, store, state, card, run, head, design }: ViewProps & {
           look={source.live ? (sequence, letter) => store.set({ text: sequence, pin: letter + first }, true) : null}
         />
       )}
-      {/* What is wrong with the text, the page says above. */}
-      {refusal && run?.ask.text === state.text && <Fault refusal={refusal} />}
+      {/* What is wrong with the text alone, the page says above. */}
+      {refusal && (isEdited(edits) || run?.ask.text === state.text) && <Fault refusal={refusal} />}
       {refused && <Fault refusal={refused} />}
       {edits.faults.size > 0 && (
         <p class="stale" role="status">

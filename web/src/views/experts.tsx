@@ -3,7 +3,7 @@
 import { useRef, useState } from "preact/hooks";
 import type { ViewProps } from "../app";
 import { useAsk } from "../asking";
-import { Fault, percent } from "../parts";
+import { Awaited, Fault, percent } from "../parts";
 import type { Experts } from "../source";
 import "./experts.css";
 import { Columns } from "./experts/columns";
@@ -16,14 +16,14 @@ export function ExpertsView(props: ViewProps) {
   return <AllExperts key={props.card.name} {...props} />;
 }
 
-function AllExperts({ source, store, state, run }: ViewProps) {
+function AllExperts({ source, store, state, run, busy }: ViewProps) {
   const asked = useAsk(source, "experts", run && { run: run.run });
   const [hovered, setHovered] = useState<{ token: number; layer: number } | null>(null);
   // Experts and tokens of one run: while another text is read, those of the one before stay.
   const shown = useRef<{ experts: Experts; tokens: string[] } | null>(null);
   if (run && asked.answer && !asked.busy && !asked.refusal) shown.current = { experts: asked.answer, tokens: run.tokens };
   if (asked.refusal) return <Fault refusal={asked.refusal} />;
-  if (!shown.current) return <p class="quiet" data-busy={asked.busy}>Reading{"\u2026"}</p>;
+  if (!shown.current) return <Awaited busy={busy || asked.busy} />;
   const { experts, tokens } = shown.current;
   const pinned = state.pin !== null && state.pin < tokens.length ? state.pin : null;
   const layer = Math.min(state.expertLayer, experts.layers.length - 1);
@@ -52,7 +52,7 @@ function AllExperts({ source, store, state, run }: ViewProps) {
           <output class="told number">{inWords(experts, tokens, told)}</output>
           {pinned !== null && (
             <button type="button" onClick={() => store.set({ pin: null }, true)}>
-              Let go of token {pinned + 1}
+              Let go of token {pinned}
             </button>
           )}
         </div>
@@ -62,12 +62,19 @@ function AllExperts({ source, store, state, run }: ViewProps) {
         <section class="panel" aria-label="One token through the layers">
           <div class="title">
             <h2>
-              Token {told.token + 1}, <span class="word">{visible(tokens[told.token] ?? "")}</span>, through the layers
+              Token {told.token}, <span class="word">{visible(tokens[told.token] ?? "")}</span>, through the layers
             </h2>
-            <p class="quiet">The router{"\u2019"}s probability of each expert. Filled: chosen, with the share that it counts.</p>
+            <p class="quiet">
+              {experts.layers.some((each) => each.probabilities.length > 0)
+                ? "The router\u2019s probability of each expert. Filled: chosen, with the share that it counts."
+                : "The chosen experts, with the share that each counts. Of so long a text no probabilities are told."}
+            </p>
           </div>
           <div class="charts" style={{ "--experts": experts.num_experts }}>
-            {experts.layers.map((each) => (
+            {experts.layers.every(({ probabilities }) => probabilities.length === 0) && (
+              <p class="quiet">The text is too long for the probabilities of all its tokens: its choices are told above.</p>
+            )}
+            {experts.layers.filter(({ probabilities }) => probabilities.length > 0).map((each) => (
               <TokenLayer key={each.layer} layer={each} token={told.token} most={surest} />
             ))}
           </div>
@@ -76,7 +83,7 @@ function AllExperts({ source, store, state, run }: ViewProps) {
           <div class="title">
             <h2>Load of each expert</h2>
             <p class="quiet">
-              Its share of all choices. Dashed: the even share, {percent(1 / experts.num_experts)}.
+              Its share of all choices. Dashed: the even share, {even(experts.num_experts)}.
             </p>
           </div>
           <div class="charts" style={{ "--experts": experts.num_experts }}>
@@ -90,17 +97,20 @@ function AllExperts({ source, store, state, run }: ViewProps) {
   );
 }
 
+/** The even share, with no more digits than it has. */
+const even = (count: number): string => percent(1 / count, Number.isInteger(100 / count) ? 0 : 1);
+
 function TokenLayer({ layer, token, most }: { layer: ExpertLayer; token: number; most: number }) {
   const choices = layer.choices[token] ?? [];
   const shares = layer.shares[token] ?? [];
   return (
     <figure>
       <figcaption>
-        <strong>Layer {layer.layer + 1}</strong>
+        <strong>Layer {layer.layer}</strong>
         <span class="number">{shared(choices, shares)}</span>
       </figcaption>
       <Columns
-        label={`Router of layer ${layer.layer + 1}`}
+        label={`Router of layer ${layer.layer}`}
         values={layer.probabilities[token] ?? []}
         most={most}
         filled={choices}
@@ -115,13 +125,13 @@ function LoadLayer({ layer, count }: { layer: ExpertLayer; count: number }) {
   return (
     <figure>
       <figcaption>
-        <strong>Layer {layer.layer + 1}</strong>
+        <strong>Layer {layer.layer}</strong>
         <span class="number">
           {letter(most)} {percent(layer.load[most] ?? 0, 0)} to {letter(least)} {percent(layer.load[least] ?? 0, 0)}
         </span>
       </figcaption>
       <Columns
-        label={`Load in layer ${layer.layer + 1}`}
+        label={`Load in layer ${layer.layer}`}
         values={layer.load}
         most={Math.max(2 / count, layer.load[most] ?? 0)}
         filled={null}
@@ -150,5 +160,5 @@ function inWords(experts: Experts, tokens: string[], { token, layer }: { token: 
   const there = experts.layers[layer];
   if (!there) return "";
   const choices = shared(there.choices[token] ?? [], there.shares[token] ?? []);
-  return `Token ${token + 1}, ${visible(tokens[token] ?? "")}, in layer ${layer + 1}: ${choices}`;
+  return `Token ${token}, ${visible(tokens[token] ?? "")}, in layer ${layer}: ${choices}`;
 }

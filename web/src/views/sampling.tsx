@@ -1,10 +1,10 @@
 // The next token: how likely each is, what temperature, top-k and top-p leave of that, and writing on step by step.
 import type { ViewProps } from "../app";
 import { useAsk } from "../asking";
-import { Fault } from "../parts";
+import { Fault, share } from "../parts";
 import type { Next } from "../source";
 import "./sampling.css";
-import { Candidates, share } from "./sampling/candidates";
+import { Candidates } from "./sampling/candidates";
 import { under, type Distribution, type Rule } from "./sampling/rule";
 import { RuleControls } from "./sampling/rule-controls";
 import { WritingBar } from "./sampling/writing-bar";

@@ -22,9 +22,9 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const reordered = asTold(settledOrder) !== null;
   const ask = { model: card.name, text: state.text, source: units };
 
-  const given = useAsk(source, "run", { ...ask, order: null }, TYPING);
+  const given = useAsk(source, "run", { ...ask, order: null, weights: null }, TYPING);
   const edited = state.source !== null && source.live;
-  const original = useAsk(source, "run", edited ? { ...ask, source: own, order: null } : null, TYPING);
+  const original = useAsk(source, "run", edited ? { ...ask, source: own, order: null, weights: null } : null, TYPING);
   const one = useAsk(source, "scramble", reordered ? { ...ask, order: settledOrder } : null, TYPING);
   const [tried, setTried] = useState("");
   const trying = tried === JSON.stringify(ask);
@@ -39,8 +39,8 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const { reading: readAfter, busy: waiting } = useReading(source, after, settledOrder, state.layer);
   const busy = given.busy || one.busy || every.busy || awaiting || waiting;
 
-  const change = (next: string[], nextOrder: number[]) =>
-    store.set({ source: same(own, next) ? null : next, order: asTold(nextOrder), pin: null });
+  const change = (next: string[], nextOrder: number[], step: boolean | string = true) =>
+    store.set({ source: same(own, next) ? null : next, order: asTold(nextOrder), pin: null }, step);
   const reorder = (next: number[]) => {
     setPreview(null);
     store.set({ order: asTold(next), pin: null }, true);
@@ -96,7 +96,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
             words={card.words ?? null}
             reading={readBefore}
             readOnly={!source.live}
-            change={(unit, text) => change(units.map((each, at) => (at === unit ? text : each)), settledOrder)}
+            change={(unit, text) => change(units.map((each, at) => (at === unit ? text : each)), settledOrder, `unit ${unit}`)}
             remove={(unit) => change(units.filter((_, at) => at !== unit), without(settledOrder, unit))}
           />
           <Ties order={order} reading={readAfter ?? readBefore} />

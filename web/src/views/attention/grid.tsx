@@ -12,7 +12,7 @@ export const MEASURES = {
   pictures: { title: "Pictures", unit: "" },
   entropy: { title: "Entropy", unit: "bits" },
   distance: { title: "Distance", unit: "tokens" },
-  sink: { title: "Sink share", unit: "%" },
+  sink: { title: "Sink", unit: "%" },
 } as const;
 
 interface GridProps {
@@ -33,7 +33,7 @@ const NARROW = 48;
 const LABEL = 22;
 
 /** The width of a panel in which all heads of a layer stand beside each other, if that is not too wide. */
-export const panelWidth = (heads: number): number => Math.min(380, Math.max(230, heads * 44 + LABEL + 42));
+export const panelWidth = (heads: number): number => Math.min(380, Math.max(268, heads * 44 + LABEL + 42));
 
 export function HeadGrid({ store, state, stack, measures, place, most }: GridProps) {
   const frame = useRef<HTMLDivElement>(null);
@@ -129,14 +129,17 @@ function empty(context: CanvasRenderingContext2D, side: number, paint: Paint): v
   context.strokeRect(0.5, 0.5, side - 1, side - 1);
 }
 
+const isNumber = (value: number | null | undefined): value is number => typeof value === "number";
+
 /** What is measured of a head, in words. */
 export function told(measures: Measures, { layer, head }: Place): string {
-  const of = (values: number[][] | null | undefined) => values?.[layer]?.[head];
+  const of = (values: (number | null)[][] | null) => values?.[layer]?.[head];
+  if (of(measures.entropy) === null) return "weights that are no numbers";
   const [entropy, distance, sink] = [of(measures.entropy), of(measures.distance), of(measures.sink)];
   return [
-    entropy !== undefined && `entropy ${short(entropy)} bits`,
-    distance !== undefined && `distance ${short(distance)} tokens`,
-    sink !== undefined && `${short(100 * sink)} % to the sink`,
+    isNumber(entropy) && `entropy ${short(entropy)} bits`,
+    isNumber(distance) && `distance ${short(distance)} tokens`,
+    isNumber(sink) && `${short(100 * sink)} % to the sink`,
   ]
     .filter(Boolean)
     .join(", ");
@@ -173,15 +176,19 @@ function picture(
 
 function figure(
   context: CanvasRenderingContext2D,
-  values: number[][],
+  values: (number | null)[][],
   layer: number,
   head: number,
   side: number,
   paint: Paint,
   shares: boolean,
 ): void {
-  const value = values[layer]?.[head] ?? 0;
-  const largest = values.reduce((most, row) => Math.max(most, ...row), 0);
+  const value = values[layer]?.[head] ?? null;
+  if (value === null) {
+    empty(context, side, paint);
+    return;
+  }
+  const largest = Math.max(0, ...values.flat().filter(isNumber));
   const ground = table("weights", paint.dark).styles[stepOf("weights", share(value, largest, false))] ?? paint.panel;
   context.fillStyle = ground;
   context.fillRect(0, 0, side, side);

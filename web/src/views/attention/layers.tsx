@@ -132,7 +132,7 @@ export function Layers({ source, store, state, run, stack, place, words, root, l
           />
         )}
       </div>
-      {paint && <Legend kind="weights" label="Weight" hatched={stack.causal} {...{ largest, root, paint }} />}
+      {paint && numbers && <Legend kind="weights" label="Weight" hatched={stack.causal} {...{ largest, root, paint }} />}
     </div>
   );
 }

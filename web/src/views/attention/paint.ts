@@ -193,6 +193,7 @@ function hatch(
 
 /** A weight in few characters: ".42", or with its sign for a difference. */
 export function brief(value: number, signed: boolean): string {
+  if (Number.isNaN(value)) return "NaN";
   const size = Math.abs(value);
   if (size < 0.005) return "0";
   const text = size >= 0.995 ? size.toFixed(1) : size.toFixed(2).slice(1);

@@ -21,7 +21,7 @@ export interface Box {
 }
 
 /** Cells are at most so large, which leaves room for a number in them. */
-const LARGEST = 52;
+const LARGEST = 72;
 /** A matrix of another shape than a square is drawn at most so many times as long as it is high, or the other way. */
 const LONGEST = 3;
 

@@ -115,6 +115,9 @@ export function edited(design: Weights, cells: Cells, last?: ReadonlyMap<string,
   return { weights, base, changed, faults, resized };
 }
 
+/** Whether it is another head than the design. */
+export const isEdited = (edits: Edited): boolean => edits.changed.size > 0 || edits.resized;
+
 /** The numbers in some cells. */
 export function numbersIn(weights: Weights, cells: Iterable<string>): [string, number][] {
   return [...cells].map((key) => {

@@ -6,17 +6,18 @@ import { colour, letter } from "./names";
 interface ColumnsProps {
   label: string;
   values: number[];
-  /** What the top of the chart stands for. */
+  /** What the tallest column stands for. */
   most: number;
   /** Experts whose columns are filled; null: all. */
   filled: number[] | null;
   line?: number;
 }
 
-const HEIGHT = 64;
+const HEIGHT = 72;
 
 export function Columns({ label, values, most, filled, line }: ColumnsProps) {
-  const scale = scaleLinear([0, most], [0, HEIGHT]).clamp(true);
+  // The tallest column leaves some room above it.
+  const scale = scaleLinear([0, most], [0, 0.9 * HEIGHT]).clamp(true);
   const told = values.map((value, expert) => `${letter(expert)} ${percent(value, 0)}`).join(", ");
   return (
     <div class="columns" role="img" aria-label={`${label}: ${told}`} style={{ "--experts": values.length }}>

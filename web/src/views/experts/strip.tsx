@@ -66,7 +66,7 @@ export function Strip({ experts, tokens, token, layer, pinned, choose, hover }: 
       <div class="names" aria-hidden="true">
         <span class="word">&nbsp;</span>
         {experts.layers.map((each, at) => (
-          <span data-chosen={at === layer}>Layer {each.layer + 1}</span>
+          <span data-chosen={at === layer}>Layer {each.layer}</span>
         ))}
       </div>
       <div
@@ -75,9 +75,9 @@ export function Strip({ experts, tokens, token, layer, pinned, choose, hover }: 
         role="slider"
         tabIndex={0}
         aria-label="Token to follow; up and down change the layer"
-        aria-valuemin={1}
-        aria-valuemax={tokens.length}
-        aria-valuenow={token + 1}
+        aria-valuemin={0}
+        aria-valuemax={tokens.length - 1}
+        aria-valuenow={token}
         aria-valuetext={inWords(experts, tokens, token, layer)}
         onKeyDown={key}
         onScroll={look}
@@ -154,7 +154,7 @@ function Cell({ choices, shares, chosen, enter, click }: CellProps) {
 
 function inWords(experts: Experts, tokens: string[], token: number, layer: number): string {
   const there = experts.layers[layer];
-  const where = `token ${token + 1}, ${visible(tokens[token] ?? "")}, layer ${layer + 1}`;
+  const where = `token ${token}, ${visible(tokens[token] ?? "")}, layer ${layer}`;
   return there ? `${where}: ${shared(there.choices[token] ?? [], there.shares[token] ?? [])}` : where;
 }
 

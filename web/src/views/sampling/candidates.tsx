@@ -2,7 +2,7 @@
 // probability is reached there, which is what top-p looks at.
 import { scaleLinear } from "d3-scale";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { percent, short } from "../../parts";
+import { percent, share, short } from "../../parts";
 import "./candidates.css";
 import type { Cut, Distribution, Ranked, Rule } from "./rule";
 
@@ -120,7 +120,7 @@ function Axis({ scale }: { scale: ReturnType<typeof scaleLinear<number>> }) {
   return (
     <span class="axis number">
       {ticks.map((tick) => (
-        <span style={{ left: `${scale(tick)}%` }}>{Math.round(100 * tick * 10) / 10}%</span>
+        <span style={{ left: `${scale(tick)}%` }}>{Math.round(100 * tick * 10) / 10} %</span>
       ))}
     </span>
   );
@@ -189,11 +189,6 @@ function inWords(candidate: Ranked): string {
   ];
   if (candidate.obeys !== null) parts.push(candidate.obeys ? "obeys the recurrence" : "breaks the recurrence");
   return parts.join(", ");
-}
-
-/** A share in few characters: one that is not 0 never reads as 0. */
-export function share(value: number): string {
-  return value > 0 && value < 0.0005 ? "<0.1 %" : percent(value);
 }
 
 /** A token with its blanks made visible. */

@@ -1,6 +1,6 @@
 // Writing on: tokens are asked for one by one, so that each can be seen, taken back, and told with its probability.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Refused, type AskSteps, type Refusal, type Source, type Step } from "../../source";
+import { Refused, type AskSteps, type Refusal, type Source, type Step, type Steps } from "../../source";
 import type { State, Store } from "../../state";
 
 export interface Written {
@@ -25,6 +25,12 @@ export interface Writing {
 
 /** Written tokens whose numbers are asked for in a page that did not write them itself. */
 const RECALLED = 24;
+
+/** Why nothing more was written, where nothing was refused. */
+const ENDS: Partial<Record<Steps["ended"], Refusal>> = {
+  text: { got: "a text that would be too long", expected: "room for one more token", fix: "Shorten the text." },
+  wordless: { got: "a token that has no text", expected: "one that can be read on", fix: "Choose another one, or stop here." },
+};
 
 export function useWriting(source: Source, store: Store, state: State): Writing {
   const [steps] = useState(() => new Map<string, Step>());
@@ -67,12 +73,13 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
     setRefusal(null);
     try {
       for (let done = 0; done < count; done++) {
-        const before: State = { ...store.state.value, text: store.state.value.text ?? state.text };
+        const before: State = { ...state, ...store.state.value, text: store.state.value.text ?? state.text, view: state.view };
         const ask = asking(before, done === 0 ? (first ?? null) : null);
-        const { text, steps: made } = await source.ask("steps", ask, aborted.signal);
+        const { text, steps: made, ended } = await source.ask("steps", ask, aborted.signal);
         // Whoever typed meanwhile goes on from what was typed.
         if (aborted.signal.aborted || (store.state.value.text ?? before.text) !== before.text) break;
         const step = made[0];
+        if (!step && ended in ENDS) setRefusal(ENDS[ended]!);
         if (!step || !text.startsWith(before.text)) break;
         steps.set(text, step);
         const kept = before.written.filter((from) => from < before.text.length);

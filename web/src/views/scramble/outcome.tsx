@@ -48,13 +48,13 @@ export function Outcome({ original, given, now, changed, reordered, weights, bus
         <div data-differs={differs}>
           <dt>As given</dt>
           <dd>
-            {given?.said.headline ?? "\u2026"}
+            {given?.said.headline ?? (busy ? "\u2026" : "\u2013")}
             {differs && <small>other words, other answer</small>}
           </dd>
         </div>
         <div>
           <dt>In your order</dt>
-          <dd>{now?.said.headline ?? "\u2026"}</dd>
+          <dd>{now?.said.headline ?? (busy ? "\u2026" : "\u2013")}</dd>
         </div>
       </dl>
       {reordered && changed && (

@@ -1,0 +1,117 @@
+"""What somebody in Python hands over for a model to read, as a text and units that the page can show: or why not."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from glassformer.errors import InputError, require
+from glassformer.explorer.messages import MOST_CHARACTERS
+from glassformer.handcraft.untrusted import short
+
+Encode = Callable[[str], Sequence[int]]
+Join = Callable[[Sequence[int]], str]
+
+_SHOWN = 8
+
+
+def tokens_in(text: Any) -> list[int] | None:
+    """The tokens that stand for a text: a list of whole numbers, or one row of an array or tensor; None for a string.
+
+    Raises:
+        InputError: Anything else.
+    """
+    if isinstance(text, str):
+        return None
+    if isinstance(text, Tensor | np.ndarray):
+        one = text.ndim == 1 or (text.ndim == 2 and len(text) == 1)
+        require(one, f"tokens of shape {list(text.shape)}", "one text", "Take one row.")
+        text = text.reshape(-1).tolist()
+    require(
+        isinstance(text, list | tuple | range),
+        f"text of type {type(text).__name__}",
+        "a text, or tokens as numbers in a list, an array or a tensor",
+        "Pass text='...' or text=[1, 2, 3].",
+    )
+    return [_whole(each) for each in text]
+
+
+def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str:
+    """The text that is read as exactly these tokens, made in the first of some ways that gives one.
+
+    Args:
+        tokens: At least one, and none that there is not.
+        encode: The tokens of a text.
+        joins: Ways to make a text of tokens.
+
+    Raises:
+        InputError: No text is read as these tokens.
+    """
+    require(len(tokens) > 0, "no tokens", "at least one", "Pass text=[1, 2, 3].")
+    got = f"the tokens {_listed(tokens)}, for which there is no text"
+    for join in joins:
+        text = join(tokens)
+        if text == "":
+            continue
+        again = list(encode(text))
+        if again == list(tokens):
+            return text
+        got = f"the tokens {_listed(tokens)}, whose text {short(text)} is read as {_listed(again)}"
+    raise InputError(
+        got,
+        "tokens that a text is read as, since the page shows texts",
+        "Pass the text, or no tokenizer: then the text is token numbers.",
+    )
+
+
+def require_text(text: str) -> str:
+    """``text``, which the page can show.
+
+    Raises:
+        InputError: Nothing, too much, or half a surrogate pair, which is no text.
+    """
+    count = f"a text of {len(text):,} characters"
+    require(0 < len(text) <= MOST_CHARACTERS, count, f"1 to {MOST_CHARACTERS:,}", "Pass text='...'.")
+    halves = [each for each in text if "\ud800" <= each <= "\udfff"]
+    require(not halves, f"a text with {halves[:1]!a}, half a surrogate pair", "whole characters", "Leave it out.")
+    return text
+
+
+def units_of(source: Any, fields: int = 1) -> list[str]:
+    """What an encoder is to read, as units: numbers become words, and several to a unit get ``=`` between them.
+
+    Args:
+        source: A list of units, or an array or tensor, with or without a first axis of one.
+        fields: Numbers of a unit.
+
+    Raises:
+        InputError: Something else.
+    """
+    if isinstance(source, Tensor | np.ndarray):
+        batched = 2 if fields == 1 else 3
+        require(
+            source.ndim == batched - 1 or (source.ndim == batched and len(source) == 1),
+            f"a source of shape {list(source.shape)}",
+            "one source",
+            "Take one row.",
+        )
+        source = (source[0] if source.ndim == batched else source).tolist()
+    require(isinstance(source, list | tuple), f"source of type {type(source).__name__}", "a list", "Pass [1, 2, 3].")
+    return ["=".join(map(str, unit)) if isinstance(unit, list | tuple) else str(unit) for unit in source]
+
+
+def _whole(token: Any) -> int:
+    try:
+        require(not isinstance(token, bool), f"{token!r} among tokens", "whole numbers", "Pass text=[1, 2, 3].")
+        return operator.index(token)
+    except TypeError:
+        raise InputError(f"{short(str(token))} among tokens", "whole numbers", "Pass text=[1, 2, 3].") from None
+
+
+def _listed(tokens: Sequence[int]) -> str:
+    more = ", ..." if len(tokens) > _SHOWN else ""
+    return f"[{', '.join(map(str, tokens[:_SHOWN]))}{more}]"

@@ -1,0 +1,95 @@
+"""What the other views show of a hand-designed head whose numbers somebody has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from glassformer.handcraft.build import design
+from glassformer.handcraft.tasks import unique
+from glassformer.models.single_head import HeadWeights, NumpyHead
+
+from .test_design import Go, cell
+
+
+@pytest.fixture
+def show(go: Go) -> Go:
+    """``show(page)``: the design of the head that finds unique letters."""
+
+    def show(page: Page) -> None:
+        go(page, model="unique", view="design", text="ABCA")
+        expect(page.get_by_role("region", name="Certificate")).to_be_visible()
+
+    return show
+
+
+def test_attention_is_that_of_the_edited_head(
+    page: Page, show: Go, settled: Callable[[Page], None], open_page: Callable[..., Page]
+) -> None:
+    show(page)
+    before = page.locator(".said").inner_text()
+    for row in "ABC":
+        cell(page, "Qm", row, 9).click()
+        page.keyboard.type("500")
+        page.keyboard.press("Enter")
+    expect(page.locator(".said")).not_to_have_text(before)
+    settled(page)
+    weights = design(unique()).weights
+    matrices = {key: matrix.copy() for key, matrix in weights.matrices.items()}
+    matrices["Qm"][:3, 9] = 500
+    head = NumpyHead(HeadWeights(**matrices))
+    task = unique()
+    x = task.cases(task.space.block([task.space.encode("ABCA")])).inputs[0]
+    expected, plain = head.trace(x).weights, NumpyHead(weights).trace(x).weights
+    assert page.locator(".said").inner_text() == " ".join(f"{each:+.2g}" for each in head(x)[1:, 0])
+    page.get_by_role("tab", name="Attention").click()
+    settled(page)
+    other = open_page()
+    other.goto(page.url)
+    settled(other)
+    for each in (page, other):
+        shown = matrix_on(each, len(x))
+        np.testing.assert_allclose(shown, expected, atol=6e-4)
+        assert np.abs(shown - plain).max() > 0.5
+
+
+def matrix_on(page: Page, count: int) -> np.ndarray:
+    """Every weight of the matrix, as the page tells it where the keyboard goes."""
+    cells = page.get_by_role("application")
+    cells.focus()
+    cells.press("Escape")
+    rows = []
+    for query in range(count):
+        row = []
+        for key in range(count):
+            if query or key:
+                cells.press("ArrowRight" if key else "ArrowDown")
+                if not key:
+                    for _ in range(count - 1):
+                        cells.press("ArrowLeft")
+            else:
+                cells.press("ArrowRight")
+                cells.press("ArrowLeft")
+            row.append(float(page.locator(".readout .number").inner_text().replace("\u2212", "-")))
+        rows.append(row)
+    return np.array(rows)
+
+
+def test_weights_that_cannot_be_run_with_are_told_once(page: Page, show: Go, watch: Any) -> None:
+    watch.forgive("status of 4")
+    show(page)
+    for name in ("Km", "Qm"):
+        cell(page, name, "A", 0).click()
+        page.keyboard.type("1e300")
+        page.keyboard.press("Enter")
+    expect(page.locator(".fault")).to_have_count(1)
+    page.get_by_role("tab", name="Attention").click()
+    expect(page.locator(".fault")).to_have_count(1)
+    page.go_back()
+    page.get_by_role("button", name="Back to the design").click()
+    expect(page.locator(".fault")).to_have_count(0)
+    expect(page.locator(".said")).to_have_text("-1 +1 +1 -1")

@@ -1,0 +1,134 @@
+"""A model whose weights are NaN can be looked at as far as it goes: every call answers or refuses, and says why."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from threading import RLock
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from glassformer.errors import InputError
+from glassformer.explorer import messages as m
+from glassformer.explorer.exhibit import EncoderDecoderExhibit, Exhibit
+from glassformer.explorer.given import given
+from glassformer.explorer.picture import picture
+from glassformer.explorer.reading import NOT_FINITE
+from glassformer.explorer.saved import page
+from glassformer.explorer.service import Explorer
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+
+SIZES: dict[str, Any] = {"num_layers": 2, "hidden_dim": 8, "ff_dim": 8, "num_heads": 2}
+
+
+def _spoilt(model: nn.Module, which: str = "") -> nn.Module:
+    """A model whose parameters of some name are NaN."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if which in name:
+                weight.fill_(torch.nan)
+    return model
+
+
+def _decoder(**more: Any) -> Decoder:
+    return Decoder(DecoderConfig(11, **SIZES, head_dim=4, max_seq_len=16, **more))
+
+
+def _gpt2() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=11, n_embd=8, n_layer=2, n_head=2, n_positions=16)
+    model: nn.Module = transformers.GPT2LMHeadModel(config)
+    return model
+
+
+def _run(explorer: Explorer, **more: Any) -> m.Run:
+    return cast(m.Run, explorer.answer("run", m.Ask(**more)))
+
+
+@pytest.mark.parametrize("kind", ["decoder", "mixture", "gpt2", "encoder"])
+def test_all_of_it(kind: str) -> None:
+    model = {
+        "decoder": lambda: _decoder(sinks=True),
+        "mixture": lambda: _decoder(num_experts=3),
+        "gpt2": _gpt2,
+        "encoder": lambda: Encoder(EncoderConfig(11, **SIZES, max_seq_len=16, num_classes=3)),
+    }[kind]()
+    explorer = Explorer([given(_spoilt(model), [1, 2, 3, 4, 5])])
+    run = _run(explorer, model="given", text="1 2 3 4 5")
+    assert run.said == m.Said(headline=NOT_FINITE)
+    tile = cast(bytes, explorer.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1)))
+    weights = np.frombuffer(tile, "<f4").reshape(5, 5)
+    seen = np.tri(5, dtype=bool) if run.attentions[0].causal else np.ones((5, 5), bool)
+    assert np.isnan(weights[seen]).all()
+    explorer.answer("rows", m.AskRows(run=run.run, part="self", query=2))
+    measures = cast(m.Measures, explorer.answer("measures", m.AskMeasures(run=run.run, part="self")))
+    assert measures.entropy == measures.distance == 2 * [2 * [None]]
+    assert measures.sink in (None, 2 * [2 * [None]])
+    assert measures.thumbnails == 2 * [2 * [[]]]
+    assert m.Measures.model_validate_json(measures.model_dump_json()) == measures
+    if kind == "mixture":
+        with pytest.raises(InputError, match="layer 0's router that are not finite"):
+            explorer.answer("experts", m.AskExperts(run=run.run))
+    if kind != "encoder":
+        with pytest.raises(InputError, match="not finite"):
+            explorer.answer("next", m.AskNext(model="given", text="1 2"))
+    assert NOT_FINITE in page(explorer, m.AskPage(state={"model": "given"}))
+    with pytest.raises(InputError, match="NaN"):
+        picture(explorer, {"model": "given"})
+
+
+def test_where_it_begins_can_be_seen() -> None:
+    """Queries of the second layer are NaN: the first layer is as it always was."""
+    torch.manual_seed(0)
+    model = _decoder()
+    whole = given(deepcopy(model), [1, 2, 3])
+    seen = {}
+    for name, exhibit in (("whole", whole), ("spoilt", given(_spoilt(model, "layers.1.attention"), [1, 2, 3]))):
+        explorer = Explorer([exhibit])
+        run = _run(explorer, model="given", text="1 2 3")
+        seen[name] = cast(m.Measures, explorer.answer("measures", m.AskMeasures(run=run.run, part="self")))
+    assert seen["spoilt"].entropy == [seen["whole"].entropy[0], [None, None]]
+    assert seen["spoilt"].thumbnails[0] == seen["whole"].thumbnails[0]
+
+
+def test_logits_alone() -> None:
+    """Some tokens may be forbidden by -inf, and that is no fault."""
+    for value, said in ((-torch.inf, "next: "), (torch.inf, NOT_FINITE), (torch.nan, NOT_FINITE)):
+        model = _decoder()
+        cast(Any, model).output.register_forward_hook(
+            lambda _, __, out, value=value: out.index_fill(-1, torch.tensor([3]), value)
+        )
+        run = _run(Explorer([given(model, [1, 2])]), model="given", text="1 2")
+        assert run.said.headline.startswith(said)
+
+
+def test_an_encoder_decoder(by_name: dict[str, Exhibit]) -> None:
+    sound = by_name["lookup"]
+    assert isinstance(sound, EncoderDecoderExhibit)
+    spoilt = replace(sound, model=_spoilt(deepcopy(sound.model)), lock=RLock())  # type: ignore[arg-type]
+    explorer = Explorer([spoilt])
+    run = _run(explorer, model="lookup", text="4 5")
+    assert run.said == m.Said(headline=NOT_FINITE)
+    assert [each.queries for each in run.attentions] == [5, 2, 2]
+    with pytest.raises(InputError, match="not finite"):
+        explorer.answer("scramble", m.AskScramble(model="lookup", text="4", source=["1", "2"]))
+    # Sound for its first token, and then no more.
+    calls = []
+
+    def later(_: Any, __: Any, out: torch.Tensor) -> torch.Tensor:
+        calls.append(out.shape[1])
+        return out if out.shape[1] < 3 else out * torch.nan
+
+    model = deepcopy(sound.model)
+    cast(Any, model).output.register_forward_hook(later)
+    run = _run(Explorer([replace(sound, model=model, max_new_tokens=3, lock=RLock())]), model="lookup", text="4 5")
+    assert len(run.said.words) == 1
+    assert run.said.headline == f"{run.said.words[0]}, then {NOT_FINITE}"
+    assert len(run.tokens) == 3
