@@ -1,7 +1,7 @@
 # make labs    train the labs' models, write their reports         make check      format, lint, types, import contracts
 # make test    the tests that take seconds                         make bench      us and the peers, side by side
 # make test-all    every test, with coverage                       make notebooks  run the labs' notebooks
-# make clean   remove what the tools left behind (not runs/)
+# make page    build the explorer's page from web/, with Node      make clean      remove what tools left (not runs/)
 #
 # Every target makes the environment it needs in $(VENV); none needs another to run first.
 
@@ -16,7 +16,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_FLAGS)
 COVERAGE_FLOOR := 90
 
-.PHONY: help labs test test-slow test-all check bench notebooks clean
+.PHONY: help labs test test-slow test-all check page page-check bench notebooks clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -34,7 +34,7 @@ $(VENV)/.created:
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing glassformer into $(VENV) (the first time takes some minutes) ..."
-	@$(PIP_INSTALL) -e '.[labs]'
+	@$(PIP_INSTALL) -e '.[labs,explore]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
@@ -68,6 +68,20 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory page-check; \
+	else echo "web/ was not checked: there is no npm"; fi
+
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	cd web && npm ci --silent --no-audit --no-fund
+
+# The built page is kept in the repository, so that nobody needs Node to use or to test it.
+page: web/node_modules/.package-lock.json $(VENV)/.installed-dev
+	$(BIN)/python -m glassformer.explorer.openapi > web/openapi.json
+	cd web && npm run --silent messages && npm run --silent types && npm run --silent build
+
+page-check: web/node_modules/.package-lock.json $(VENV)/.installed-dev
+	$(BIN)/python -m glassformer.explorer.openapi > web/openapi.json
+	cd web && npm run --silent messages -- --check && npm run --silent types && node build.mjs --check
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/verify.py
@@ -75,11 +89,13 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/lookup.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/mxfp4.py
+	$(BIN)/python benchmarks/explorer.py
 	$(BIN)/python benchmarks/run.py
 
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/jupytext --sync notebooks/*.py
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+	$(BIN)/jupytext --update-metadata '{"widgets": null}' notebooks/explorer.ipynb  # its pictures tell the same
 
 clean:
 	rm -rf build dist htmlcov .coverage .coverage.* coverage.xml

@@ -1,5 +1,37 @@
 """Transformers you can see through."""
 
+from __future__ import annotations
+
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glassformer.explorer.exploration import Exploration
 
 __version__ = version("glassformer")
+
+
+def explore(
+    model: Any = None, text: str | None = None, *, tokenizer: Any = None, source: Any = None, **state: Any
+) -> Exploration:
+    """Look into a model: ``glassformer.explore(model, "some text")`` shows the explorer in a notebook's cell.
+
+    Elsewhere the result writes the page to a file that opens by itself (``.save("page.html")``) or opens it in the
+    browser (``.serve()``).
+
+    Args:
+        model: A model of glassformer, or a GPT-2, Llama, Mixtral or BERT of transformers; the directory of a run or of
+            a checkpoint; the name of a model that comes along, such as ``"sentiment"``. None: all of those.
+        text: What it reads; None: a text that suits it.
+        tokenizer: For a model that was handed over: what makes tokens of a text.
+        source: For an encoder-decoder: what its encoder reads.
+        state: What to show first, as it stands in the page's address: ``view``, ``part``, ``layer``, ``head``, ``pin``,
+            ``versus=(layer, head)``, ``temperature`` and so on. Layers, heads and tokens are counted from 0.
+
+    Raises:
+        InputError: A model that cannot be looked into, a directory without one, or a state that there is not.
+    """
+    # Nothing is imported before it is asked for: `import glassformer` takes no time.
+    from glassformer.explorer.exploration import explore
+
+    return explore(model, text, tokenizer=tokenizer, source=source, **state)

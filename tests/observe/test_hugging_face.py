@@ -147,6 +147,26 @@ def test_generation_gives_one_row_a_step(family: str) -> None:
 
 
 @torch.no_grad()
+def test_a_cache_of_fixed_size_gives_the_rows_of_what_is_filled() -> None:
+    model: Any = llama()
+    tokens, _ = batch()
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "cache_implementation": "static"}
+    options["disable_compile"] = True
+    plain = model.generate(tokens, **options)
+    with capture(model, queries=-1) as seen:
+        assert torch.equal(model.generate(tokens, **options), plain)
+    with capture(model) as whole:
+        model(plain)
+    for name, steps in seen.of("weights").items():
+        assert [record.queries for record in steps] == [(8,), (9,), (10,), (11,)]
+        for record in steps:
+            assert record.keys is not None
+            assert record.queries is not None
+            expected = whole.weights[name][:, :, list(record.queries)][..., list(record.keys)]
+            torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
 def test_a_window_of_the_cache_keeps_the_numbers_of_positions() -> None:
     model: Any = mixtral(sliding_window=4)
     tokens, _ = batch()

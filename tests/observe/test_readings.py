@@ -15,6 +15,7 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models.single_head import SingleHead
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import AXES
+from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.readings import Frame, key_order
 from glassformer.observe.watch_points import own_points
 
@@ -310,3 +311,40 @@ def test_positions_out_of_range_are_refused() -> None:
     with capture(model, queries=3) as seen:
         pass
     assert seen.records == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_what_attentions_were_given_tells_every_weight(name: str) -> None:
+    model = MODELS[name]()
+    with capture(model, what=("given", "weights")) as seen:
+        run(model, 2, 5)
+    records = seen.of("weights")
+    assert [kept.name for kept in seen.given] == list(records)
+    for kept, (record,) in zip(seen.given, records.values(), strict=True):
+        assert (kept.layer, kept.source, kept.cross) == (record.layer, record.source, record.cross)
+        heads, queries = range(kept.given.q.shape[1]), range(kept.given.q.shape[2])
+        found = exact_rows(kept.given, heads, queries, ["weights"]).weights
+        assert found is not None
+        assert torch.equal(found, record.values)
+        assert kept.given.v.shape[3] == 0
+
+
+@torch.no_grad()
+def test_what_was_given_is_a_copy_and_comes_alone() -> None:
+    model = decoder()
+    with capture(model, what="given", layers=0) as seen:
+        run(model, 1, 5)
+    assert seen.records == []
+    (kept,) = seen.given
+    before = kept.given.q.clone()
+    model.layers[0].get_submodule("attention.query").weight.zero_()  # type: ignore[operator]
+    run(model, 1, 5)
+    assert torch.equal(kept.given.q, before)
+    assert seen.with_tokens(["a"]).given is seen.given
+
+
+def test_what_is_given_behind_a_cache_is_refused() -> None:
+    model = decoder()
+    with pytest.raises(InputError, match="'given'"), capture(model, what="given"):
+        generate(model, [[1, 2, 3]], 3)

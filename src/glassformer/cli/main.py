@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "generate": Command("glassformer.cli.generate", "continue a prompt with a trained or released decoder"),
     "chat": Command("glassformer.cli.chat", "talk with gpt-oss"),
     "classify": Command("glassformer.cli.classify", "tell the class of texts, and which tokens mattered"),
+    "explore": Command("glassformer.cli.explore", "look inside models in the browser, or save the page as one file"),
     "design": Command("glassformer.cli.design", "build an attention head that solves a task, with its proof"),
     "info": Command("glassformer.cli.info", "tell what a directory of weights holds and what memory it needs"),
     "convert": Command("glassformer.cli.convert", "write weights in another layout: Hugging Face's, OpenAI's, ours"),

@@ -53,11 +53,13 @@ class SubwordTokenizer:
         self._pad_id = _special_id(self._engine, pad_id, _PAD_NAMES, "padding", "pad_id")
         self._cls_id = _special_id(self._engine, cls_id, _CLS_NAMES, "CLS", "cls_id")
         self._added = self._engine.num_special_tokens_to_add(False)
+        # The library builds its whole table anew whenever it is asked.
+        self._vocab_size = max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
 
     @property
     def vocab_size(self) -> int:
         """Number of ids, special ones included: one more than the highest."""
-        return max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
+        return self._vocab_size
 
     @property
     def pad_id(self) -> int:

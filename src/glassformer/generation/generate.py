@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache as once
 from operator import index
 
 import torch
@@ -18,8 +19,6 @@ GREEDY = SamplingRule(temperature=0.0)
 
 Prompts = Int[Tensor, "batch position"] | Sequence[Sequence[int]]
 """Texts as token ids: one tensor for texts of one length, a list of lists for texts of several."""
-
-_compiled_step: Callable[..., Tensor] = torch.compile(Decoder.step, dynamic=False, options={"cpp_wrapper": True})
 
 
 def generate(
@@ -97,6 +96,12 @@ def stream(
     return _steps(model, logits, len(tokens), max_new_tokens, rule, frozenset(stop_tokens))
 
 
+@once
+def _compiled_step() -> Callable[..., Tensor]:
+    # Not on import: torch's compiler alone takes seconds to load.
+    return torch.compile(Decoder.step, dynamic=False, options={"cpp_wrapper": True})
+
+
 _Logits = Callable[[Int[Tensor, "batch 1"] | None], Float[Tensor, "batch vocab"]]
 """Logits after one more token of each text; after the prompts for None."""
 
@@ -147,7 +152,7 @@ def _logits_with_cache(model: Decoder, tokens: Tensor, real: Tensor | None, posi
             return model.output(model.hidden(tokens, cache=cache, key_padding=real)[:, -1])
         if compile:
             position.add_(1)
-            return _compiled_step(model, newest, position, cache, everywhere)
+            return _compiled_step()(model, newest, position, cache, everywhere)
         return model.output(model.hidden(newest, cache=cache)[:, -1])
 
     return logits

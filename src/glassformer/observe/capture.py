@@ -53,6 +53,8 @@ def capture(
     choices      the experts that were chosen, the best first, [batch, query, choice]
     shares       what each of them counts; sums to 1
     experts      what each chosen expert makes of the position, before it is weighted, [batch, query, choice, dim]
+    given        queries, keys and all else that the weights follow from, of all heads and queries, in ``seen.given``:
+                 :func:`~glassformer.observe.exact_attention.exact_rows` gives any row later; only from a text's start
     ===========  ====================================================================================================
 
     Weights, scores and shares of sinks are computed beside the fused kernel, from the queries and keys that it is
@@ -89,29 +91,38 @@ def capture(
     """
     model = getattr(model, "_orig_mod", model)
     foreign = hugging_face.is_hugging_face(model)
-    points = tuple(hugging_face.points(model) if foreign else own_points(model))
+    points = watchable(model)
     require(
         any(point.role == "attention" for point in points),
         f"{type(model).__name__}, which has no GroupedQueryAttention in it",
         "a model that has, or a GPT-2, Llama, Mixtral or BERT of transformers",
         "Watch one of these.",
     )
-    kinds, chosen = choose_points(points, what, modules, layers, heads)
+    asked = (what,) if isinstance(what, str) else tuple(what)
+    # What is given is seen where queries are.
+    _, chosen = choose_points(points, ["q" if kind == "given" else kind for kind in asked], modules, layers, heads)
+    kinds = tuple(kind for kind in asked if kind != "given")
     if queries is not None and not isinstance(queries, slice):
         queries = whole_numbers("queries", queries)
         require(len(queries) > 0, "queries of nothing", "at least one", "Leave queries out to see all.")
     seen = Captured([], as_texts("tokens", tokens), as_texts("source_tokens", source_tokens))
-    reader = Reader(seen.records, kinds, chosen, queries, retain_grad)
+    reader = Reader(seen.records, kinds, chosen, queries, retain_grad, seen.given if "given" in asked else None)
     with ExitStack() as attached:
         attached.enter_context(_uncompiled())
         _attach(attached, reader, points, foreign)
         yield seen
     require(
-        reader.calls == 0 or len(seen.records) > 0,
+        reader.calls == 0 or len(seen.records) > 0 or not kinds,
         f"queries = {queries!r}, which no call had",
         "positions of the text",
         "Mend the positions.",
     )
+
+
+def watchable(model: nn.Module) -> tuple[Point, ...]:
+    """Every place of a model that can be watched, in the order of its modules; none where it is of another kind."""
+    model = getattr(model, "_orig_mod", model)
+    return tuple(hugging_face.points(model) if hugging_face.is_hugging_face(model) else own_points(model))
 
 
 def _attach(attached: ExitStack, reader: Reader, points: Sequence[Point], foreign: bool) -> None:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from glassformer.errors import InputError, require
+from glassformer.observe.exact_attention import Given
 
 AXES = MappingProxyType(
     {
@@ -109,6 +110,25 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
+class KeptAttention:
+    """What one call of an attention was given: enough to compute any of its rows at any later time, exactly.
+
+    Args:
+        name: The module, as ``model.named_modules()`` tells it.
+        layer: The number of its block in its stack, from 0.
+        given: Queries, keys and what else the weights follow from; copies, without the values (``value_dim`` is 0).
+        source: Whether the queries are positions of an encoder-decoder's source.
+        cross: Whether the keys are positions of another text than the queries.
+    """
+
+    name: str
+    layer: int
+    given: Given
+    source: bool = False
+    cross: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Captured:
     """What :func:`~glassformer.observe.capture.capture` has seen so far.
 
@@ -116,11 +136,13 @@ class Captured:
         records: Everything, in the order in which it ran.
         tokens: The words of the texts whose positions the queries are; for a decoder also those it has written.
         source_tokens: The words of an encoder-decoder's sources.
+        given: What each call of each chosen attention was given, where "given" was asked for. It is not saved.
     """
 
     records: list[Record] = field(default_factory=list)
     tokens: Texts | None = None
     source_tokens: Texts | None = None
+    given: list[KeptAttention] = field(default_factory=list)
 
     def of(self, what: str) -> dict[str, list[Record]]:
         """All records of one kind by module, in the order of the calls; no entry for a module without any."""
@@ -153,7 +175,7 @@ class Captured:
         """The same with words: those of one text, or of each text of the batch. None leaves what there is."""
         own = self.tokens if tokens is None else as_texts("tokens", tokens)
         source = self.source_tokens if source_tokens is None else as_texts("source_tokens", source_tokens)
-        return Captured(self.records, own, source)
+        return Captured(self.records, own, source, self.given)
 
     def query_names(self, record: Record, row: int = 0) -> list[str]:
         """What stands at the queries of a record: words where there are any, else the numbers of the positions."""

@@ -71,8 +71,8 @@ def load_captured(path: str | Path) -> Captured:
         raise _refused(path, f"{len(tensors)} tensors for {len(labels['records'])} labels")
     try:
         records = [_record(each, tensors[str(number)]) for number, each in enumerate(labels["records"])]
-        texts = (as_texts(name, labels.get(name)) for name in ("tokens", "source_tokens"))
-        return Captured(records, *texts)
+        tokens, source_tokens = (as_texts(name, labels.get(name)) for name in ("tokens", "source_tokens"))
+        return Captured(records, tokens=tokens, source_tokens=source_tokens)
     except (InputError, TypeError, ValueError, OverflowError) as error:
         raise _refused(path, str(error)) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.layers.cache import LayerCache, SlotCache
-from glassformer.observe.captured import Record
+from glassformer.observe.captured import KeptAttention, Record
 from glassformer.observe.exact_attention import Given, exact_rows
 from glassformer.observe.watch_points import Point
 
@@ -63,6 +63,7 @@ class Reader:
         chosen: The places that are watched, each with its heads.
         queries: The positions that are asked for; None: all.
         retain_grad: Whether records shall have gradients.
+        given: Where goes what each attention was given; None: nowhere.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class Reader:
         chosen: Mapping[Point, tuple[int, ...]],
         queries: slice | tuple[int, ...] | None,
         retain_grad: bool,
+        given: list[KeptAttention] | None = None,
     ) -> None:
         self.records, self.kinds, self.chosen = records, kinds, chosen
-        self.queries, self.retain_grad = queries, retain_grad
+        self.queries, self.retain_grad, self.given = queries, retain_grad, given
         self.frames: list[Frame] = []
         self.calls = 0
         self._counts: dict[tuple[str, str], int] = {}
@@ -107,6 +109,14 @@ class Reader:
         )
         length, keys = given.q.shape[2], given.k.shape[2]
         cross = point.cross or (not given.pattern.causal and length != keys and frame.cache is None)
+        if self.given is not None:
+            require(
+                frame.cache is None or (frame.start == 0 and length == keys),
+                f"what = 'given' of {point.name} behind {frame.start} positions of a cache",
+                "a forward pass from the start of the text, without room for more",
+                "Let the model read the whole text at once, or ask for weights.",
+            )
+            self.given.append(KeptAttention(point.name, point.layer, _kept(given), point.source, cross))
         rows = self._rows(frame, length)
         if len(rows) == 0:
             return
@@ -259,6 +269,14 @@ def _taken(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor
         if tuple(numbers) != tuple(range(tensor.shape[dim])):
             tensor = tensor.index_select(dim, torch.tensor(numbers, device=tensor.device))
     return tensor.clone()
+
+
+def _kept(given: Given) -> Given:
+    """Copies of what the weights follow from, without the values; a mask, which nobody writes to, is shared."""
+    q, k = given.q.detach().clone(), given.k.detach().clone()
+    key_weights = None if given.key_weights is None else given.key_weights.detach().clone()
+    sinks = None if given.sinks is None else given.sinks.detach().clone()
+    return replace(given, q=q, k=k, v=k[..., :0], key_weights=key_weights, sinks=sinks)
 
 
 def _own_gradient(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Heads: weights that mix the values to what attention gives, spreads against loops, runs shared between tables."""
+"""Heads: spreads against loops, runs shared between tables."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.data.batches import pad
 from glassformer.data.examples import Example, SentimentData
 from glassformer.errors import InputError
 from glassformer.labs.sentiment import heads
-from glassformer.labs.sentiment.heads import head_weights, measure_heads
+from glassformer.labs.sentiment.heads import measure_heads
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
 from glassformer.labs.sentiment.training_runs import build_classifier
-from glassformer.models.encoder import Encoder
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.observe.capture import capture
 from glassformer.training import TrainingResult
 
 THINGS = ("film", "book", "soup", "phone", "song", "play")
@@ -41,29 +39,6 @@ def jensen_shannon(p: np.ndarray, q: np.ndarray) -> float:
     return sum(halves) / 2
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_the_weights_mix_the_values_to_what_attention_gives(norm_first: bool) -> None:
-    config = EncoderConfig(20, 2, 8, 8, 2, 9, norm_first=norm_first, dropout=0.0)
-    encoder = Encoder(config).eval()
-    tokens, real = pad([[1, 2, 3, 4], [5, 6]], 0)
-    given: list[tuple[torch.Tensor, torch.Tensor]] = []
-    hooks = [
-        block.attention.register_forward_hook(lambda module, inputs, output: given.append((inputs[0], output)))
-        for block in encoder.layers
-    ]
-    layers = head_weights(encoder, tokens, real)
-    for hook in hooks:
-        hook.remove()
-    assert len(layers) == 2
-    for block, weights, (x, output) in zip(encoder.layers, layers, given, strict=True):
-        attention = block.attention
-        values = attention.value(x).unflatten(-1, (2, 4)).transpose(1, 2)
-        mixed = attention.output((weights @ values).transpose(1, 2).flatten(2))
-        torch.testing.assert_close(mixed[real], output[real], atol=1e-6, rtol=1e-5)
-        assert torch.all(weights[1, :, :, 2:] == 0)
-    assert not encoder.layers[0].attention._forward_pre_hooks
-
-
 def test_spreads_and_differences_are_means_over_queries() -> None:
     classifier = build_classifier(TINY, [example.text for example in TRAIN], DATA.classes, seed=0)
     texts = [example.text for example in DATA.validation]
@@ -73,9 +48,12 @@ def test_spreads_and_differences_are_means_over_queries() -> None:
     for row in classifier.rows(texts):  # one text at a time, without padding
         tokens = torch.tensor([row])
         queries += len(row)
-        for layer, weights in enumerate(head_weights(classifier.encoder, tokens, tokens >= 0)):
+        with torch.no_grad(), capture(classifier.encoder, what=("q", "k")) as seen:
+            classifier.encoder.hidden(tokens, tokens >= 0)
+        for layer, (q, k) in enumerate(zip(seen.last("q").values(), seen.last("k").values(), strict=True)):
+            weights = (q[0] @ k[0].mT / math.sqrt(q.shape[-1])).softmax(-1)
             for query in range(len(row)):
-                rows = weights[0, :, query].double().detach().numpy()
+                rows = weights[:, query].double().numpy()
                 between[layer] += jensen_shannon(*rows)
                 for head, row_weights in enumerate(rows):
                     entropies[layer, head] -= sum(w * math.log(w) for w in row_weights)

@@ -10,19 +10,14 @@ from itertools import combinations
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
 
 from glassformer.data.batches import TextBatches, in_length_order, pad
 from glassformer.data.examples import Example, SentimentData
 from glassformer.errors import require
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, ScratchRecipe
 from glassformer.labs.sentiment.training_runs import Classifier, build_classifier
-from glassformer.layers.attention_weights import attention_weights
-from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.pattern import Pattern
-from glassformer.models.encoder import Encoder
 from glassformer.observe.attention_measures import distances, divergence, entropy
+from glassformer.observe.capture import capture
 from glassformer.training import train
 from glassformer.training.classification import ClassificationTask
 
@@ -161,38 +156,6 @@ def measure_heads(
     )
 
 
-def head_weights(
-    encoder: Encoder, tokens: Int[Tensor, "batch position"], real: Bool[Tensor, "batch position"]
-) -> list[Float[Tensor, "batch head position position"]]:
-    """The attention weights of each layer, from the encoder's own queries and keys.
-
-    Args:
-        encoder: Is run as it is; put it into evaluation mode first.
-        tokens: As for :meth:`~glassformer.models.encoder.Encoder.hidden`.
-        real: The same.
-
-    Returns:
-        Rows that sum to 1; keys that are not real have 0.
-    """
-    inputs: list[Tensor] = []
-
-    def keep(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-        inputs.append(given[0])
-
-    attentions = [part for part in encoder.layers.modules() if isinstance(part, GroupedQueryAttention)]
-    hooks = [attention.register_forward_pre_hook(keep) for attention in attentions]
-    try:
-        encoder.hidden(tokens, real)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    pattern = Pattern(key_padding=real)
-    return [
-        attention_weights(*_queries_and_keys(attention, x), pattern)
-        for attention, x in zip(attentions, inputs, strict=True)
-    ]
-
-
 def _run(recipe: ScratchRecipe, data: SentimentData, seed: int) -> HeadsRun:
     classifier = build_classifier(recipe, [example.text for example in data.train], data.classes, seed)
 
@@ -232,8 +195,9 @@ def _look(classifier: Classifier, texts: Sequence[str]) -> tuple[list[HeadSpread
     for chosen in in_length_order([len(row) for row in rows], _BATCH):
         tokens, real = (each.to(device) for each in pad([rows[index] for index in chosen], classifier.tokenizer.pad_id))
         counted = real.cpu().numpy()
-        for layer, each in enumerate(head_weights(encoder, tokens, real)):
-            weights = each.cpu().numpy()
+        with torch.no_grad(), capture(encoder) as seen:
+            encoder.hidden(tokens, real)
+        for layer, weights in enumerate(seen.numpy("weights").values()):
             entropies[layer] += (entropy(weights) * counted[:, None]).sum((0, 2))
             apart[layer] += (distances(weights) * counted[:, None]).sum((0, 2))
             for one, other in pairs:
@@ -244,12 +208,6 @@ def _look(classifier: Classifier, texts: Sequence[str]) -> tuple[list[HeadSpread
         for head in range(heads)
     ]
     return spreads, [LayerDifference(layer, float(divergences[layer]) / queries) for layer in range(layers)]
-
-
-def _queries_and_keys(attention: GroupedQueryAttention, x: Tensor) -> tuple[Tensor, Tensor]:
-    q = attention.query(x).unflatten(-1, (attention.num_heads, attention.head_dim))
-    k = attention.key(x).unflatten(-1, (attention.num_kv_heads, attention.head_dim))
-    return q.transpose(1, 2), k.transpose(1, 2)
 
 
 def _weighted(values: Sequence[float], counts: Sequence[int]) -> float:

@@ -1,0 +1,150 @@
+"""``glassformer explore``: the page on which one looks inside models, served on this machine or written to one file."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+
+import tyro
+from tyro.conf import Positional
+
+from glassformer.cli.terminal import say
+from glassformer.errors import InputError, require
+from glassformer.explorer import messages as m
+from glassformer.explorer.found_runs import offers
+from glassformer.explorer.saved import save
+from glassformer.explorer.service import Explorer
+from glassformer.explorer.view_state import view_state
+from glassformer.handcraft.untrusted import shown
+
+
+@dataclass(frozen=True)
+class ExploreFlags:
+    """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
+
+    Without arguments it offers the models that come along and every run under --runs. RUN is one more, which is shown
+    first: the directory of a run or checkpoint, the weights of a head, or the name of a model that comes along.
+
+    The page is served to this machine alone, until Ctrl-C. With --save it is written to one file instead, which opens
+    without a server and without network.
+    """
+
+    run: Annotated[Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
+    """What to look into: a run, a checkpoint, the weights of a head, or a name. None: whatever there is."""
+
+    runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs")
+    """Where runs lie."""
+
+    text: str | None = None
+    """What the model is to read. None: a text that suits it."""
+
+    view: Literal["attention", "design", "scramble", "sampling", "experts"] | None = None
+    """What to show first. None: what suits the model."""
+
+    port: int = 8017
+    """Where to serve. If it is taken, the next free one; 0: any."""
+
+    browser: bool = True
+    """Open the page in the browser."""
+
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the page to this file instead of serving it."""
+
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Replace the file of --save if it is there."""
+
+
+def run(flags: ExploreFlags) -> None:
+    """Serve the page until Ctrl-C, or write it.
+
+    Raises:
+        InputError: Nothing to look into where RUN leads; a text that is too long, no UTF-8 or, with --save, refused by
+            the model; a view that the model does not have; a file that is there and may not be overwritten; no free
+            port; or no web server installed.
+    """
+    _require_text(flags.text or "")
+    if flags.save is not None:
+        require(
+            flags.overwrite or not os.path.lexists(flags.save),
+            f"{shown(flags.save)}, which is there already",
+            "a new name",
+            "Choose another one, or pass --overwrite.",
+        )
+    server = _server() if flags.save is None else None
+    explorer = Explorer(offers(flags.run, flags.runs, _warn))
+    words = _words(flags, explorer)
+    if server is None:
+        assert flags.save is not None
+        say(f"page: {shown(save(explorer, words, flags.save))}")
+        return
+    listener = server.listen(flags.port)
+    host, port = listener.getsockname()
+    address = f"http://{host}:{port}/" + (f"#{urlencode(words)}" if words else "")
+    # Printed at once even into a pipe, since whoever waits for it would wait until the end.
+    print(f"{address}\nCtrl-C ends it.", flush=True)
+    # What is loaded by now stays to the end: unless told so, the collector looks through it once more for seconds then.
+    gc.freeze()
+    server.serve(explorer, listener, address, browser=flags.browser)
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """Parse ``arguments``, serve or write, and return the exit status."""
+    run(tyro.cli(ExploreFlags, prog=prog, args=arguments))
+    return 0
+
+
+def _warn(line: str) -> None:
+    print(f"glassformer: warning: {line}", file=sys.stderr)
+
+
+def _words(flags: ExploreFlags, explorer: Explorer) -> dict[str, str]:
+    """What to show first, as the words of the page's address; none where the page may choose."""
+    cards = explorer.catalogue().models
+    chosen = {"view": flags.view, "text": flags.text, "model": None if flags.run is None else cards[0].name}
+    words = {name: word for name, word in chosen.items() if word is not None}
+    if not words and flags.save is None:
+        return {}
+    words = {"model": cards[0].name, **words}
+    view_state(m.AskPage(state=words), cards)
+    require(
+        flags.view is None or flags.view in cards[0].views,
+        f"--view {flags.view} of {cards[0].name}",
+        f"one of {', '.join(cards[0].views)}",
+        "Choose one of these, or name another model.",
+    )
+    return words
+
+
+def _require_text(text: str) -> None:
+    require(
+        len(text) <= m.MOST_CHARACTERS,
+        f"--text of {len(text):,} characters",
+        f"at most {m.MOST_CHARACTERS:,}",
+        "Shorten it.",
+    )
+    # What the shell passed on that is no UTF-8 stands as halves of surrogate pairs, which no page can hold.
+    require(
+        not any("\ud800" <= character <= "\udfff" for character in text),
+        f"--text {text[:40]!a}",
+        "text in UTF-8",
+        "Mend the terminal's encoding.",
+    )
+
+
+def _server() -> ModuleType:
+    try:
+        from glassformer.explorer import server
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("glassformer"):
+            raise
+        raise InputError(
+            f"no module {error.name}", "FastAPI and uvicorn, which serve the page", "pip install 'glassformer[explore]'"
+        ) from error
+    return server

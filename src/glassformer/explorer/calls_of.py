@@ -1,0 +1,91 @@
+"""Everything that a page in a certain state may ask of one model: what a saved page has to hold the answers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from glassformer.errors import InputError
+from glassformer.explorer import messages as m
+from glassformer.explorer.edited_cells import edited
+from glassformer.explorer.service import Explorer
+from glassformer.explorer.view_state import ViewState
+
+Answer = m.Message | InputError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question with its answer in JSON, which may be a refusal: the page shows that as well."""
+
+    call: str
+    request: m.Message
+    answer: Answer
+
+
+def runs_of(explorer: Explorer, state: ViewState) -> list[m.Run]:
+    """The run that is shown, and for another order of an encoder-decoder's source the one of the order before.
+
+    Raises:
+        InputError: The model refuses the text: there is nothing to show.
+    """
+    orders = [state.order] if state.order is None else [state.order, None]
+    asks = [m.Ask(model=state.card.name, text=state.text, source=state.source, order=order) for order in orders]
+    runs = []
+    for ask in asks:
+        answer = explorer.answer("run", ask)
+        assert isinstance(answer, m.Run)
+        runs.append(answer)
+    return runs
+
+
+def answers_of(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> list[Asked]:
+    """Every answer in JSON that the page may want; attention weights, which are numbers, are not among them.
+
+    Args:
+        explorer: Who answers.
+        state: What is shown.
+        runs: From :func:`runs_of`.
+    """
+    catalogue = m.Catalogue(models=[state.card], version=explorer.catalogue().version)
+    asked = [Asked("models", m.Nothing(), catalogue)]
+    orders = [state.order, None]
+    for run, order in zip(runs, orders, strict=False):
+        # The question as the page puts it, whose order of fields or source a run's own `ask` may have changed.
+        asked.append(Asked("run", m.Ask(model=state.card.name, text=state.text, source=state.source, order=order), run))
+    for call, request in _requests(explorer, state, runs):
+        asked.append(Asked(call, request, _answer(explorer, call, request)))
+    return asked
+
+
+def _requests(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> Iterator[tuple[str, m.Message]]:
+    card, model = state.card, state.card.name
+    for run in runs:
+        for stack in run.attentions:
+            yield "measures", m.AskMeasures(run=run.run, part=stack.part)
+        if "experts" in card.views:
+            yield "experts", m.AskExperts(run=run.run)
+    if "design" in card.views:
+        yield "head", m.AskHead(model=model)
+        design = explorer.answer("head", m.AskHead(model=model))
+        assert isinstance(design, m.Head)
+        yield "check", m.AskCheck(model=model, weights=edited(design.weights, state.cells), text=state.text)
+    if "scramble" in card.views and state.source is not None:
+        for order in [None] if state.order is None else [state.order, None]:
+            yield "scramble", m.AskScramble(model=model, text=state.text, source=state.source, order=order)
+    if "sampling" in card.views:
+        yield (
+            "next",
+            m.AskNext(
+                model=model, text=state.text, temperature=state.temperature, top_k=state.top_k, top_p=state.top_p
+            ),
+        )
+
+
+def _answer(explorer: Explorer, call: str, request: m.Message) -> Answer:
+    try:
+        answer = explorer.answer(call, request)
+    except InputError as refusal:
+        return refusal
+    assert isinstance(answer, m.Message)
+    return answer

@@ -1,0 +1,201 @@
+"""A model that is looked into from Python: shown in a notebook, saved as a file, or served."""
+
+from __future__ import annotations
+
+import base64
+import io
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from matplotlib.figure import Figure
+
+from glassformer.errors import InputError, require
+from glassformer.explorer import messages as m
+from glassformer.explorer.exhibit import HeadExhibit, Offer, offered
+from glassformer.explorer.found_runs import offers
+from glassformer.explorer.given import given
+from glassformer.explorer.picture import picture
+from glassformer.explorer.saved import save
+from glassformer.explorer.service import Explorer
+from glassformer.explorer.view_state import from_words, to_words, view_state
+
+if TYPE_CHECKING:
+    from glassformer.explorer.widget import ExplorerWidget
+
+_DPI = 144
+
+
+class Exploration:
+    """What :func:`glassformer.explore` returns. As the last line of a notebook's cell it shows the page.
+
+    Args:
+        explorer: Who answers.
+        state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``, ``pin`` and so on.
+
+    Raises:
+        InputError: A state that there is not.
+        UnknownName: No such model.
+    """
+
+    def __init__(self, explorer: Explorer, state: dict[str, Any] | None = None) -> None:
+        self.explorer = explorer
+        self._widget: ExplorerWidget | None = None
+        self._words: dict[str, str] = {}
+        self._words = self._checked(to_words(state or {}))
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What is shown, as the words of the page's address."""
+        return dict(self._words if self._widget is None else self._widget.state)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What is shown, as values: also what somebody chose in the widget since."""
+        return from_words(self.words)
+
+    def set(self, **changes: Any) -> None:
+        """Show something else: ``set(layer=2, head=1, view="attention")``. A widget that is shown follows.
+
+        Raises:
+            InputError: A name that there is not, or a value that does not fit it.
+            UnknownName: No such model.
+        """
+        words = self._checked({**self.words, **to_words(changes)})
+        self._words = words
+        if self._widget is not None:
+            self._widget.state = words
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page, as it stands, to one file that opens without a server and without network.
+
+        Returns:
+            Where it was written to.
+
+        Raises:
+            InputError: The model refuses the text, or ``path`` is a directory.
+        """
+        return save(self.explorer, self.words, path)
+
+    def figure(self) -> Figure:
+        """The chosen head as a figure of matplotlib.
+
+        Raises:
+            InputError: The model refuses the text.
+        """
+        return picture(self.explorer, self.words)
+
+    def serve(self, port: int = 8017, *, browser: bool = True) -> None:
+        """Serve the page on this machine alone until Ctrl-C, and open it in the browser.
+
+        Args:
+            port: Where, or else at the next free one.
+            browser: Whether to open it.
+
+        Raises:
+            InputError: No port is free, or what the server needs is missing.
+        """
+        try:
+            from glassformer.explorer import server
+        except ModuleNotFoundError as error:
+            raise _missing(error, "explore") from None
+        listener = server.listen(port)
+        address = f"http://{server.HOST}:{listener.getsockname()[1]}/#{urlencode(self.words)}"
+        print(address)
+        server.serve(self.explorer, listener, address, browser=browser)
+
+    def widget(self) -> ExplorerWidget:
+        """The widget of anywidget, the same one at each call.
+
+        Raises:
+            InputError: anywidget is missing.
+        """
+        if self._widget is None:
+            self._widget = _widget_module().ExplorerWidget(self.explorer, self._words)
+        return self._widget
+
+    def __repr__(self) -> str:
+        return f"<{self._words['model']}: save(path) writes a page, serve() opens one, a notebook shows it>"
+
+    def _checked(self, words: dict[str, str]) -> dict[str, str]:
+        """Words that name a model and its text, since a page may be opened with them alone."""
+        shown = view_state(m.AskPage(state=words), self.explorer.catalogue().models)
+        return {**words, "model": shown.card.name, "view": shown.view, "text": shown.text}
+
+    def _repr_mimebundle_(
+        self, include: Sequence[str] | None = None, exclude: Sequence[str] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        data: dict[str, Any] = {"text/plain": repr(self)}
+        about: dict[str, Any] = {}
+        try:
+            shown, about = self.widget()._repr_mimebundle_() or ({}, {})
+            data, about = {**shown, **data}, dict(about)
+        except InputError as missing:
+            warnings.warn(str(missing), stacklevel=2)
+        # Where a notebook is read without a kernel, as on GitHub, there is a picture of what was shown.
+        with suppress(InputError):
+            data["image/png"], about["image/png"] = _png(self.figure())
+        return data, about
+
+
+def explore(
+    model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
+) -> Exploration:
+    """See :func:`glassformer.explore`.
+
+    Raises:
+        InputError: A model that cannot be looked into, a directory without one, or a state that there is not.
+    """
+    if model is None or isinstance(model, str | Path):
+        return _by_name(model, text, tokenizer, source, state)
+    if isinstance(model, Offer | HeadExhibit):
+        chosen = model if isinstance(model, Offer) else offered(model)
+        require(tokenizer is None, f"a tokenizer for {chosen.card.name}", "none", "It has its own.")
+        return Exploration(Explorer([chosen]), {**state, **_read(text, source)})
+    exhibit = given(model, text, tokenizer, source)
+    # A model of ours that is handed over as an exhibit begins with its card's text, others with the one given here.
+    again = {} if exhibit is not model else _read(text, source)
+    return Exploration(Explorer([exhibit]), {**state, **again})
+
+
+def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> Exploration:
+    require(
+        tokenizer is None,
+        f"a tokenizer for {model or 'the models that come along'}",
+        "none, since it is stored with the model",
+        "Leave it out, or pass the model itself.",
+    )
+    found = offers(model, runs=None)
+    if model is None:
+        names = ", ".join(offer.card.name for offer in found)
+        require(text is None or "model" in state, "a text without a model", "both", f"Name one of {names}.")
+    named = {} if model is None else {"model": found[0].card.name}
+    return Exploration(Explorer(found), {**state, **named, **_read(text, source)})
+
+
+def _read(text: Any, source: Any) -> dict[str, Any]:
+    read = {} if text is None else {"text": text}
+    return read if source is None else {**read, "source": [str(unit) for unit in source]}
+
+
+def _png(figure: Figure) -> tuple[str, dict[str, int]]:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=_DPI)
+    width, height = (round(inches * 72) for inches in figure.get_size_inches())
+    return base64.b64encode(file.getvalue()).decode(), {"width": width, "height": height}
+
+
+def _widget_module() -> ModuleType:
+    try:
+        from glassformer.explorer import widget
+    except ModuleNotFoundError as error:
+        raise _missing(error, "notebook") from None
+    return widget
+
+
+def _missing(error: ModuleNotFoundError, extra: str) -> InputError:
+    return InputError(f"no module {error.name}", "it installed", f"Run: pip install 'glassformer[{extra}]'.")

@@ -1,0 +1,71 @@
+"""Which rule some numbers follow, as far as the numbers tell: for the recurrence's decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from glassformer.data.recurrence import RecurrenceConfig
+
+SURE = 0.95
+"""A rule is named when it, with those that are as good and go on alike, is more probable than this."""
+
+_SLIP = 1e-3
+"""The probability of a number that no rule explains: people type, and models err."""
+_MOST_RULES = 1 << 14
+
+
+def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tuple[int, ...] | None:
+    """The coefficients that made the numbers, oldest place first, where the numbers leave little doubt; else None.
+
+    The posterior over all coefficients under a uniform prior, with each step as :mod:`glassformer.data.recurrence`
+    makes it but for one slip in a thousand. The first ``order`` numbers are the state of the first step. Several rules
+    can make the same numbers, such as 1 3 2 6 4 5 modulo 7; if those as good as the best go on alike, the one with the
+    fewest terms is told.
+    """
+    order, size = config.order, config.vocab_size
+    if len(tokens) <= order or size**order > _MOST_RULES:
+        return None
+    numbers = np.asarray(tokens, dtype=np.int64)
+    steps = np.lib.stride_tricks.sliding_window_view(numbers, order)[:-1]
+    # States come again and again, so each different step is judged once.
+    different, times = np.unique(np.column_stack([steps, numbers[order:]]), axis=0, return_counts=True)
+    states, following = different[:, :-1], different[:, -1]
+    rules: Int[np.ndarray, "rule place"] = np.indices((size,) * order).reshape(order, -1).T
+    by_rule = (rules @ states.T) % size == following
+    by_increment = (states[:, -1] + 1) % size == following
+    chance = config.next_prob * by_increment + (1 - config.next_prob) * by_rule
+    logs = np.log((1 - _SLIP) * chance + _SLIP / size) @ times
+    posterior = np.exp(logs - logs.max())
+    alike = np.flatnonzero(posterior > 0.5)
+    following_now = (rules[alike] @ numbers[-order:]) % size
+    if posterior[alike].sum() / posterior.sum() <= SURE or len(np.unique(following_now)) > 1:
+        return None
+    return min((tuple(rules[rule].tolist()) for rule in alike), key=lambda rule: (np.count_nonzero(rule), rule))
+
+
+def rule_in_words(tokens: Sequence[int], config: RecurrenceConfig) -> str | None:
+    """The rule as "x[t] = 3 x[t-1] + 2 x[t-2] mod 7, or x[t-1] + 1"; None where the numbers leave it open."""
+    coefficients = likely_coefficients(tokens, config)
+    if coefficients is None:
+        return None
+    terms = [
+        f"x[t-{back}]" if factor == 1 else f"{factor} x[t-{back}]"
+        for back, factor in enumerate(reversed(coefficients), start=1)
+        if factor
+    ]
+    increment = ", or x[t-1] + 1" if config.next_prob > 0 else ""
+    return f"x[t] = {' + '.join(terms) or '0'} mod {config.vocab_size}{increment}"
+
+
+def may_follow(tokens: Sequence[int], candidate: int, config: RecurrenceConfig) -> bool | None:
+    """Whether a number may come next: by the rule, or as the last one plus 1; None where the rule is open."""
+    coefficients = likely_coefficients(tokens, config)
+    if coefficients is None:
+        return None
+    state, size = tokens[-config.order :], config.vocab_size
+    by_rule = sum(factor * number for factor, number in zip(coefficients, state, strict=True)) % size
+    by_increment = (state[-1] + 1) % size
+    return candidate == by_rule or (config.next_prob > 0 and candidate == by_increment)

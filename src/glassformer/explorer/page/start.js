@@ -1,0 +1,3 @@
+import { start } from "./explorer.js";
+
+start(document.getElementById("explorer"));

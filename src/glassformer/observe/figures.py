@@ -1,0 +1,58 @@
+"""Every figure of what attention and experts do, under one roof.
+
+=====================  ====================================================================================
+figure                 shows
+=====================  ====================================================================================
+``attention_map``      one head as a heat map, [query, key]
+``attention_grid``     many heads, layer x head
+``attention_mosaic``   the same in small, for many layers and heads
+``cross_attention``    what a decoder's tokens read in the source
+``compare_heads``      two heads side by side, and their difference
+``query_text``         what one query reads, as coloured words
+``attention_rows``     what several queries read, a line of coloured words each
+``head_table``         one number per head, such as its entropy, layer x head
+``head_spread``        entropy and mean distance of every head
+``head_targets``       what every head gives to the first token, to the query's own and to the one before
+``sink_shares``        the share of every head that goes to the sink
+``expert_load``        how evenly every layer's router shares tokens out among experts
+``router_load``        the same beside a table of tokens by layer and expert
+=====================  ====================================================================================
+
+The numbers come from :func:`~glassformer.observe.capture.capture` and
+:func:`~glassformer.observe.attention_measures.head_measures`. All return matplotlib figures in the style of
+:mod:`glassformer.observe.style`, whose ``save_figure`` writes PNG, SVG and PDF; those with an argument ``ax`` draw
+there.
+"""
+
+from glassformer.observe.attention_figures import (
+    expert_load,
+    head_spread,
+    head_table,
+    head_targets,
+    query_text,
+    router_load,
+    sink_shares,
+)
+from glassformer.observe.attention_grids import attention_grid, attention_mosaic, compare_heads, cross_attention
+from glassformer.observe.attention_maps import attention_map
+from glassformer.observe.attention_measures import head_measures
+from glassformer.observe.style import save_figure
+from glassformer.observe.text_figures import attention_rows
+
+__all__ = [
+    "attention_grid",
+    "attention_map",
+    "attention_mosaic",
+    "attention_rows",
+    "compare_heads",
+    "cross_attention",
+    "expert_load",
+    "head_measures",
+    "head_spread",
+    "head_table",
+    "head_targets",
+    "query_text",
+    "router_load",
+    "save_figure",
+    "sink_shares",
+]

@@ -1,0 +1,52 @@
+"""What the tests of the attention view share: what the server answers, and where a cell lies on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+import numpy as np
+from playwright.sync_api import Page, Position
+
+from glassformer.explorer import messages as m
+
+
+class Reading:
+    """What the server answers for a text: the independent side of what the page shows."""
+
+    def __init__(self, explorer: Any, model: str, text: str) -> None:
+        self.explorer = explorer
+        self.run = explorer.answer("run", m.Ask(model=model, text=text))
+
+    def stack(self, part: str | None = None) -> m.Attention:
+        return next(each for each in self.run.attentions if part in (None, each.part))
+
+    def rows(self, query: int, part: str | None = None) -> np.ndarray:
+        """[layer, head, key]."""
+        stack = self.stack(part)
+        answer = self.explorer.answer("rows", m.AskRows(run=self.run.run, part=stack.part, query=query))
+        return np.frombuffer(answer, "<f4").reshape(stack.layers, stack.heads, stack.keys)
+
+
+def state(page: Page) -> dict[str, str]:
+    """What stands in the page's address, once it has been written there."""
+    page.wait_for_timeout(500)
+    return {name: values[0] for name, values in parse_qs(page.evaluate("location.hash.slice(1)")).items()}
+
+
+def cell_at(page: Page, query: int, key: int, size: tuple[int, int], which: int = 0) -> Position:
+    """Where a cell of a whole matrix of (queries, keys) lies within its map."""
+    cells = page.locator(".cell-map").nth(which)
+    box = cells.bounding_box()
+    assert box is not None
+    left, top = float(cells.get_attribute("data-left") or 0), float(cells.get_attribute("data-top") or 0)
+    across, down = (box["width"] - left - 2) / size[1], (box["height"] - top - 2) / size[0]
+    return {"x": left + (key + 0.5) * across, "y": top + (query + 0.5) * down}
+
+
+def hover_cell(page: Page, query: int, key: int, size: tuple[int, int], which: int = 0) -> None:
+    page.locator(".cell-map").nth(which).hover(position=cell_at(page, query, key, size, which))
+
+
+def shown_value(page: Page) -> float:
+    return float(page.locator(".readout strong").inner_text().replace("\u2212", "-"))

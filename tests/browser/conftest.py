@@ -1,0 +1,280 @@
+"""A real server, a real browser, and pages that fail their test when anything goes wrong in them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+pytest.importorskip("playwright", reason="no playwright: pip install 'glassformer[dev]'")
+pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'glassformer[explore]'")
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, expect, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "build" / "screenshots"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDE = {"viewport": {"width": 1440, "height": 900}}
+PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
+PATIENCE = 20_000
+"""Milliseconds after which something that a test waits for counts as missing."""
+
+
+@dataclass
+class Served:
+    """A server in a thread of this process, which can be stopped and started again at the same address."""
+
+    explorer: Any
+    port: int = 0
+    _server: Any = None
+    _thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def start(self) -> None:
+        from glassformer.explorer.server import listen, make_server
+
+        listener = listen(self.port)
+        self.port = listener.getsockname()[1]
+        self._server = make_server(self.explorer, listener)
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + PATIENCE / 1000
+        while not self._server.started:
+            assert self._thread.is_alive(), "the server ended at once"
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        if self._thread is None:
+            return
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(PATIENCE / 1000)
+        self._thread = None
+
+
+@pytest.fixture(scope="session")
+def explorer() -> Any:
+    """The models that come with the project, without any of this machine's runs."""
+    from glassformer.explorer.exhibits import shipped
+    from glassformer.explorer.service import Explorer
+
+    return Explorer(shipped())
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Callable[[Any], Served]]:
+    """``serve(explorer)``: a server of its own, for a test that stops it or shows models of its own."""
+    begun: list[Served] = []
+
+    def serve(explorer: Any) -> Served:
+        server = Served(explorer)
+        server.start()
+        begun.append(server)
+        return server
+
+    yield serve
+    for server in begun:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def served(serve: Callable[[Any], Served], explorer: Any) -> str:
+    """The address of a server with the models that come with the project."""
+    return serve(explorer).address
+
+
+# For the package alone: playwright keeps an event loop in this thread, which other tests could not bear.
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} on the PATH: apt-get install chromium")
+    quiet = ["disable-quic", "no-first-run", "disable-background-networking", "disable-component-update"]
+    flags = [
+        "no-sandbox",
+        "disable-gpu",
+        "disable-sync",
+        "force-color-profile=srgb",
+        "font-render-hinting=none",
+        *quiet,
+    ]
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=[f"--{flag}" for flag in flags])
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watch:
+    """What went wrong in a test's pages. ``forgive`` names, as a pattern, what the test brings about itself."""
+
+    faults: list[str] = field(default_factory=list)
+    forgiven: list[str] = field(default_factory=list)
+
+    def forgive(self, pattern: str) -> None:
+        self.forgiven.append(pattern)
+
+    def told(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.faults.append(f"console {message.type}: {message.text}")
+
+    def unforgiven(self) -> list[str]:
+        return [fault for fault in self.faults if not any(re.search(each, fault) for each in self.forgiven)]
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(browser: Browser, watch: Watch) -> Iterator[Open]:
+    """``open_page(phone=False, dark=False, **options of a browser's context)``: an empty page of a fresh visitor.
+
+    The test fails in the end when a page told an error or a warning on its console, threw one, or asked for anything
+    that is not on this machine.
+    """
+    contexts = []
+
+    def open_page(*, phone: bool = False, dark: bool = False, **options: Any) -> Page:
+        size = PHONE if phone else WIDE
+        settings = {"color_scheme": "dark" if dark else "light", "reduced_motion": "reduce", **size, **options}
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE)
+        context.route(re.compile("^(?!http://127\\.0\\.0\\.1[:/])https?:"), elsewhere)
+        page = context.new_page()
+        page.on("console", watch.told)
+        page.on("pageerror", lambda error: watch.faults.append(f"thrown: {error}"))
+        return page
+
+    def elsewhere(route: Route, request: Request) -> None:
+        watch.faults.append(f"asked for {request.url}")
+        route.abort()
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert watch.unforgiven() == []
+
+
+@pytest.fixture
+def page(open_page: Open) -> Page:
+    """A wide page in light colours."""
+    return open_page()
+
+
+@pytest.fixture
+def phone(open_page: Open) -> Page:
+    """A page as wide as a phone, with touch."""
+    return open_page(phone=True)
+
+
+@pytest.fixture
+def dark(open_page: Open) -> Page:
+    """A wide page in dark colours."""
+    return open_page(dark=True)
+
+
+Go = Callable[..., None]
+
+
+@pytest.fixture
+def go(served: str, settled: Callable[[Page], None]) -> Go:
+    """``go(page, model="recurrence", view="sampling", ...)``: open the page in a state, and wait until it is shown."""
+
+    def go(page: Page, **state: object) -> None:
+        # The same address again, or another place in it, would load nothing.
+        page.goto("about:blank")
+        page.goto(f"{served}#{urlencode(state)}" if state else served)
+        settled(page)
+
+    return go
+
+
+@pytest.fixture(scope="session")
+def settled() -> Callable[[Page], None]:
+    """``settled(page)``: wait until a view is shown and nothing in it waits for an answer."""
+
+    def settled(page: Page) -> None:
+        page.locator(".glassformer .view").wait_for()
+        expect(page.locator(".glassformer [data-busy=true]")).to_have_count(0)
+
+    return settled
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[[Page, str], None]:
+    """``wait_for(page, expression)``: wait until an expression of JavaScript holds in the page.
+
+    Playwright's own ``wait_for_function`` evaluates text within the page, which the page's content security policy
+    rightly refuses.
+    """
+
+    def wait_for(page: Page, expression: str) -> None:
+        deadline = time.monotonic() + PATIENCE / 1000
+        while not page.evaluate(f"Boolean({expression})"):
+            assert time.monotonic() < deadline, f"never so: {expression}"
+            page.wait_for_timeout(20)
+
+    return wait_for
+
+
+@pytest.fixture(scope="session")
+def check_fits() -> Callable[[Page], None]:
+    """Fails for a page with sideways scroll, which on a phone hides a part of it."""
+
+    def check_fits(page: Page) -> None:
+        there, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert there <= room, f"{there} pixels wide with room for {room}"
+
+    return check_fits
+
+
+@pytest.fixture(scope="session")
+def screenshot(settled: Callable[[Page], None]) -> Callable[[Page, str], Path]:
+    """``screenshot(page, name)``: the whole page as a picture in build/screenshots, for a person to look at."""
+
+    def screenshot(page: Page, name: str) -> Path:
+        settled(page)
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        path = SCREENSHOTS / f"{name}.png"
+        page.screenshot(path=path, full_page=True, animations="disabled")
+        return path
+
+    return screenshot
+
+
+@pytest.fixture(scope="session")
+def check_accessible(settled: Callable[[Page], None]) -> Callable[[Page], None]:
+    """Fails for a page in which axe-core finds a serious or a critical fault."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+
+    def check_accessible(page: Page) -> None:
+        settled(page)
+        found = axe.run(page).response["violations"]
+        grave = [
+            f"{each['impact']}: {each['help']} ({node['html'][:160]}: {node['failureSummary']})"
+            for each in found
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"]
+        ]
+        assert grave == []
+
+    return check_accessible

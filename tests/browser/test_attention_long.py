@@ -1,0 +1,181 @@
+"""The attention view of long texts, with windows and sinks: what is fetched, and how one moves about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import torch
+
+pytest.importorskip("playwright", reason="no playwright: pip install 'glassformer[dev]'")
+
+from playwright.sync_api import Page, Request, expect
+
+from glassformer.explorer.exhibit import DecoderExhibit, offered
+from glassformer.explorer.messages import ModelCard
+from glassformer.explorer.service import Explorer
+from glassformer.models import Decoder, DecoderConfig
+
+from .attention_page import Reading, cell_at, hover_cell, shown_value, state
+
+WINDOW = 16
+
+
+@pytest.fixture(scope="session")
+def long_explorer() -> Explorer:
+    """A decoder of 4,096 words with a window in every other layer and with sinks."""
+    torch.manual_seed(0)
+    config = DecoderConfig(11, 2, 32, 32, 2, 16, window=WINDOW, sinks=True, max_seq_len=4096)
+    model = Decoder(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("attention.query.weight"):
+                weight.mul_(5.0)
+    card = ModelCard(
+        name="long",
+        title="Long",
+        kind="decoder",
+        about="Reads numbers.",
+        views=["attention"],
+        text=numbers(12),
+        input_help="numbers from 0 to 10",
+        origin="given",
+    )
+    exhibit = DecoderExhibit(
+        card,
+        model,
+        lambda text: [int(word) for word in text.split()],
+        str,
+        lambda tokens: " ".join(map(str, tokens)),
+        longest=4096,
+    )
+    return Explorer([offered(exhibit)])
+
+
+@pytest.fixture(scope="session")
+def long_served(serve: Callable[[Any], Any], long_explorer: Explorer) -> str:
+    address: str = serve(long_explorer).address
+    return address
+
+
+@pytest.fixture
+def go_long(long_served: str, settled: Callable[[Page], None]) -> Callable[..., None]:
+    """``go_long(page, 600, layer=1)``: as ``go``, of the long decoder with a text of so many tokens."""
+
+    def go_long(page: Page, tokens: int, **state: object) -> None:
+        page.goto("about:blank")
+        page.goto(f"{long_served}#{urlencode({'model': 'long', 'text': numbers(tokens), **state})}")
+        settled(page)
+
+    return go_long
+
+
+def numbers(count: int) -> str:
+    return " ".join(str((at * at * 3 + at) % 11) for at in range(count))
+
+
+def test_the_share_of_the_sink_and_the_border_of_a_window_are_told(
+    page: Page, go_long: Any, long_explorer: Explorer
+) -> None:
+    go_long(page, 24, layer=1, pin=20)
+    asked = Reading(long_explorer, "long", numbers(24))
+    assert asked.stack().windows == [None, WINDOW]
+    share = 100 * (1 - float(asked.rows(20)[1, 0].sum()))
+    told = page.locator(".sink .number")
+    told.wait_for()
+    assert float(told.inner_text().removesuffix(" %")) == pytest.approx(share, abs=0.06)
+    hover_cell(page, 20, 20 - WINDOW + 1, (24, 24))
+    assert shown_value(page) >= 0
+    hover_cell(page, 20, 20 - WINDOW, (24, 24))
+    expect(page.locator(".readout strong")).to_have_text("may not be seen")
+
+
+def test_of_4096_tokens_only_what_is_visible_is_fetched(page: Page, go_long: Any) -> None:
+    tiles: list[dict[str, Any]] = []
+
+    def asked(request: Request) -> None:
+        if request.url.endswith("/api/weights"):
+            tiles.append(json.loads(request.post_data or "{}"))
+
+    page.on("request", asked)
+    go_long(page, 4096, layer=1)
+    assert tiles, "nothing was fetched"
+    assert all(each["level"] > 0 for each in tiles), "single weights of a whole that shows none"
+    assert len(tiles) < 32
+    tiles.clear()
+    cells = page.get_by_role("application")
+    # The window's diagonal, where there is something to see.
+    cells.hover(position=cell_at(page, 2000, 2000, (4096, 4096)))
+    for _ in range(8):
+        page.get_by_role("button", name="Zoom in").click()
+        cells.hover(position=cell_at(page, 2048, 2048, (4096, 4096)))
+    page.wait_for_timeout(600)
+    assert any(each["level"] == 0 for each in tiles)
+    assert len(tiles) < 64, "16 x 16 tiles are the whole matrix"
+    seen = json.loads(state(page)["window"])
+    assert seen["size"] < 100
+    expect(page.locator(".overview")).to_be_visible()
+
+
+def test_wheel_drag_keys_and_overview_move_the_part_that_is_seen(page: Page, go_long: Any) -> None:
+    go_long(page, 600)
+    cells = page.get_by_role("application")
+    cells.hover(position=cell_at(page, 300, 300, (600, 600)))
+    page.mouse.wheel(0, -1000)
+    first = json.loads(state(page)["window"])
+    assert first["size"] < 300
+    box = cells.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 400, box["y"] + 400)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 330, steps=4)
+    page.mouse.up()
+    dragged = json.loads(state(page)["window"])
+    assert dragged["key"] > first["key"]
+    assert dragged["query"] > first["query"]
+    assert "pin" not in state(page), "a drag is no click"
+    cells.focus()
+    page.keyboard.press("Shift+ArrowLeft")
+    moved = json.loads(state(page)["window"])
+    assert moved["key"] < dragged["key"]
+    assert moved["query"] == dragged["query"]
+    page.locator(".overview").click(position={"x": 8, "y": 8})
+    corner = json.loads(state(page)["window"])
+    assert (corner["query"], corner["key"]) == (0, 0)
+    page.reload()
+    page.get_by_role("button", name="Show all").click()
+    assert "window" not in state(page)
+
+
+def test_long_texts_scroll_in_lines_and_text(page: Page, go_long: Any) -> None:
+    go_long(page, 900, shape="lines")
+    words = page.locator(".column-query .column-word")
+    assert words.count() < 80, "only what is in sight is on the page"
+    page.get_by_role("listbox", name="Queries: tokens that read").focus()
+    page.keyboard.press("End")
+    last = page.locator(".column-query [data-place='899']")
+    expect(last).to_be_visible()
+    expect(page.locator(".column-key [data-place='899']")).to_be_visible()
+    page.get_by_role("button", name="Text").click()
+    page.get_by_role("listbox").focus()
+    page.keyboard.press("End")
+    expect(page.locator(".token-text [data-place='899']")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("look", ["wide", "dark", "phone"])
+def test_4096_tokens_are_accessible_and_fit(
+    open_page: Any,
+    go_long: Any,
+    check_accessible: Callable[[Page], None],
+    check_fits: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Any],
+    look: str,
+) -> None:
+    page = open_page(phone=look == "phone", dark=look == "dark")
+    go_long(page, 4096, layer=1)
+    check_fits(page)
+    check_accessible(page)
+    screenshot(page, f"attention-4096-{look}")

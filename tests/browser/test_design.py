@@ -1,0 +1,391 @@
+"""The design view in a browser: a hand-designed head's numbers are changed, and what comes of it is seen and judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from glassformer.handcraft.build import design
+from glassformer.handcraft.tasks import identity, unique
+from glassformer.handcraft.verify import verify
+from glassformer.handcraft.weight_files import read_head, write_head
+from glassformer.models.single_head import HeadWeights
+
+Go = Callable[..., None]
+UNIQUE = {"model": "unique", "view": "design", "text": "ABCA"}
+READ_TABLE = """(name) => {
+  const table = [...document.querySelectorAll('.design table')].find((each) => each.ariaLabel.startsWith(name));
+  return [...table.querySelectorAll('tbody tr')].map((row) =>
+    [...row.querySelectorAll('td.number')].map((cell) => Number(cell.title.replace('\\u2212', '-'))));
+}"""
+
+
+@pytest.fixture
+def show(go: Go) -> Go:
+    """``show(page, text="AB")``: the head that finds unique letters, in this view."""
+
+    def show(page: Page, **state: object) -> None:
+        go(page, **{**UNIQUE, **state})
+        expect(page.get_by_role("region", name="Certificate")).to_be_visible()
+
+    return show
+
+
+def cell(page: Page, name: str, row: str, column: str | int) -> Locator:
+    return page.get_by_label(f"{name}, row {row}, column {column}")
+
+
+def verdict(page: Page) -> Locator:
+    return page.locator(".certificate h2")
+
+
+def numbers(page: Page, name: str) -> np.ndarray:
+    """A computed table, to all digits."""
+    return np.array(page.evaluate(READ_TABLE, name))
+
+
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def eventually(page: Page, happened: Callable[[], bool]) -> None:
+    """Wait until it has: the page forbids to evaluate strings, as which playwright's own waiting would come."""
+    for _ in range(400):
+        if happened():
+            return
+        page.wait_for_timeout(25)
+    pytest.fail("it did not happen")
+
+
+def focused(page: Page) -> str:
+    label: str = page.evaluate("document.activeElement.ariaLabel ?? ''")
+    return label.removesuffix(", edited")
+
+
+def changed(weights: HeadWeights, name: str, row: int, column: int, number: float) -> HeadWeights:
+    matrices = {key: matrix.copy() for key, matrix in weights.matrices.items()}
+    matrices[name][row, column] = number
+    return HeadWeights(**matrices)
+
+
+def check_numbers(page: Page, weights: HeadWeights, letters: str, has_cls: bool) -> None:
+    """The page's tables against the head's formula, written out here."""
+    alphabet = {letter: place for place, letter in enumerate("ABC")} | {"CLS": 3}
+    tokens = (["CLS"] if has_cls else []) + list(letters)
+    x = np.eye(4 if has_cls else 3)[[alphabet[token] for token in tokens]]
+    if weights.pos is not None:
+        x = np.concatenate([x, weights.pos[: len(x)]], axis=1)
+    keys, queries, values = x @ weights.Km, x @ weights.Qm, x @ weights.Vm
+    scores = queries @ keys.T / np.sqrt(keys.shape[1])
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    tables = {"x,": x, "Q,": queries, "K,": keys, "V,": values, "Scores": scores, "Attention": shares}
+    for name, expected in {**tables, "Outputs": shares @ values}.items():
+        np.testing.assert_allclose(numbers(page, name), expected, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_every_cell_of_the_four_matrices_can_be_edited_and_each_matrix_says_why(page: Page, show: Go) -> None:
+    show(page)
+    weights = design(unique()).weights
+    for name, matrix in weights.matrices.items():
+        cells = page.locator(f'.sheet[data-matrix="{name}"] td input')
+        assert cells.count() == matrix.size
+        assert all(each.is_editable() for each in (cells.first, cells.last))
+        titles = [each.get_attribute("title") or "" for each in cells.all()]
+        np.testing.assert_array_equal([float(title.replace("\u2212", "-")) for title in titles], matrix.ravel())
+    why = page.locator(".design .why").all_text_contents()
+    assert len(why) == 4
+    assert all(len(text) > 20 for text in why)
+
+
+def test_every_number_on_the_way_changes_while_typing(
+    page: Page, show: Go, settled: Callable[[Page], None], screenshot: Callable[[Page, str], Path]
+) -> None:
+    show(page)
+    weights = design(unique()).weights
+    check_numbers(page, weights, "ABCA", has_cls=True)
+    expect(verdict(page)).to_have_text("Holds")
+    expect(page.locator(".certificate")).to_contain_text("every sequence: 120 of 120 run")
+    screenshot(page, "design")
+
+    # Without leaving the cell.
+    cell(page, "Km", "A", 0).click()
+    page.keyboard.type("-0.25")
+    expect(verdict(page)).to_have_text("Fails")
+    settled(page)
+    edited = changed(weights, "Km", 0, 0, -0.25)
+    expect(page.get_by_text("\u22120.25").first).to_be_attached()
+    check_numbers(page, edited, "ABCA", has_cls=True)
+    # What the design would say stands no more above.
+    expect(page.locator(".said")).to_have_text("")
+    proof = verify(edited, unique())
+    assert proof.counterexample is not None
+    expect(page.locator(".certificate")).to_contain_text(f"{proof.num_right} of {proof.num_outputs}")
+    expect(page.locator(".counterexample")).to_contain_text(f"Show {proof.counterexample.sequence}")
+    assert focused(page) == "Km, row A, column 0"
+    expect(page.locator(".edits")).to_have_text("1 cell edited")
+    screenshot(page, "design-edited")
+
+
+def test_a_head_without_positions_shows_its_numbers(page: Page, show: Go) -> None:
+    show(page, model="identity", text="CAB")
+    check_numbers(page, design(identity()).weights, "CAB", has_cls=False)
+    expect(page.locator('.sheet[data-matrix="pos"]')).to_have_count(0)
+
+
+def test_a_text_that_is_none_of_the_tasks_is_refused_once(page: Page, show: Go, watch: Any) -> None:
+    watch.forgive("status of 422")
+    show(page)
+    page.get_by_label("Text", exact=True).fill("ABX")
+    expect(page.locator(".fault")).to_contain_text("the letter 'X'")
+    expect(page.locator(".fault")).to_have_count(1)
+    page.get_by_label("Text", exact=True).fill("AB")
+    expect(page.locator(".fault")).to_have_count(0)
+    eventually(page, lambda: len(numbers(page, "x,")) == 3)
+    check_numbers(page, design(unique()).weights, "AB", has_cls=True)
+
+
+def test_a_click_on_the_counterexample_makes_it_the_text(page: Page, show: Go) -> None:
+    show(page, cells=json.dumps({"Vm.1.0": "1"}))
+    weights = changed(design(unique()).weights, "Vm", 1, 0, 1.0)
+    failure = verify(weights, unique()).counterexample
+    assert failure is not None
+    page.get_by_role("button", name=f"Show {failure.sequence}").click()
+    expect(page.get_by_label("Text", exact=True)).to_have_value(failure.sequence)
+    followed = page.get_by_role("group", name="Follow a position").locator('[aria-pressed="true"]')
+    expect(followed).to_contain_text(f"@{failure.position}")
+    expect(followed).to_have_attribute("aria-label", f"B at @{failure.position}, reads wrong")
+
+
+def test_the_grid_is_used_by_keyboard_as_a_spreadsheet(page: Page, show: Go) -> None:
+    show(page)
+    cell(page, "Qm", "A", 0).focus()
+    press(page, "ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft")
+    assert focused(page) == "Qm, row C, column 0"
+    press(page, "End")
+    assert focused(page) == "Qm, row C, column 9"
+    press(page, "ArrowRight", "Control+Home")
+    assert focused(page) == "Qm, row A, column 0"
+    # Typing replaces, Enter goes down, Tab to the right.
+    page.keyboard.type("7")
+    press(page, "Enter")
+    assert focused(page) == "Qm, row B, column 0"
+    page.keyboard.type("8")
+    press(page, "Tab")
+    assert focused(page) == "Qm, row B, column 1"
+    expect(cell(page, "Qm", "A", 0)).to_have_value("7")
+    expect(cell(page, "Qm", "B", 0)).to_have_value("8")
+    # F2 edits what is there; Escape takes it back.
+    press(page, "ArrowLeft", "F2", "ArrowLeft")
+    assert focused(page) == "Qm, row B, column 0"
+    page.keyboard.type("1")
+    expect(cell(page, "Qm", "B", 0)).to_have_value("18")
+    press(page, "Escape")
+    expect(cell(page, "Qm", "B", 0)).to_have_value("8")
+    # Where nothing was typed, Tab leaves the matrix for the next one: no keyboard trap.
+    press(page, "Tab")
+    assert focused(page).startswith("Km, row")
+
+
+def test_a_block_from_a_spreadsheet_is_pasted(page: Page, show: Go) -> None:
+    show(page)
+    cell(page, "pos", "@1", "@1").focus()
+    page.evaluate(
+        """() => {
+          const data = new DataTransfer();
+          data.setData('text/plain', '2\\t3\\t4\\r\\n5\\t6\\t7\\r\\n');
+          document.activeElement.dispatchEvent(new ClipboardEvent('paste', {clipboardData: data, bubbles: true}));
+        }"""
+    )
+    block = page.locator('.sheet[data-matrix="pos"] td[data-edited="true"] input')
+    expect(block).to_have_count(6)
+    assert [each.input_value() for each in block.all()] == ["2", "3", "4", "5", "6", "7"]
+    page.get_by_role("button", name="Undo").click()
+    expect(block).to_have_count(0)
+
+
+def test_a_refused_number_is_marked_with_the_reason_and_the_last_one_counts(page: Page, show: Go) -> None:
+    show(page)
+    target = cell(page, "Vm", "A", "output")
+    target.click()
+    page.keyboard.type("-3")
+    expect(page.get_by_role("button", name="Undo")).to_be_enabled()
+    eventually(page, lambda: numbers(page, "V,")[1, 0] == -3)
+    target.click()
+    page.keyboard.type("0,5")
+    expect(target).to_have_attribute("aria-invalid", "true")
+    expect(page.locator('.sheet[data-matrix="Vm"] .cell-line')).to_contain_text("Write a point before decimals")
+    expect(page.get_by_role("button", name="Download head.json")).to_be_disabled()
+    assert numbers(page, "V,")[1, 0] == -3
+    press(page, "Control+a")
+    page.keyboard.type("abc")
+    expect(page.locator('.sheet[data-matrix="Vm"] .cell-line')).to_contain_text("Not a number")
+    press(page, "Control+a")
+    page.keyboard.type("0.5")
+    expect(target).to_have_attribute("aria-invalid", "false")
+    eventually(page, lambda: numbers(page, "V,")[1, 0] == 0.5)
+
+
+def test_numbers_that_cannot_be_computed_with_are_refused_by_the_server_with_its_reason(
+    page: Page, show: Go, watch: Any
+) -> None:
+    watch.forgive("status of 422")
+    show(page)
+    before = numbers(page, "Scores")
+    for name in ("Km", "Qm"):
+        cell(page, name, "A", 0).click()
+        page.keyboard.type("1e200")
+    expect(page.locator(".design .fault")).to_contain_text("Scale Km or Qm down")
+    # The last numbers that could be computed stay, and are marked as such.
+    expect(page.locator(".certificate")).to_have_attribute("data-stale", "true")
+    assert np.isfinite(numbers(page, "Scores")).all()
+    assert numbers(page, "Scores").shape == before.shape
+
+
+def test_undo_and_redo_by_key_and_by_button(page: Page, show: Go) -> None:
+    show(page)
+    target = cell(page, "Km", "A", 0)
+    edits = page.locator(".edits")
+    target.click()
+    page.keyboard.type("25")
+    press(page, "ArrowRight")
+    page.keyboard.type("4")
+    expect(edits).to_have_text("2 cells edited")
+    # The two letters of "25" are one step.
+    press(page, "Control+z")
+    expect(edits).to_have_text("1 cell edited")
+    press(page, "Control+z")
+    expect(edits).to_have_text("As designed")
+    expect(target).to_have_value("1")
+    expect(page.get_by_role("button", name="Undo")).to_be_disabled()
+    press(page, "Control+Shift+Z", "Control+Shift+Z")
+    expect(edits).to_have_text("2 cells edited")
+    expect(target).to_have_value("25")
+    page.get_by_role("button", name="Undo").click()
+    expect(edits).to_have_text("1 cell edited")
+    page.get_by_role("button", name="Redo").click()
+    # What was done is kept while another tab is looked at.
+    page.get_by_role("tab", name="Attention").click()
+    page.get_by_role("tab", name="Design").click()
+    expect(edits).to_have_text("2 cells edited")
+    page.get_by_role("button", name="Back to the design").click()
+    expect(edits).to_have_text("As designed")
+    expect(verdict(page)).to_have_text("Holds")
+    page.get_by_role("button", name="Undo").click()
+    expect(edits).to_have_text("2 cells edited")
+
+
+def test_edits_are_in_the_address(page: Page, open_page: Callable[..., Page], show: Go) -> None:
+    show(page)
+    cell(page, "Vm", "CLS", "output").click()
+    page.keyboard.type("-1")
+    expect(verdict(page)).to_have_text("Fails")
+    eventually(page, lambda: "Vm.3.0" in page.url)
+    other = open_page()
+    other.goto(page.url)
+    expect(cell(other, "Vm", "CLS", "output")).to_have_value("\u22121")
+    expect(cell(other, "Vm", "CLS", "output")).to_have_attribute("aria-label", "Vm, row CLS, column output, edited")
+    expect(verdict(other)).to_have_text("Fails")
+
+
+def test_the_downloaded_weights_are_those_that_verify_reads(page: Page, show: Go, tmp_path: Path) -> None:
+    show(page)
+    cell(page, "Qm", "@0", 5).click()
+    page.keyboard.type("-120.125")
+    press(page, "Enter")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download head.json").click()
+    assert waiting.value.suggested_filename == "head.json"
+    path = tmp_path / "head.json"
+    waiting.value.save_as(path)
+    read = read_head(path)
+    expected = changed(design(unique()).weights, "Qm", 5, 5, -120.125)
+    for name, matrix in expected.matrices.items():
+        np.testing.assert_array_equal(read.matrices[name], matrix)
+    proof = verify(read, unique())
+    expect(verdict(page)).to_have_text(proof.verdict.capitalize())
+
+
+def test_a_file_of_weights_is_loaded_also_with_other_sizes(page: Page, show: Go, tmp_path: Path) -> None:
+    show(page, text="ABA")
+    random = np.random.default_rng(0)
+    keys, queries, values, places = (random.normal(size=size).round(3) for size in ((6, 2), (6, 2), (6, 1), (5, 2)))
+    weights = HeadWeights(keys, queries, values, places)
+    write_head(weights, tmp_path / "mine.json")
+    page.get_by_label("Weights to load").set_input_files(tmp_path / "mine.json")
+    expect(page.locator(".edits")).to_contain_text("other sizes")
+    expect(page.locator('.sheet[data-matrix="Km"] td input')).to_have_count(12)
+    eventually(page, lambda: numbers(page, "K,").shape[1] == 2)
+    check_numbers(page, weights, "ABA", has_cls=True)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator('.sheet[data-matrix="Km"] td input')).to_have_count(90)
+
+
+NO_HEADS = (
+    ("not json", "no JSON"),
+    ("[]", "without names"),
+    ('{"Km": [[1]], "Qm": [[1]]}', "Vm is missing"),
+    ('{"Km": [[1, 2], [3]], "Qm": [[1]], "Vm": [[1]]}', "rows of different lengths"),
+    ('{"Km": [["1"]], "Qm": [[1]], "Vm": [[1]]}', "Km holds"),
+    ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]]}', "Km of 1 rows"),
+    ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "Wm": [[1]]}', "a matrix called Wm"),
+    ('{"Km": [[' + ", ".join("1" * 900) + "]]}", "Qm is missing"),
+    ('{"Km": [[' + ", ".join("1" * 5000) + "]]}", "more than"),
+    (" " * (2**20 + 1), "bytes"),
+)
+
+
+def test_a_file_that_is_no_head_is_refused_with_the_reason(page: Page, show: Go) -> None:
+    show(page)
+    for text, reason in NO_HEADS:
+        page.get_by_label("Weights to load").set_input_files(
+            {"name": "head.json", "mimeType": "application/json", "buffer": text.encode()}
+        )
+        expect(page.locator(".design .fault")).to_contain_text(reason, ignore_case=True)
+        expect(page.locator(".edits")).to_have_text("As designed")
+
+
+def test_one_position_is_followed_through_every_table(page: Page, show: Go) -> None:
+    show(page)
+    group = page.get_by_role("group", name="Follow a position")
+    group.get_by_role("button", name="C at @2").click()
+    story = page.locator(".design .story")
+    expect(story).to_contain_text("CLS")
+    expect(story).to_contain_text("which reads +1: \u2713 as wanted")
+    assert page.locator('.design tr[data-on="true"] th').all_text_contents() == ["C@2"] * 5
+    # A row that is pointed at is shown in all tables, too; a click on it chooses it.
+    page.locator(".chain-step").first.get_by_role("row", name=re.compile("^B@1")).hover()
+    assert page.locator('.design tr[data-on="true"] th').all_text_contents() == ["B@1"] * 5
+    expect(story).to_contain_text("C@2")
+    page.mouse.move(0, 0)
+    expect(page.locator('.design tr[data-on="true"] th').first).to_have_text("C@2")
+    group.get_by_role("button", name="C at @2").focus()
+    press(page, "ArrowRight")
+    expect(group.locator('[aria-pressed="true"]')).to_contain_text("A@3")
+    expect(story).to_contain_text("which reads -1: \u2713 as wanted")
+    eventually(page, lambda: "pin=4" in page.url)
+
+
+def test_it_fits_a_phone_and_has_no_accessibility_fault(
+    open_page: Callable[..., Page],
+    show: Go,
+    check_fits: Callable[[Page], None],
+    check_accessible: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+) -> None:
+    cells = json.dumps({"Vm.0.0": "1", "Qm.0.0": "-"})
+    for phone, is_dark, name in ((False, True, "dark"), (True, False, "phone"), (True, True, "phone-dark")):
+        page = open_page(phone=phone, dark=is_dark)
+        show(page, cells=cells)
+        check_fits(page)
+        screenshot(page, f"design-{name}")
+        if phone != is_dark:
+            check_accessible(page)

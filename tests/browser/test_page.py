@@ -1,0 +1,213 @@
+"""The whole page in a browser: every model, every view, the address, colours, a phone, the keyboard, a lost server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+Check = Callable[[Page], None]
+Go = Callable[..., None]
+Open = Callable[..., Page]
+
+VIEWS = {
+    "attention": "sentiment",
+    "design": "identity",
+    "scramble": "lookup-course",
+    "sampling": "recurrence",
+    "experts": "recurrence",
+}
+"""A model for each view."""
+
+TAB_STOPS = """
+() => {
+  const kinds = "a[href], button, input, select, textarea, summary, [tabindex]";
+  const inside = [...document.querySelectorAll(`.glassformer :is(${kinds})`)];
+  const stops = inside.filter((each) => each.tabIndex >= 0 && !each.disabled && each.checkVisibility()
+    && !(each.type === "radio" && !each.checked && document.querySelector(`[name="${each.name}"]:checked`)));
+  stops.forEach((each, at) => { each.dataset.stop = at; });
+  return stops.map((each) => `${each.dataset.stop} ${each.outerHTML.slice(0, 120)}`);
+}
+"""
+FOCUSED = """
+() => {
+  const here = document.activeElement;
+  const style = getComputedStyle(here);
+  const outlined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+  const box = here.getBoundingClientRect();
+  const seen = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+  return { stop: here.dataset.stop ?? null, visible: seen && (outlined || style.boxShadow !== "none"),
+    html: here.outerHTML.slice(0, 120) };
+}
+"""
+
+
+def open_view(go: Go, page: Page, view: str, **state: object) -> None:
+    go(page, model=VIEWS[view], view=view, **state)
+    expect(page.get_by_role("tab", selected=True)).to_have_text(view.capitalize())
+
+
+def text_field(page: Page) -> Any:
+    return page.locator(".reading .field").locator("input, textarea")
+
+
+def test_the_first_view_appears_and_is_alive(page: Page, served: str, settled: Check) -> None:
+    page.goto(served)
+    settled(page)
+    expect(page).to_have_title("glassformer")
+    expect(page.get_by_role("heading", name="glassformer", level=1)).to_be_visible()
+    expect(page.get_by_role("tab", selected=True)).to_have_count(1)
+    assert len(page.locator(".view").inner_text()) > 20
+    assert page.locator(".fault").count() == 0
+
+
+def test_typing_changes_what_the_model_says(page: Page, go: Go) -> None:
+    go(page, model="sentiment", text="a wonderful film")
+    said = page.locator(".said")
+    before = said.inner_text()
+    text_field(page).fill("a dull and terrible film")
+    expect(said).not_to_have_text(before)
+    page.get_by_role("button", name=re.compile("^(?!.*wonderful)")).and_(page.locator(".sample")).first.click()
+    expect(text_field(page)).not_to_have_value("a dull and terrible film")
+
+
+@pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
+def test_every_model_opens_in_every_of_its_views(
+    phone: bool, open_page: Open, served: str, explorer: Any, settled: Check, check_fits: Check
+) -> None:
+    page = open_page(phone=phone)
+    page.goto(served)
+    settled(page)
+    for card in explorer.catalogue().models:
+        page.locator(".model select").select_option(card.name)
+        expect(page.locator(".about")).to_have_text(card.about)
+        for view in card.views:
+            page.get_by_role("tab", name=view.capitalize()).click()
+            expect(page.get_by_role("tabpanel", name=view.capitalize())).to_be_visible()
+            settled(page)
+            expect(page.locator(".view")).not_to_be_empty()
+            expect(page.locator(".fault")).to_have_count(0)
+            check_fits(page)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_looks_right_in_light_and_dark_and_on_a_phone(
+    view: str,
+    open_page: Open,
+    go: Go,
+    screenshot: Callable[[Page, str], Path],
+    check_accessible: Check,
+    check_fits: Check,
+) -> None:
+    papers = set()
+    for kind in ("light", "dark", "phone-light", "phone-dark"):
+        page = open_page(phone="phone" in kind, dark="dark" in kind)
+        open_view(go, page, view)
+        screenshot(page, f"page-{view}-{kind}")
+        check_fits(page)
+        check_accessible(page)
+        papers.add(page.evaluate("getComputedStyle(document.querySelector('.glassformer')).backgroundColor"))
+    assert len(papers) == 2
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_copied_link_shows_the_same(view: str, open_page: Open, go: Go, settled: Check) -> None:
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    open_view(go, page, view, pin=1, layer=0, temperature=0.7, topP=0.9)
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert f"view={view}" in link or view == "attention"
+    other = open_page()
+    other.goto(link)
+    settled(other)
+    expect(other.locator(".view")).to_have_text(page.locator(".view").inner_text(), use_inner_text=True)
+    assert text_field(other).input_value() == text_field(page).input_value()
+
+
+def test_back_undoes(page: Page, go: Go) -> None:
+    open_view(go, page, "sampling")
+    text = text_field(page).input_value()
+    page.get_by_role("tab", name="Experts").click()
+    page.locator(".model select").select_option("sentiment")
+    expect(text_field(page)).not_to_have_value(text)
+    page.go_back()
+    expect(text_field(page)).to_have_value(text)
+    expect(page.get_by_role("tab", selected=True)).to_have_text("Experts")
+    page.go_back()
+    expect(page.get_by_role("tab", selected=True)).to_have_text("Sampling")
+    page.go_forward()
+    expect(page.get_by_role("tab", selected=True)).to_have_text("Experts")
+
+
+def test_an_address_that_makes_no_sense_shows_the_first_view(page: Page, served: str, settled: Check) -> None:
+    page.goto(f"{served}#model=nonsense&view=nowhere&layer=-1&window=[]&topP=NaN&cells=%00&__proto__=1")
+    settled(page)
+    expect(page.get_by_role("tab", selected=True)).to_have_count(1)
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_colours_can_be_chosen_and_stay(page: Page, go: Go, settled: Check) -> None:
+    def paper() -> str:
+        return str(page.evaluate("getComputedStyle(document.querySelector('.glassformer')).backgroundColor"))
+
+    open_view(go, page, "attention")
+    light = paper()
+    button = page.get_by_role("button", name=re.compile("^Colours"))
+    button.click()
+    assert paper() == light
+    button.click()
+    expect(button).to_have_text(re.compile("Dark"))
+    dark = paper()
+    assert dark != light
+    page.reload()
+    settled(page)
+    assert paper() == dark
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_keyboard_alone_reaches_every_control(view: str, page: Page, go: Go) -> None:
+    open_view(go, page, view)
+    stops = page.evaluate(TAB_STOPS)
+    assert len(stops) > 5
+    reached, unseen = set(), []
+    for _ in range(len(stops) + 5):
+        page.keyboard.press("Tab")
+        here = page.evaluate(FOCUSED)
+        if here["stop"] is not None:
+            reached.add(here["stop"])
+            if not here["visible"]:
+                unseen.append(here["html"])
+    assert [stop for stop in stops if stop.split()[0] not in reached] == []
+    assert unseen == []
+
+
+def test_tabs_are_changed_with_arrow_keys(page: Page, go: Go) -> None:
+    open_view(go, page, "sampling")
+    page.get_by_role("tab", selected=True).focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Experts")).to_be_focused()
+    expect(page.get_by_role("tabpanel", name="Experts")).to_be_visible()
+
+
+def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
+    page: Page, serve: Callable[[Any], Any], explorer: Any, settled: Check, watch: Any
+) -> None:
+    watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
+    server = serve(explorer)
+    page.goto(server.address)
+    page.locator(".model select").select_option("sentiment")
+    settled(page)
+    server.stop()
+    text_field(page).fill("a good film")
+    expect(page.locator(".fault").first).to_contain_text("No answer from glassformer")
+    expect(page.locator(".fault").first).to_contain_text("Start it again")
+    server.start()
+    text_field(page).fill("a good film indeed")
+    expect(page.locator(".fault")).to_have_count(0)
+    settled(page)
+    expect(page.locator(".said")).not_to_be_empty()

@@ -1,0 +1,254 @@
+"""Sampling in a browser: the next token's distribution, the rule that cuts it, and writing on step by step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import torch
+from playwright.sync_api import Locator, Page, expect
+
+from glassformer.explorer.exhibit import last_logits
+from glassformer.generation.sampling import next_token_distribution
+
+TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
+Go = Callable[..., None]
+Wait = Callable[[Page, str], None]
+
+
+@pytest.fixture
+def show(go: Go) -> Go:
+    """The recurrence's decoder with a short text, in this view."""
+
+    def show(page: Page, **state: object) -> None:
+        go(page, **{"model": "recurrence", "view": "sampling", "text": TEXT, **state})
+        expect(rows(page)).to_have_count(7)
+
+    return show
+
+
+def rows(page: Page) -> Locator:
+    return page.locator(".candidate")
+
+
+def slide(page: Page, label: str, value: float) -> None:
+    page.get_by_role("slider", name=label, exact=True).fill(str(value))
+
+
+def shown(page: Page) -> dict[str, tuple[str, str]]:
+    """What stands in each row: the token, with its probability before and after the rule."""
+    texts = page.evaluate(
+        "[...document.querySelectorAll('.candidate')].map((row) =>"
+        " [row.querySelector('.text'), ...row.querySelectorAll('.chance')].map((part) => part.textContent))"
+    )
+    return {token: (before, after) for token, before, after in texts}
+
+
+def written(page: Page) -> str:
+    return page.get_by_label("Text", exact=True).input_value()
+
+
+def test_the_likeliest_token_comes_first_and_the_rule_of_the_numbers_is_told(page: Page, show: Go) -> None:
+    show(page)
+    shares = [float(before.strip("<").split()[0]) for before, _ in shown(page).values()]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    expect(page.locator(".recurrence")).to_contain_text("x[t]")
+    marks = page.locator(".candidate .obeys").all_text_contents()
+    assert len(marks) == 7
+    assert set(marks) == {"\u2713", "\u2717"}
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [(1.0, None, 1.0), (0.5, None, 1.0), (2.5, 5, 0.7), (1.35, 3, 1.0), (0.0, None, 1.0), (1.0, None, 0.0)],
+)
+def test_what_stands_there_is_what_the_library_computes(
+    page: Page, show: Go, explorer: Any, temperature: float, top_k: int | None, top_p: float
+) -> None:
+    show(page)
+    slide(page, "Temperature", temperature)
+    slide(page, "Top-p", top_p)
+    if top_k is not None:
+        slide(page, "Top-k", top_k)
+    exhibit = explorer.exhibit("recurrence")
+    with torch.no_grad():
+        logits = last_logits(exhibit, exhibit.encode(TEXT)).double()
+    expected = next_token_distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+    kept = int((expected > 0).sum())
+    expect(page.locator(".summary")).to_contain_text(f"{kept} of 7")
+    for token, (_, after) in shown(page).items():
+        share = float(expected[int(token)])
+        if share == 0:
+            assert re.fullmatch("temperature|top-k|top-p", after), (token, after)
+        else:
+            assert after == ("<0.1 %" if share < 0.0005 else f"{100 * share:.1f} %")
+
+
+def test_sliders_say_by_what_a_token_is_cut(page: Page, show: Go) -> None:
+    show(page, temperature=2)
+    slide(page, "Top-k", 5)
+    expect(page.locator(".candidate em")).to_have_text(["top-k", "top-k"])
+    slide(page, "Top-p", 0.3)
+    expect(page.locator(".candidate em").last).to_have_text("top-k")
+    assert "top-p" in page.locator(".candidate em").all_text_contents()
+    expect(page.locator(".reached .limit")).to_have_count(1)
+    expect(page.locator(".ranks")).to_have_text("top-k 5")
+    slide(page, "Temperature", 0)
+    expect(page.locator(".candidate em")).to_have_text(["temperature"] * 6)
+    page.get_by_role("button", name="Without a rule").click()
+    expect(page.locator(".candidate em")).to_have_count(0)
+
+
+def test_a_drag_redraws_at_once_and_is_one_step_back(page: Page, show: Go, wait_for: Wait) -> None:
+    show(page, temperature=2)
+    slider = page.get_by_role("slider", name="Temperature", exact=True)
+    before = shown(page)
+    slider.focus()
+    page.evaluate(
+        """() => {
+          const slider = document.activeElement;
+          for (const value of ["1.5", "1", "0.5", "0.2"]) {
+            slider.value = value;
+            slider.dispatchEvent(new Event("input", { bubbles: true }));
+          }
+          slider.dispatchEvent(new Event("change", { bubbles: true }));
+        }"""
+    )
+    expect(page.get_by_label("Temperature, exact")).to_have_value("0.2")
+    assert shown(page) != before
+    wait_for(page, "location.hash.includes('temperature=0.2')")
+    page.go_back()
+    expect(page.get_by_label("Temperature, exact")).to_have_value("2")
+    expect(rows(page).first).to_contain_text(next(iter(before.values()))[1])
+
+
+def test_numbers_can_be_typed_and_wrong_ones_are_marked(page: Page, show: Go, wait_for: Wait) -> None:
+    show(page)
+    exact = page.get_by_label("Top-p, exact")
+    exact.fill("0.123")
+    wait_for(page, "location.hash.includes('topP=0.123')")
+    exact.fill("7")
+    expect(exact).to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Top-k, exact").fill("2")
+    expect(page.locator(".ranks")).to_have_text("top-k 2")
+    expect(exact).to_have_value("0.123")
+
+
+def test_tokens_are_written_one_by_one_and_taken_back(page: Page, show: Go) -> None:
+    show(page)
+    page.get_by_role("button", name="Write one").click()
+    expect(page.locator(".trail li")).to_have_count(1)
+    one = written(page)
+    assert one.startswith(TEXT)
+    assert len(one) > len(TEXT)
+    page.get_by_role("button", name="Write ten").click()
+    expect(page.locator(".trail li")).to_have_count(11)
+    expect(page.locator(".trail li .number").filter(has_text="%")).to_have_count(11)
+    expect(page.locator(".count")).to_contain_text("11 written")
+    expect(page.locator(".count")).to_contain_text("obey the recurrence")
+    page.get_by_role("button", name="Undo a step").click()
+    expect(page.locator(".trail li")).to_have_count(10)
+    page.get_by_role("button", name="Undo all").click()
+    expect(page.locator(".trail li")).to_have_count(0)
+    assert written(page) == TEXT
+
+
+def test_the_same_seed_writes_the_same_and_another_one_another(page: Page, show: Go) -> None:
+    texts = []
+    for seed in (1, 1, 2):
+        show(page, seed=seed, temperature=3)
+        page.get_by_role("button", name="Write ten").click()
+        expect(page.locator(".trail li")).to_have_count(10)
+        texts.append(written(page))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_candidate_can_be_chosen_by_hand_even_one_that_is_cut(page: Page, show: Go) -> None:
+    show(page, topK=1)
+    token = rows(page).nth(6).locator(".text").text_content()
+    expect(rows(page).nth(6)).to_contain_text("top-k")
+    rows(page).nth(6).click()
+    expect(page.locator(".trail li")).to_have_count(1)
+    assert written(page) == f"{TEXT} {token}"
+    expect(page.locator(".trail li")).to_contain_text("0.0 %")
+
+
+def test_hovering_a_candidate_tells_its_numbers(page: Page, show: Go) -> None:
+    show(page, temperature=2)
+    rows(page).nth(2).hover()
+    told = page.locator(".candidates .told")
+    expect(told).to_contain_text("rank 3")
+    expect(told).to_contain_text("logit")
+    expect(told).to_contain_text("with temperature")
+
+
+def test_candidates_are_reached_and_written_with_the_keyboard(page: Page, show: Go) -> None:
+    show(page)
+    rows(page).first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(rows(page).nth(1)).to_be_focused()
+    page.keyboard.press("End")
+    expect(rows(page).nth(6)).to_be_focused()
+    expect(page.locator(".candidates .told")).to_contain_text("rank 7")
+    token = rows(page).nth(6).locator(".text").text_content()
+    page.keyboard.press("Enter")
+    expect(page.locator(".trail li")).to_have_count(1)
+    assert written(page) == f"{TEXT} {token}"
+
+
+def test_a_link_shows_the_rule_and_what_was_written(
+    page: Page, open_page: Callable[..., Page], show: Go, wait_for: Wait
+) -> None:
+    show(page, seed=3)
+    slide(page, "Top-p", 0.8)
+    page.get_by_role("button", name="Write ten").click()
+    expect(page.locator(".trail li")).to_have_count(10)
+    wait_for(page, "decodeURIComponent(location.hash).split('written=')[1]?.split(',').length === 10")
+    trail = page.locator(".trail li").all_text_contents()
+    other = open_page()
+    other.goto(page.url)
+    expect(other.locator(".trail li .number").filter(has_text="%")).to_have_count(10)
+    assert other.locator(".trail li").all_text_contents() == trail
+    expect(other.get_by_label("Top-p, exact")).to_have_value("0.8")
+    assert shown(other) == shown(page)
+
+
+def test_typing_a_text_forgets_what_was_written(page: Page, show: Go) -> None:
+    show(page)
+    page.get_by_role("button", name="Write one").click()
+    expect(page.locator(".trail li")).to_have_count(1)
+    page.get_by_label("Text", exact=True).fill("1 2 3")
+    expect(page.locator(".trail li")).to_have_count(0)
+
+
+@pytest.mark.parametrize("kind", ["wide", "phone-dark"])
+def test_it_looks_right(
+    kind: str,
+    open_page: Callable[..., Page],
+    show: Go,
+    screenshot: Callable[[Page, str], Path],
+    check_accessible: Callable[[Page], None],
+    check_fits: Callable[[Page], None],
+) -> None:
+    page = open_page(phone="phone" in kind, dark="dark" in kind)
+    show(page, temperature=1.6, topK=5, topP=0.85, seed=4)
+    page.get_by_role("button", name="Write ten").click()
+    expect(page.locator(".trail li")).to_have_count(10)
+    expect(page.get_by_role("button", name="Write ten")).to_be_visible()
+    screenshot(page, f"sampling-{kind}")
+    check_fits(page)
+    check_accessible(page)
+
+
+def test_a_text_that_cannot_be_read_is_answered_with_a_reason(page: Page, served: str, watch: Any) -> None:
+    watch.forgive("status of 4")
+    page.goto(f"{served}#{urlencode({'model': 'recurrence', 'view': 'sampling', 'text': 'seven'})}")
+    expect(page.locator(".sampling .fault")).to_contain_text("Expected")
+    page.get_by_label("Text", exact=True).fill("1 2 3")
+    expect(rows(page)).to_have_count(7)
+    expect(page.locator(".fault")).to_have_count(0)

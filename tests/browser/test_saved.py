@@ -1,0 +1,233 @@
+"""Saved pages: one file each, opened from the disk with the network cut."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from glassformer.explorer import messages as m
+from glassformer.explorer import saved
+from glassformer.explorer.saved import page as saved_page
+from glassformer.explorer.saved import save
+from glassformer.explorer.service import Explorer
+from glassformer.explorer.view_state import to_words
+
+from .conftest import Open, Watch
+
+BUNDLE = Path(saved.__file__).parent / "page" / "explorer.js"
+MODELS = ["unique", "sentiment", "lookup-course", "lookup-facts", "recurrence"]
+LONG = 600
+
+
+@pytest.fixture
+def opened(open_page: Open, explorer: Explorer, tmp_path: Path, settled: Callable[[Page], None]) -> Callable[..., Page]:
+    """``opened(model=..., ...)``: a page in this state, saved, and opened as a file without network."""
+
+    def opened(*, phone: bool = False, dark: bool = False, **state: Any) -> Page:
+        path = save(explorer, to_words(state), tmp_path / "saved.html")
+        page = open_page(phone=phone, dark=dark, offline=True)
+        page.goto(path.as_uri())
+        settled(page)
+        return page
+
+    return opened
+
+
+def tabs(page: Page) -> Iterator[str]:
+    for tab in page.get_by_role("tablist", name="Views").get_by_role("tab").all():
+        tab.click()
+        yield tab.inner_text()
+
+
+def data_in(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="glassformer-saved">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_view_of_every_kind_opens_without_network(
+    opened: Callable[..., Page],
+    settled: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+    explorer: Explorer,
+    model: str,
+) -> None:
+    page = opened(model=model)
+    card = next(card for card in explorer.catalogue().models if card.name == model)
+    seen = []
+    for title in tabs(page):
+        settled(page)
+        expect(page.locator(".fault")).to_have_count(0)
+        screenshot(page, f"saved-{model}-{title.lower()}")
+        seen.append(title.lower())
+    assert seen == card.views
+    expect(page.get_by_role("complementary", name="About this file")).to_contain_text("Saved with glassformer")
+
+
+def test_heads_are_chosen_and_cells_read(opened: Callable[..., Page], explorer: Explorer) -> None:
+    page = opened(model="sentiment", text="a fine film", layer=0, head=0)
+    matrix = page.get_by_role("application")
+    run = explorer.answer("run", m.Ask(model="sentiment", text="a fine film"))
+    assert isinstance(run, m.Run)
+    for layer, head in ((0, 0), (2, 3)):
+        page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(4 * layer + head).click()
+        matrix.focus()
+        for key in ("Escape", "ArrowRight", "ArrowRight"):
+            matrix.press(key)
+        answer = explorer.answer("weights", m.AskTile(run=run.run, part="self", layer=layer, head=head))
+        assert isinstance(answer, bytes)
+        told = float(page.locator(".readout .number").inner_text())
+        assert told == float(f"{np.frombuffer(answer, '<f4')[1]:.3g}")
+
+
+@pytest.mark.parametrize("shape", ["matrix", "lines", "words", "layers", "heads"])
+def test_every_way_to_draw_attention(opened: Callable[..., Page], settled: Callable[[Page], None], shape: str) -> None:
+    page = opened(model="sentiment", shape=shape, pin=2, versus=(1, 1))
+    settled(page)
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_a_design_stands_as_it_was_edited(opened: Callable[..., Page]) -> None:
+    page = opened(model="unique", text="ABA", cells={"Vm.0.0": "5"})
+    expect(page.get_by_text("Fails").first).to_be_visible()
+    expect(page.locator(".fault")).to_have_count(0)
+    assert page.get_by_label("Text", exact=True).get_attribute("readonly") is not None
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["Vm"][0] == [5]
+
+
+def test_another_order_is_compared(opened: Callable[..., Page], settled: Callable[[Page], None]) -> None:
+    page = opened(model="lookup-facts", view="scramble", order=[5, 4, 3, 2, 1, 0])
+    page.get_by_role("button", name="Try every order").click()
+    settled(page)
+    expect(page.locator(".fault")).to_have_count(0)
+    expect(page.get_by_text("500 orders, drawn at random, of 6 were read.")).to_be_visible()
+
+
+def test_a_sampling_rule_stands_as_it_was(opened: Callable[..., Page]) -> None:
+    page = opened(model="recurrence", view="sampling", top_k=2, temperature=0.5)
+    expect(page.locator(".fault")).to_have_count(0)
+    expect(page.get_by_text(re.compile(r"Kept\s*2\s*of 7"))).to_be_visible()
+    expect(page.get_by_role("button", name="Write one")).to_be_disabled()
+
+
+def test_the_button_saves_what_is_seen(
+    page: Page,
+    go: Callable[..., None],
+    open_page: Open,
+    settled: Callable[[Page], None],
+    explorer: Explorer,
+    tmp_path: Path,
+) -> None:
+    go(page, model="sentiment", text="a dull film", view="attention", layer=1, head=2)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save page").click()
+    assert download.value.suggested_filename == "glassformer-sentiment.html"
+    path = tmp_path / "downloaded.html"
+    download.value.save_as(path)
+    held = data_in(path.read_text(encoding="utf-8"))
+    assert {name: held["state"][name] for name in ("text", "layer", "head")} == {
+        "text": "a dull film",
+        "layer": "1",
+        "head": "2",
+    }
+    alone = open_page(offline=True)
+    alone.goto(path.as_uri())
+    settled(alone)
+    expect(alone.get_by_label("Text", exact=True)).to_have_value("a dull film")
+    assert alone.locator(".said").inner_text() == page.locator(".said").inner_text()
+
+
+def test_the_file_answers_as_the_server_does(page: Page, explorer: Explorer) -> None:
+    text = " ".join(str(number % 7) for number in range(LONG))
+    held = data_in(
+        saved_page(explorer, m.AskPage(state={"model": "recurrence", "text": text, "layer": "1", "head": "2"}))
+    )
+    run = explorer.answer("run", m.Ask(model="recurrence", text=text))
+    assert isinstance(run, m.Run)
+    asks = [
+        m.AskTile(run=run.run, part="self", layer=1, head=2, level=level, row=row, column=column)
+        for level in range(11)
+        for row in range(-(-LONG // 2**level // m.TILE))
+        for column in range(-(-LONG // 2**level // m.TILE))
+    ]
+    found = page.evaluate(
+        """async ([code, saved, asks]) => {
+            const module = await import(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
+            const source = module.fromSaved(saved);
+            return Promise.all(asks.map(async (asked) => Array.from(await source.ask("weights", asked))));
+        }""",
+        [BUNDLE.read_text(encoding="utf-8"), held, [ask.model_dump(mode="json") for ask in asks]],
+    )
+    assert len(found) > 20
+    for ask, tile in zip(asks, found, strict=True):
+        expected = explorer.answer("weights", ask)
+        assert isinstance(expected, bytes)
+        np.testing.assert_array_equal(np.array(tile, np.float32), np.frombuffer(expected, "<f4"), str(ask))
+
+
+def test_of_a_long_text_it_says_what_is_missing(opened: Callable[..., Page], settled: Callable[[Page], None]) -> None:
+    text = " ".join(str(number % 7) for number in range(LONG))
+    page = opened(model="recurrence", text=text, layer=1, head=2)
+    note = page.get_by_role("complementary", name="About this file")
+    expect(note).to_contain_text("Of 15 of 16 heads there is an overview without single weights.")
+    expect(page.locator(".fault")).to_have_count(0)
+    page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(0).click()
+    settled(page)
+    expect(page.locator(".glassformer .view")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "</script><script>window.taken = 1</script>",
+        '"><img src=x onerror="window.taken = 1">',
+        "<!-- <script> \u2028 ${window.taken = 1} &lt;b&gt;",
+    ],
+)
+def test_a_hostile_text_stays_a_text(opened: Callable[..., Page], text: str) -> None:
+    page = opened(model="sentiment", text=text)
+    expect(page.get_by_label("Text", exact=True)).to_have_value(text)
+    assert page.evaluate("window.taken") is None
+    assert page.locator("img").count() == 0
+
+
+def test_nothing_can_be_fetched_from_it(opened: Callable[..., Page], watch: Watch) -> None:
+    page = opened(model="unique")
+    watch.forgive("Content Security Policy|violates|asked for https://example|ERR_")
+    page.context.set_offline(False)
+    fetched = page.evaluate("fetch('https://example.org/').then(() => 'fetched', () => 'refused')")
+    ran = page.evaluate(
+        """new Promise((done) => {
+            const script = document.createElement("script");
+            script.textContent = "window.taken = 1";
+            document.body.append(script);
+            setTimeout(() => done(window.taken ?? "refused"), 50);
+        })"""
+    )
+    assert (fetched, ran) == ("refused", "refused")
+    assert not [fault for fault in watch.faults if fault.startswith("asked for")]
+
+
+@pytest.mark.parametrize("model", ["unique", "sentiment", "recurrence"])
+def test_it_fits_a_phone_and_everyone(
+    opened: Callable[..., Page],
+    check_fits: Callable[[Page], None],
+    check_accessible: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+    model: str,
+) -> None:
+    for dark in (False, True):
+        page = opened(model=model, phone=True, dark=dark)
+        check_fits(page)
+        check_accessible(page)
+        screenshot(page, f"saved-{model}-phone-{'dark' if dark else 'light'}")

@@ -1,0 +1,267 @@
+"""The scramble view in a browser: what a model reads is put into another order, and nothing of its answer moves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Locator, Page, expect
+
+Go = Callable[..., None]
+COURSE = {"model": "lookup-course", "view": "scramble"}
+FACTS = {"model": "lookup-facts", "view": "scramble", "text": "emma"}
+WORDS = ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"]
+GIVEN = ["ada=17", "emma=42", "leo=8", "noor=99", "otto=42", "zoe=3"]
+
+
+@pytest.fixture
+def show(go: Go) -> Go:
+    """``show(page, **FACTS)``: an encoder-decoder in this view, with its answer."""
+
+    def show(page: Page, **state: object) -> None:
+        go(page, **state)
+        expect(answers(page).last).to_contain_text("%")
+
+    return show
+
+
+def answers(page: Page) -> Locator:
+    """Of the source before it was edited, where it was; as it is given; and in the other order."""
+    return page.locator(".answers dd")
+
+
+def cards(page: Page) -> Locator:
+    return page.get_by_role("list", name="The order in which the model reads").locator(".card")
+
+
+def order(page: Page) -> list[str]:
+    return cards(page).locator(".word").all_text_contents()
+
+
+def shares(page: Page, lists: str) -> dict[str, str]:
+    """What the answer reads of each thing, by its name."""
+    pairs: list[tuple[str, str]] = page.evaluate(
+        """(lists) => [...document.querySelectorAll(lists)].map((card) => {
+          const word = card.querySelector('.word');
+          return [word.value ?? word.textContent, card.querySelector('.bar-of').style.width];
+        })""",
+        lists,
+    )
+    return dict(pairs)
+
+
+def title(page: Page) -> Locator:
+    return page.locator(".outcome h2")
+
+
+def drag(page: Page, name: str, onto: str) -> None:
+    start, end = (cards(page).nth(order(page).index(each)).locator(".grip").bounding_box() for each in (name, onto))
+    assert start is not None
+    assert end is not None
+    page.mouse.move(start["x"] + 8, start["y"] + 20)
+    page.mouse.down()
+    for step in range(1, 6):
+        page.mouse.move(start["x"] + 8, start["y"] + 20 + (end["y"] - start["y"]) * step / 5)
+    page.mouse.up()
+
+
+def test_facts_are_dragged_into_another_order_and_nothing_moves(
+    page: Page, show: Go, settled: Callable[[Page], None], screenshot: Callable[[Page, str], Path]
+) -> None:
+    show(page, **FACTS)
+    assert order(page) == GIVEN
+    expect(title(page)).to_have_text("Does the order matter?")
+    before = shares(page, ".given .card")
+    drag(page, "emma=42", "otto=42")
+    assert order(page) == ["ada=17", "leo=8", "noor=99", "otto=42", "emma=42", "zoe=3"]
+    expect(title(page)).to_have_text("Nothing moved")
+    settled(page)
+    expect(answers(page)).to_have_text(["42, 100 %", "42, 100 %"])
+    expect(page.locator(".change")).to_contain_text("Tokens changed0")
+    # The bars went with their cards.
+    after = shares(page, ".cards:not(.given) .card")
+    assert before.keys() == after.keys()
+    for name, width in before.items():
+        assert float(after[name].rstrip("%")) == pytest.approx(float(width.rstrip("%")), abs=0.02)
+    assert max(before, key=lambda name: float(before[name].rstrip("%"))) == "emma=42"
+    screenshot(page, "scramble")
+
+
+def test_the_numbers_are_those_of_the_model(
+    page: Page, show: Go, settled: Callable[[Page], None], explorer: Any
+) -> None:
+    places = [4, 2, 0, 3, 1]
+    show(page, **COURSE, order=json.dumps(places))
+    expect(title(page)).to_have_text("Nothing moved")
+    settled(page)
+    exhibit = explorer.exhibit("lookup-course")
+    with torch.inference_mode():
+        given = exhibit.model(exhibit.source_tokens(WORDS), exhibit.target(""))
+        other = exhibit.model(exhibit.source_tokens([WORDS[place] for place in places]), exhibit.target(""))
+    answer = exhibit.word(int(given[0, -1].argmax()))
+    assert int(given[0, -1].argmax()) == int(other[0, -1].argmax())
+    for told in answers(page).all_text_contents():
+        assert told.startswith(f"{answer}, {100 * float(given[0, -1].softmax(-1).max()):.1f}")
+    change = float((given - other).abs().max())
+    told = page.locator(".change dd").first.text_content() or ""
+    assert float(told.replace("\u2212", "-")) == pytest.approx(change, rel=0.1)
+
+
+def test_cards_are_moved_by_keyboard_and_each_step_is_announced(page: Page, show: Go) -> None:
+    show(page, **COURSE)
+    told = page.locator(".scramble [aria-live=assertive]")
+    first = cards(page).first
+    first.focus()
+    page.keyboard.press("Space")
+    expect(told).to_contain_text("NAME lifted from place 1 of 5")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(told).to_have_text("NAME at place 3 of 5.")
+    assert order(page) == ["COLOR", "ALICE", "NAME", "ITEM", "GREEN"]
+    expect(cards(page).nth(2)).to_be_focused()
+    # Nothing is decided yet: Escape puts it back, where the focus goes too.
+    page.keyboard.press("Escape")
+    expect(told).to_have_text("NAME is back at place 1.")
+    assert order(page) == WORDS
+    expect(first).to_be_focused()
+    page.keyboard.press("Space")
+    page.keyboard.press("End")
+    page.keyboard.press("Space")
+    expect(told).to_have_text("NAME dropped at place 5 of 5.")
+    assert order(page) == [*WORDS[1:], "NAME"]
+    expect(title(page)).to_have_text("Nothing moved")
+    # Arrows alone go from card to card.
+    page.keyboard.press("ArrowUp")
+    expect(cards(page).nth(3)).to_be_focused()
+    assert order(page) == [*WORDS[1:], "NAME"]
+
+
+def test_shuffle_and_as_it_was(page: Page, show: Go) -> None:
+    show(page, **FACTS)
+    page.get_by_role("button", name="Shuffle").click()
+    assert sorted(order(page)) == sorted(GIVEN)
+    assert order(page) != GIVEN
+    expect(title(page)).to_have_text("Nothing moved")
+    page.get_by_role("button", name="As it was").click()
+    assert order(page) == GIVEN
+    expect(page.get_by_role("button", name="As it was")).to_be_disabled()
+    # The browser's back button undoes.
+    page.go_back()
+    expect(title(page)).to_have_text("Nothing moved")
+    assert order(page) != GIVEN
+
+
+def test_every_order_is_tried(page: Page, show: Go, screenshot: Callable[[Page, str], Path]) -> None:
+    show(page, **COURSE)
+    page.get_by_role("button", name="Try every order").click()
+    found = page.get_by_role("region", name="Every order")
+    expect(found).to_contain_text("No order changes anything")
+    expect(found).to_contain_text(f"All {math.factorial(5)} orders of 5 were read. No token changed.")
+    screenshot(page, "scramble-every-order")
+    found.get_by_role("button", name="Show that order").click()
+    assert order(page) != WORDS
+    expect(title(page)).to_have_text("Nothing moved")
+
+
+def test_of_very_many_orders_some_are_tried(page: Page, show: Go) -> None:
+    show(page, **FACTS, source=json.dumps([*GIVEN, "tim=1", "kim=2"]))
+    page.get_by_role("button", name="Try every order").click()
+    expect(page.get_by_role("region", name="Every order")).to_contain_text("drawn at random, of 8 were read")
+
+
+def test_another_value_does_change_the_answer(page: Page, show: Go, screenshot: Callable[[Page, str], Path]) -> None:
+    show(page, **FACTS, order="[5, 4, 3, 2, 1, 0]")
+    page.get_by_label("Place 2 of the source").fill("emma=77")
+    expect(answers(page)).to_have_count(3)
+    expect(answers(page).nth(0)).to_contain_text("42")
+    expect(answers(page).nth(1)).to_contain_text("77")
+    expect(answers(page).nth(1)).to_contain_text("other words, other answer")
+    expect(answers(page).nth(2)).to_contain_text("77")
+    # That is another source, in which the order matters as little.
+    expect(title(page)).to_have_text("Nothing moved")
+    assert order(page) == ["zoe=3", "otto=42", "noor=99", "leo=8", "emma=77", "ada=17"]
+    screenshot(page, "scramble-edited")
+    page.get_by_role("button", name="Back to the first source").click()
+    expect(answers(page)).to_have_text(["42, 100 %", "42, 100 %"])
+
+
+def test_facts_are_added_and_taken_out(page: Page, show: Go) -> None:
+    show(page, **FACTS, order="[1, 0, 2, 3, 4, 5]")
+    page.get_by_role("button", name="Add a fact").click()
+    expect(cards(page)).to_have_count(7)
+    page.get_by_label("Place 7 of the source").fill("tim=5")
+    assert order(page) == ["emma=42", "ada=17", *GIVEN[2:], "tim=5"]
+    page.get_by_label("Text", exact=True).or_(page.get_by_label("Question", exact=True)).fill("tim")
+    expect(answers(page).last).to_contain_text("5, ")
+    page.get_by_role("button", name="Take out tim=5").click()
+    expect(answers(page).last).to_contain_text("none")
+    page.get_by_role("button", name="Take out ada=17").click()
+    assert order(page) == ["emma=42", *GIVEN[2:]]
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_what_is_no_fact_is_refused_with_the_reason(page: Page, show: Go, watch: Any) -> None:
+    watch.forgive("status of 4")
+    show(page, **FACTS)
+    page.get_by_label("Place 1 of the source").fill("ada=")
+    expect(page.locator(".fault")).to_contain_text("the fact 'ada='")
+    expect(page.locator(".fault")).to_have_count(1)
+    page.get_by_label("Place 1 of the source").fill("ada=18")
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_the_view_may_be_left_before_the_first_answer_is_there(page: Page, served: str) -> None:
+    # What is given and what is shown are then one question, of which the view gives up its half.
+    page.add_init_script(
+        """const real = fetch;
+        window.fetch = async (...asked) => {
+          if (String(asked[0]).endsWith('run')) await new Promise((go) => setTimeout(go, 1000));
+          return real(...asked);
+        };"""
+    )
+    page.goto(f"{served}#model=lookup-course&view=scramble")
+    page.get_by_role("tab", name="Attention").click()
+    expect(page.locator(".said")).to_have_text("GREEN, 98.7 %")
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_a_finger_drags_by_the_handle(phone: Page, show: Go) -> None:
+    show(phone, **COURSE)
+    grip = cards(phone).first.locator(".grip")
+    grip.scroll_into_view_if_needed()
+    box = grip.bounding_box()
+    assert box is not None
+    assert min(box["width"], box["height"]) >= 24
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    finger = phone.context.new_cdp_session(phone)
+    finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for step in range(1, 11):
+        finger.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x, "y": y + 10 * step}]})
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    expect(title(phone)).to_have_text("Nothing moved")
+    assert order(phone) == ["COLOR", "ALICE", "NAME", "ITEM", "GREEN"]
+
+
+def test_it_fits_a_phone_and_has_no_accessibility_fault(
+    open_page: Callable[..., Page],
+    show: Go,
+    settled: Callable[[Page], None],
+    check_fits: Callable[[Page], None],
+    check_accessible: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+) -> None:
+    for phone, is_dark, name in ((False, True, "dark"), (True, False, "phone"), (True, True, "phone-dark")):
+        page = open_page(phone=phone, dark=is_dark)
+        show(page, **FACTS, order="[3, 5, 1, 0, 2, 4]")
+        page.get_by_role("button", name="Try every order").click()
+        expect(page.get_by_role("region", name="Every order")).to_be_visible()
+        settled(page)
+        check_fits(page)
+        screenshot(page, f"scramble-{name}")
+        if phone != is_dark:
+            check_accessible(page)

@@ -1,0 +1,231 @@
+"""The notebook's widget, in a page that does what a notebook does: carry messages between a cell and the kernel."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[notebook]'")
+
+from glassformer.explorer.service import Explorer
+from glassformer.explorer.widget import ExplorerWidget
+
+from .conftest import Open
+
+NOTEBOOK = """
+window.widgets = {};
+/** What anywidget hands to `render`, with a kernel at the other end of `toKernel`. */
+window.show = async (id, esm, css, state) => {
+  if (!document.getElementById("style")) {
+    const style = Object.assign(document.createElement("style"), { id: "style", textContent: css });
+    document.head.append(style);
+  }
+  // Each widget of a notebook imports the module anew.
+  const module = await import(URL.createObjectURL(new Blob([esm], { type: "text/javascript" })));
+  const heard = {};
+  const values = { state };
+  const changed = new Set();
+  const model = {
+    get: (name) => values[name],
+    set: (name, value) => ((values[name] = value), changed.add(name)),
+    save_changes: () => {
+      for (const name of changed) toKernel(id, JSON.stringify({ method: "update", name, value: values[name] }));
+      changed.clear();
+    },
+    on: (event, callback) => (heard[event] ??= []).push(callback),
+    off: (event, callback) => (heard[event] = (heard[event] ?? []).filter((each) => each !== callback)),
+    send: async (content) => {
+      const told = JSON.parse(await toKernel(id, JSON.stringify({ method: "custom", content })));
+      for (const [reply, buffers] of told) {
+        const views = buffers.map((text) => new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
+        for (const callback of heard["msg:custom"] ?? []) callback(reply, views);
+      }
+    },
+    fromKernel: (name, value) => {
+      values[name] = value;
+      for (const callback of heard[`change:${name}`] ?? []) callback();
+    },
+    listeners: () => Object.values(heard).flat().length,
+  };
+  const place = (key) => {
+    const el = Object.assign(document.createElement("div"), { id: key });
+    document.body.append(el);
+    return { model, close: module.default.render({ model, el }) };
+  };
+  widgets[id] = { model, place };
+  widgets[id].views = [place(id)];
+};
+"""
+
+
+class Notebook:
+    """A page with widgets, and the widgets themselves."""
+
+    def __init__(self, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.page = page
+        self.widgets: dict[str, ExplorerWidget] = {}
+        self.sent: list[tuple[Any, Any]] = []
+        self.asked: list[str] = []
+        self.silent = False
+
+        def send(widget: ExplorerWidget, content: Any, buffers: Any = None) -> None:
+            self.sent.append((content, buffers or []))
+
+        monkeypatch.setattr(ExplorerWidget, "send", send)
+        page.set_content("<!doctype html><html lang=en><title>A notebook</title><body></body></html>")
+        page.expose_function("toKernel", self.hear)
+        page.evaluate(f"() => {{ {NOTEBOOK} }}")
+
+    def hear(self, name: str, text: str) -> str:
+        message = json.loads(text)
+        self.sent.clear()
+        if message["method"] == "update":
+            self.widgets[name].set_state({message["name"]: message["value"]})
+        elif not self.silent:
+            self.asked.append(message["content"].get("call"))
+            self.widgets[name]._handle_custom_msg(message["content"], [])
+        replies = [(told, [base64.b64encode(buffer).decode() for buffer in buffers]) for told, buffers in self.sent]
+        return json.dumps(replies)
+
+    def show(self, name: str, widget: ExplorerWidget) -> Locator:
+        self.widgets[name] = widget
+        carried = widget.get_state()
+        arguments = [name, carried["_esm"], carried["_css"], carried["state"]]
+        self.page.evaluate("(given) => show(...given)", arguments)
+        place = self.page.locator(f"#{name}")
+        place.locator(".view").wait_for()
+        return place
+
+    def set(self, name: str, state: dict[str, str]) -> None:
+        """As ``widget.state = state`` in a cell."""
+        self.widgets[name].state = state
+        self.page.evaluate("([name, state]) => widgets[name].model.fromKernel('state', state)", [name, state])
+
+
+@pytest.fixture
+def notebook(page: Page, monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    return Notebook(page, monkeypatch)
+
+
+@pytest.mark.parametrize("model", ["unique", "sentiment", "lookup-facts", "recurrence"])
+def test_every_view_of_every_kind(
+    notebook: Notebook,
+    explorer: Explorer,
+    settled: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+    model: str,
+) -> None:
+    place = notebook.show("one", ExplorerWidget(explorer, {"model": model, "text": text_of(explorer, model)}))
+    for tab in place.get_by_role("tablist", name="Views").get_by_role("tab").all():
+        tab.click()
+        settled(notebook.page)
+        expect(place.locator(".fault")).to_have_count(0)
+        screenshot(notebook.page, f"widget-{model}-{tab.inner_text().lower()}")
+    assert {"models", "run"} <= set(notebook.asked)
+
+
+def test_typing_is_answered_by_the_kernel(notebook: Notebook, explorer: Explorer) -> None:
+    place = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+    place.get_by_label("Text", exact=True).fill("a dull and awful film")
+    expect(place.locator(".said")).to_contain_text("negative")
+    notebook.page.wait_for_function("widgets.one.model.get('state').text === 'a dull and awful film'")
+    assert notebook.widgets["one"].state["text"] == "a dull and awful film"
+
+
+def test_python_changes_what_is_shown(notebook: Notebook, explorer: Explorer) -> None:
+    place = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+    notebook.set("one", {"model": "unique", "text": "ABA", "view": "design"})
+    expect(place.get_by_label("Text", exact=True)).to_have_value("ABA")
+    expect(place.get_by_text("Holds").first).to_be_visible()
+
+
+def test_what_the_kernel_refuses_is_told(notebook: Notebook, explorer: Explorer) -> None:
+    place = notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    place.get_by_label("Text", exact=True).fill("XYZ")
+    expect(place.locator(".fault").first).to_be_visible()
+
+
+def test_several_widgets_live_side_by_side(notebook: Notebook, explorer: Explorer) -> None:
+    one = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+    other = notebook.show("other", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    one.get_by_label("Text", exact=True).fill("a dull film")
+    expect(one.locator(".said")).to_contain_text("negative")
+    expect(other.get_by_label("Text", exact=True)).to_have_value("ABA")
+    assert notebook.widgets["other"].state == {"model": "unique", "text": "ABA"}
+    twice = notebook.page.evaluate(
+        """() => {
+            const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
+            return ids.filter((id, at) => ids.indexOf(id) !== at);
+        }"""
+    )
+    assert twice == []
+
+
+def test_two_places_of_one_widget_show_the_same(notebook: Notebook, explorer: Explorer) -> None:
+    notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+    notebook.page.evaluate("widgets.one.views.push(widgets.one.place('again'))")
+    again = notebook.page.locator("#again")
+    again.locator(".view").wait_for()
+    notebook.set("one", {"model": "sentiment", "text": "a dull film"})
+    for place in (notebook.page.locator("#one"), again):
+        expect(place.get_by_label("Text", exact=True)).to_have_value("a dull film")
+        expect(place.locator(".said")).to_contain_text("negative")
+
+
+def test_a_kernel_that_does_not_answer(notebook: Notebook, explorer: Explorer) -> None:
+    widget = ExplorerWidget(explorer, {"model": "unique", "text": "ABA"})
+    place = notebook.show("one", widget)
+    status = place.get_by_role("status").first
+    notebook.silent = True
+    place.get_by_label("Text", exact=True).fill("ABC")
+    expect(status).to_contain_text("No answer yet from the notebook's kernel")
+    notebook.silent = False
+    place.get_by_label("Text", exact=True).fill("AB")
+    expect(status).to_be_empty()
+    expect(place.locator(".fault")).to_have_count(0)
+
+
+def test_a_closed_place_hears_nothing_more(notebook: Notebook, explorer: Explorer) -> None:
+    notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    assert notebook.page.evaluate("widgets.one.model.listeners()") > 0
+    notebook.page.evaluate("widgets.one.views[0].close()")
+    assert notebook.page.evaluate("widgets.one.model.listeners()") == 0
+    expect(notebook.page.locator("#one *")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("theme", "dark"), [("false", True), ("true", False)])
+def test_it_is_as_dark_as_the_notebook(
+    open_page: Open, explorer: Explorer, monkeypatch: pytest.MonkeyPatch, theme: str, dark: bool
+) -> None:
+    # The system's setting is the opposite.
+    notebook = Notebook(open_page(dark=not dark), monkeypatch)
+    notebook.page.evaluate("(theme) => document.body.dataset.jpThemeLight = theme", theme)
+    place = notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    paper = place.locator(".glassformer[data-within]").evaluate("(page) => getComputedStyle(page).backgroundColor")
+    red = int(paper.removeprefix("rgb(").split(",")[0])
+    assert (red < 100) == dark
+
+
+def test_it_fits_a_narrow_cell_and_everyone(
+    open_page: Open,
+    explorer: Explorer,
+    monkeypatch: pytest.MonkeyPatch,
+    check_fits: Callable[[Page], None],
+    check_accessible: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+) -> None:
+    notebook = Notebook(open_page(phone=True), monkeypatch)
+    notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
+    check_fits(notebook.page)
+    check_accessible(notebook.page)
+    screenshot(notebook.page, "widget-phone")
+
+
+def text_of(explorer: Explorer, model: str) -> str:
+    return next(card.text for card in explorer.catalogue().models if card.name == model)

@@ -1,0 +1,164 @@
+"""``glassformer explore``: it serves what it finds, or writes it, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+import glassformer.explorer
+from glassformer.cli.main import main
+from glassformer.explorer import server
+from glassformer.explorer.exhibits import shipped
+from glassformer.explorer.messages import MOST_CHARACTERS
+from glassformer.explorer.service import Explorer
+from glassformer.handcraft.build import design
+from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.weight_files import write_head
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GLASSFORMER_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+class Served:
+    """What the server was asked to serve."""
+
+    def __init__(self) -> None:
+        self.explorer: Explorer | None = None
+        self.port, self.address, self.browser = 0, "", False
+
+    def serve(self, explorer: Explorer, listener: Any, address: str, *, browser: bool) -> None:
+        self.explorer, self.address, self.browser = explorer, address, browser
+        self.port = listener.getsockname()[1]
+        listener.close()
+
+    @property
+    def names(self) -> list[str]:
+        assert self.explorer is not None
+        return [card.name for card in self.explorer.catalogue().models]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    seen = Served()
+    monkeypatch.setattr(server, "serve", seen.serve)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    return seen
+
+
+def test_without_arguments_it_serves_what_comes_along(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--port", "0"]) == 0
+    assert served.names == [offer.card.name for offer in shipped()]
+    assert served.browser
+    assert served.address == f"http://127.0.0.1:{served.port}/"
+    assert capsys.readouterr().out.splitlines()[0] == served.address
+
+
+def test_what_is_named_is_shown_first(served: Served, tmp_path: Path) -> None:
+    write_head(design(TASKS["unique"]()).weights, tmp_path / "mine.json")
+    assert main(["explore", "mine.json", "--no-browser", "--text", "A B&C", "--view", "design", "--port", "0"]) == 0
+    assert not served.browser
+    assert "mine" in served.names[0]
+    words = parse_qs(urlsplit(served.address).fragment)
+    assert words == {"model": [served.names[0]], "view": ["design"], "text": ["A B&C"]}
+    assert main(["explore", "unique", "--no-browser", "--port", "0"]) == 0
+    assert served.names[0] == "unique"
+    assert served.address.endswith("#model=unique")
+
+
+def test_runs_that_lie_about_are_offered_and_broken_ones_told(
+    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_head(design(TASKS["identity"]()).weights, tmp_path / "elsewhere" / "head.json")
+    broken = tmp_path / "elsewhere" / "broken"
+    broken.mkdir()
+    (broken / "Km.csv").write_text("1,x\n", encoding="utf-8")
+    assert main(["explore", "--runs", "elsewhere", "--no-browser", "--port", "0"]) == 0
+    assert len(served.names) == len(shipped()) + 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("glassformer: warning: passed over elsewhere/broken")
+
+
+def test_the_page_is_written_to_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["explore", "identity", "--save", "page.html", "--text", "ABC"]) == 0
+    assert capsys.readouterr().out == "page: page.html\n"
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert re.findall(r"""\b(?:src|href)=["'](?!data:|#)""", page[: page.index("<script")]) == []
+    assert main(["explore", "identity", "--save", "page.html"]) == 2
+    assert "page.html, which is there already" in capsys.readouterr().err
+    assert main(["explore", "unique", "--save", "page.html", "--overwrite"]) == 0
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") != page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "nowhere, which is not there"),
+        (["--text", "x" * (MOST_CHARACTERS + 1)], "65,537 characters"),
+        (["--text", "\udcff"], "text in UTF-8"),
+        (["--port", "65536"], "0 to 65535"),
+        (["--port", "-1"], "0 to 65535"),
+        (["identity", "--view", "sampling"], "sampling"),
+        (["identity", "--text", "XYZ", "--save", "page.html"], "'X'"),
+        (["identity", "--save", "."], "."),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    arguments: list[str], words: str, served: Served, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["explore", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert words in said
+    assert list(tmp_path.iterdir()) == []
+    assert served.explorer is None
+
+
+def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for missing in ("uvicorn", "fastapi"):
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, missing, None)
+            without.delitem(sys.modules, "glassformer.explorer.server")
+            without.delattr(glassformer.explorer, "server")
+            assert main(["explore"]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert f"no module {missing}" in said
+        assert "pip install 'glassformer[explore]'" in said
+
+
+def test_saving_needs_no_web_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "glassformer.explorer.server")
+    monkeypatch.delattr(glassformer.explorer, "server")
+    assert main(["explore", "identity", "--save", "page.html"]) == 0
+    assert (tmp_path / "page.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signal")
+def test_it_serves_until_ctrl_c_and_ends_quietly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "glassformer", "explore", "--no-browser", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    page = urllib.request.urlopen(address).read().decode()
+    for name in ["", *re.findall(r'(?:src|href)="([^"]+)"', page)]:
+        assert urllib.request.urlopen(address + name).status == 200
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.read() == "Ctrl-C ends it.\n"
+    assert process.wait() == 0

@@ -1,0 +1,174 @@
+"""Small models to look into: a design, a decoder, an encoder and an encoder-decoder, drawn at random and untrained."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.errors import require
+from glassformer.explorer.exhibit import DecoderExhibit, EncoderDecoderExhibit, Exhibit, HeadExhibit
+from glassformer.explorer.messages import ModelCard
+from glassformer.explorer.server import listen, make_server
+from glassformer.explorer.service import Explorer
+from glassformer.handcraft.build import design
+from glassformer.handcraft.tasks import TASKS
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder_config import Positions
+from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+
+WORDS = 11
+LONGEST = 96
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers in a text, as a decoder reads them."""
+    found = text.split()
+    require(
+        0 < len(found) <= LONGEST and all(each.isascii() and each.isdecimal() and len(each) < 4 for each in found),
+        f"the text {text[:40]!r}",
+        "numbers between spaces",
+        "Type some.",
+    )
+    require(all(int(each) < WORDS for each in found), "a larger number", f"0 to {WORDS - 1}", "Mend it.")
+    return [int(each) for each in found]
+
+
+def card(name: str, kind: Any, views: list[Any], text: str, source: list[str] | None = None) -> ModelCard:
+    return ModelCard(
+        name=name,
+        title=name,
+        kind=kind,
+        about="For tests.",
+        views=views,
+        text=text,
+        source=source,
+        input_help="numbers",
+        origin="given",
+    )
+
+
+def head_exhibit(name: str) -> HeadExhibit:
+    task = TASKS[name]()
+    why = {"Km": "because"}
+    return HeadExhibit(card(name.replace("_", "-"), "head", ["design"], "CAB"), task, design(task).weights, why)
+
+
+def decoder_exhibit() -> DecoderExhibit:
+    torch.manual_seed(1)
+    config = DecoderConfig(
+        vocab_size=WORDS,
+        num_layers=2,
+        hidden_dim=16,
+        ff_dim=16,
+        num_heads=2,
+        head_dim=8,
+        window=4,
+        num_experts=3,
+        sinks=True,
+        max_seq_len=LONGEST,
+    )
+    return DecoderExhibit(
+        card("decoder", "decoder", ["attention", "sampling"], "1 2 3"),
+        Decoder(config).eval(),
+        encode=numbers,
+        word=str,
+        join=lambda tokens: " ".join(map(str, tokens)),
+        obeys=lambda tokens, candidate: candidate == (tokens[-1] + 1) % WORDS,
+        rule=lambda tokens: "x[t] = x[t-1] + 1",
+        longest=LONGEST,
+    )
+
+
+def encoder_decoder_exhibit(source_positions: Positions = "none") -> EncoderDecoderExhibit:
+    torch.manual_seed(2)
+    config = EncoderDecoderConfig(
+        vocab_size=WORDS + 1,
+        hidden_dim=16,
+        ff_dim=16,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_source_len=16,
+        max_target_len=16,
+        source_positions=source_positions,
+    )
+
+    def source(units: Any) -> torch.Tensor:
+        require(0 < len(units) <= 16, f"{len(units)} numbers", "1 to 16", "Take less.")
+        return torch.tensor([[1 + number for each in units for number in one(each)]])
+
+    def one(unit: str) -> list[int]:
+        found = numbers(unit)
+        require(len(found) == 1, f"{unit[:40]!r}", "one number", "Mend it.")
+        return found
+
+    return EncoderDecoderExhibit(
+        card(
+            "lookup" if source_positions == "none" else "ordered", "encoder_decoder", ["scramble"], "4", list("12345")
+        ),
+        EncoderDecoder(config).eval(),
+        source_tokens=source,
+        target=lambda text: torch.tensor([[1 + number for number in numbers(text)[:8]]]),
+        word=str,
+    )
+
+
+@pytest.fixture(scope="session")
+def exhibits() -> list[Exhibit]:
+    """One of each kind that can be looked into."""
+    return [
+        *(head_exhibit(name) for name in ("identity", "copy_first", "unique")),
+        decoder_exhibit(),
+        encoder_decoder_exhibit(),
+        encoder_decoder_exhibit("learned"),
+    ]
+
+
+@pytest.fixture(scope="session")
+def by_name(exhibits: list[Exhibit]) -> dict[str, Exhibit]:
+    """The same by what they are called."""
+    return {exhibit.card.name: exhibit for exhibit in exhibits}
+
+
+@pytest.fixture(scope="session")
+def small_explorer(exhibits: list[Exhibit]) -> Explorer:
+    """An explorer of them."""
+    return Explorer(exhibits)
+
+
+@contextmanager
+def _serving(explorer: Explorer, **bounds: float) -> Iterator[int]:
+    """The port at which ``explorer`` is served by a real server, in another thread."""
+    listener = listen(0)
+    server = make_server(explorer, listener, **bounds)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    port: int = listener.getsockname()[1]
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield port
+    server.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., AbstractContextManager[int]]:
+    """Serves an explorer as long as the context lasts, and gives the port."""
+    return _serving
+
+
+@pytest.fixture(scope="session")
+def small_server(small_explorer: Explorer) -> Iterator[int]:
+    """The port of a real server of the small models."""
+    with _serving(small_explorer) as port:
+        yield port

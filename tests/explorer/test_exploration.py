@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import base64
+import builtins
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+
+import glassformer
+from glassformer.errors import InputError
+from glassformer.explorer.exhibit import Exhibit, HeadExhibit
+from glassformer.explorer.exploration import Exploration, explore
+from glassformer.explorer.service import Explorer
+from glassformer.explorer.unknown import UnknownName
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """As if a package were not installed."""
+    real = builtins.__import__
+
+    def importing(name: str, *rest: Any, **more: Any) -> Any:
+        if name.split(".")[0] == missing:
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+        return real(name, *rest, **more)
+
+    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("widget", "server"):
+        monkeypatch.delitem(sys.modules, f"glassformer.explorer.{name}", raising=False)
+        monkeypatch.delattr(f"glassformer.explorer.{name}", raising=False)
+    monkeypatch.setattr(builtins, "__import__", importing)
+
+
+def small_decoder() -> Decoder:
+    torch.manual_seed(0)
+    config = DecoderConfig(
+        vocab_size=7, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, num_experts=2, max_seq_len=32
+    )
+    return Decoder(config)
+
+
+def test_a_state_is_written_read_and_changed(small_explorer: Explorer) -> None:
+    seen = Exploration(small_explorer, {"model": "decoder", "head": 1})
+    assert seen.state == {"model": "decoder", "view": "attention", "text": "1 2 3", "head": 1}
+    seen.set(layer=1, top_k=2)
+    assert seen.words == {
+        "model": "decoder",
+        "view": "attention",
+        "text": "1 2 3",
+        "head": "1",
+        "layer": "1",
+        "topK": "2",
+    }
+    with pytest.raises(InputError, match="got colour = 'red'"):
+        seen.set(colour="red")
+    with pytest.raises(UnknownName, match="the model 'nobody'"):
+        seen.set(model="nobody")
+    assert seen.state["model"] == "decoder"
+
+
+def test_the_widget_and_python_share_the_state(small_explorer: Explorer) -> None:
+    pytest.importorskip("anywidget")
+    seen = Exploration(small_explorer, {"model": "decoder"})
+    widget = seen.widget()
+    assert seen.widget() is widget
+    seen.set(head=1)
+    assert widget.state["head"] == "1"
+    widget.set_state({"state": {**widget.state, "layer": "1"}})  # as the page does
+    assert seen.state["layer"] == 1
+
+
+def test_a_notebook_is_given_the_widget_and_a_picture(small_explorer: Explorer) -> None:
+    pytest.importorskip("anywidget")
+    seen = Exploration(small_explorer, {"model": "decoder"})
+    data, about = seen._repr_mimebundle_()
+    assert data[WIDGET]["model_id"] == seen.widget().model_id
+    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
+    assert set(about["image/png"]) == {"width", "height"}
+    assert "decoder" in data["text/plain"]
+
+
+def test_a_text_that_is_refused_has_no_picture(small_explorer: Explorer) -> None:
+    pytest.importorskip("anywidget")
+    data, _ = Exploration(small_explorer, {"model": "decoder", "text": "words"})._repr_mimebundle_()
+    assert WIDGET in data
+    assert "image/png" not in data
+
+
+def test_without_anywidget_there_is_the_picture(small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "anywidget")
+    with pytest.warns(UserWarning, match=r"pip install 'glassformer\[notebook\]'"):
+        data, _ = Exploration(small_explorer, {"model": "decoder"})._repr_mimebundle_()
+    assert set(data) == {"text/plain", "image/png"}
+
+
+def test_without_a_server_it_says_what_to_install(small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "uvicorn")
+    with pytest.raises(InputError, match=r"pip install 'glassformer\[explore\]'"):
+        Exploration(small_explorer).serve()
+
+
+def test_it_serves_what_is_shown(
+    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = pytest.importorskip("glassformer.explorer.server")
+    served: list[Any] = []
+
+    def serve(explorer: Explorer, listener: Any, address: str, *, browser: bool) -> None:
+        served.extend([explorer, address, browser])
+        listener.close()
+
+    monkeypatch.setattr(server, "serve", serve)
+    Exploration(small_explorer, {"model": "decoder", "text": "1 2"}).serve(0, browser=False)
+    assert served[0] is small_explorer
+    assert served[2] is False
+    assert served[1].endswith("/#model=decoder&text=1+2&view=attention")
+    assert capsys.readouterr().out.strip() == served[1]
+
+
+def test_it_saves_what_is_shown(small_explorer: Explorer, tmp_path: Path) -> None:
+    path = Exploration(small_explorer, {"model": "decoder", "head": 1}).save(tmp_path / "page.html")
+    assert '"head":"1"' in path.read_text(encoding="utf-8")
+
+
+def test_a_model_that_is_handed_over() -> None:
+    seen = explore(small_decoder(), "1 2 3 4", head=1)
+    assert (seen.state["text"], seen.state["head"]) == ("1 2 3 4", 1)
+    assert [card.origin for card in seen.explorer.catalogue().models] == ["given"]
+
+
+def test_a_designed_head_that_is_handed_over(by_name: dict[str, Exhibit]) -> None:
+    head = by_name["unique"]
+    assert isinstance(head, HeadExhibit)
+    seen = explore(head, "AB")
+    assert (seen.state["model"], seen.state["text"], seen.state["view"]) == ("unique", "AB", "design")
+
+
+def test_models_that_come_along() -> None:
+    assert explore().state["model"] == explore().explorer.catalogue().models[0].name
+    assert explore("sentiment", "a fine film").state["text"] == "a fine film"
+
+
+def test_a_model_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=1, n_head=2)
+    seen = explore(transformers.GPT2LMHeadModel(config), [1, 2, 3])
+    assert seen.state["text"] == "1 2 3"
+    assert seen.figure().axes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "nowhere"}, "nowhere"),
+        ({"model": 3}, "a model of type int"),
+        ({"text": "a text alone"}, "a text without a model"),
+        ({"model": "sentiment", "tokenizer": object()}, "a tokenizer for"),
+        ({"model": "sentiment", "colour": "red"}, "got colour = 'red'"),
+    ],
+)
+def test_what_cannot_be_explored(arguments: dict[str, Any], message: str, without_type_checks: None) -> None:
+    with pytest.raises(InputError, match=message):
+        glassformer.explore(**arguments)
+
+
+def test_nothing_is_imported_before_it_is_asked_for() -> None:
+    heavy = "'torch', 'fastapi', 'pydantic', 'matplotlib', 'numpy', 'anywidget'"
+    script = (
+        f"import sys, glassformer; glassformer.explore; print([name for name in ({heavy},) if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_in_a_notebook_that_runs_by_itself(tmp_path: Path) -> None:
+    pytest.importorskip("anywidget")
+    client = pytest.importorskip("nbclient")
+    cells = [
+        "import glassformer as gf\nseen = gf.explore('unique', 'ABA')\nseen",
+        "seen.set(head=0)\nprint(seen.state['text'])",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    client.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbformat.validate(notebook)
+    (shown,) = notebook.cells[0].outputs
+    assert {WIDGET, "image/png", "text/plain"} <= set(shown["data"])
+    assert notebook.cells[1].outputs[0]["text"] == "ABA\n"
+    states = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    kept = states[shown["data"][WIDGET]["model_id"]]["state"]
+    assert json.loads(json.dumps(kept["state"]))["text"] == "ABA"

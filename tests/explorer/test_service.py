@@ -1,0 +1,102 @@
+"""The explorer answers each call by its name, opens models when asked for, and stands many threads at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.explorer import messages as m
+from glassformer.explorer.calls import CALLS
+from glassformer.explorer.exhibit import Exhibit, Offer
+from glassformer.explorer.service import Explorer, UnknownName
+
+
+def _run(explorer: Explorer, model: str, text: str, **more: Any) -> m.Run:
+    return cast(m.Run, explorer.answer("run", m.Ask(model=model, text=text, **more)))
+
+
+def test_the_catalogue_keeps_the_order(small_explorer: Explorer, exhibits: list[Exhibit]) -> None:
+    catalogue = cast(m.Catalogue, small_explorer.answer("models", m.Nothing()))
+    assert [card.name for card in catalogue.models] == [exhibit.card.name for exhibit in exhibits]
+
+
+def test_each_call_gives_what_its_table_says(small_explorer: Explorer) -> None:
+    run = _run(small_explorer, "decoder", "1 2 3 4")
+    lookup = {"model": "lookup", "text": "4"}
+    asks: dict[str, dict[str, Any]] = {
+        "models": {},
+        "run": {"model": "decoder", "text": "1 2"},
+        "weights": {"run": run.run, "part": "self", "layer": 0, "head": 0},
+        "rows": {"run": run.run, "part": "self", "query": 2},
+        "measures": {"run": run.run, "part": "self"},
+        "experts": {"run": run.run},
+        "head": {"model": "unique"},
+        "scramble": {**lookup, "source": list("123")},
+        "next": {"model": "decoder", "text": "1 2"},
+        "steps": {"model": "decoder", "text": "1 2", "steps": 2},
+    }
+    head = cast(m.Head, small_explorer.answer("head", m.AskHead(model="unique")))
+    asks["check"] = {"model": "unique", "weights": head.weights, "text": "ABA"}
+    for call, values in asks.items():
+        answer = small_explorer.answer(call, CALLS[call].asked(**values))
+        assert isinstance(answer, CALLS[call].answered), call
+    assert set(CALLS) - set(asks) == {"page"}  # tested where pages are made
+
+
+@pytest.mark.parametrize("call", ["weight", "__init__", ""])
+def test_a_call_that_there_is_not_is_refused(small_explorer: Explorer, call: str) -> None:
+    with pytest.raises(UnknownName, match="the call"):
+        small_explorer.answer(call, m.Nothing())
+
+
+def test_a_model_that_there_is_not_is_refused(small_explorer: Explorer) -> None:
+    with pytest.raises(UnknownName, match="the model 'gpt-9'"):
+        _run(small_explorer, "gpt-9", "1")
+
+
+def test_a_request_of_another_call_is_refused(small_explorer: Explorer) -> None:
+    with pytest.raises(InputError, match="a Nothing for the call 'run'"):
+        small_explorer.answer("run", m.Nothing())
+
+
+def test_names_are_told_apart(by_name: dict[str, Exhibit]) -> None:
+    with pytest.raises(InputError, match="two models named"):
+        Explorer([by_name["decoder"], by_name["decoder"]])
+    with pytest.raises(InputError, match="no models"):
+        Explorer([])
+
+
+def test_a_model_is_opened_once_and_when_asked_for(by_name: dict[str, Exhibit]) -> None:
+    opened: list[str] = []
+
+    def open_it() -> Exhibit:
+        opened.append("decoder")
+        return by_name["decoder"]
+
+    explorer = Explorer([Offer(by_name["decoder"].card, open_it), by_name["lookup"]])
+    explorer.answer("models", m.Nothing())
+    assert opened == []
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: explorer.exhibit("decoder"), range(16)))
+    assert opened == ["decoder"]
+
+
+def test_many_threads_get_what_one_gets(exhibits: list[Exhibit], small_explorer: Explorer) -> None:
+    texts = [("decoder", f"{a} {b} 3 4 5 {a}") for a in range(4) for b in range(3)]
+    texts += [("lookup", str(a)) for a in range(4)] + [("unique", word) for word in ("AB", "BB", "ABC", "CAB")]
+
+    def ask(explorer: Explorer, model: str, text: str) -> tuple[Any, ...]:
+        run = _run(explorer, model, text)
+        part = run.attentions[-1].part
+        tile = explorer.answer("weights", m.AskTile(run=run.run, part=part, layer=0, head=0))
+        coarse = explorer.answer("weights", m.AskTile(run=run.run, part=part, layer=0, head=0, level=1))
+        return run, tile, coarse, explorer.answer("measures", m.AskMeasures(run=run.run, part=part))
+
+    expected = [ask(small_explorer, *each) for each in texts]
+    fresh = Explorer(exhibits)
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda each: ask(fresh, *each), texts * 4))
+    assert found == expected * 4

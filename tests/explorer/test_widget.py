@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[notebook]'")
+
+from glassformer.explorer import messages as m
+from glassformer.explorer import widget as widget_module
+from glassformer.explorer.service import Explorer
+from glassformer.explorer.widget import PAGE, ExplorerWidget, reply
+
+
+def ask(call: str, **asked: Any) -> dict[str, Any]:
+    return {"kind": "ask", "id": "7", "call": call, "asked": asked}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What widgets send to their pages."""
+    messages: list[tuple[Any, Any]] = []
+
+    def send(widget: ExplorerWidget, content: Any, buffers: Any = None) -> None:
+        messages.append((content, buffers))
+
+    monkeypatch.setattr(ExplorerWidget, "send", send)
+    return messages
+
+
+def test_an_answer_in_json(small_explorer: Explorer) -> None:
+    asked = m.Ask(model="decoder", text="1 2 3")
+    expected = small_explorer.answer("run", asked)
+    assert isinstance(expected, m.Run)
+    assert reply(small_explorer, ask("run", model="decoder", text="1 2 3")) == (
+        {"id": "7", "answer": expected.model_dump(mode="json")},
+        [],
+    )
+
+
+def test_numbers_come_as_a_buffer(small_explorer: Explorer) -> None:
+    run = small_explorer.answer("run", m.Ask(model="decoder", text="1 2 3"))
+    assert isinstance(run, m.Run)
+    asked = {"run": run.run, "part": "self", "layer": 0, "head": 1}
+    expected = small_explorer.answer("weights", m.AskTile(**asked))
+    assert reply(small_explorer, ask("weights", **asked)) == ({"id": "7"}, [expected])
+
+
+def test_a_page_comes_as_text(small_explorer: Explorer) -> None:
+    answered = reply(small_explorer, ask("page", state={"model": "identity"}))
+    assert answered is not None
+    assert answered[0]["answer"].startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("message", "got"),
+    [
+        (ask("run", model="nobody", text=""), "the model 'nobody'"),
+        (ask("run", model="decoder", text="99"), "a larger number"),
+        (ask("steal"), "the call 'steal'"),
+        (ask("run", model="decoder"), "text: Field required"),
+        (ask("run", model="decoder", text="1", path="/etc"), "path: Extra inputs are not permitted"),
+        (ask("next", model="decoder", text="1", temperature="hot"), "temperature: Input should be a valid number"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(small_explorer: Explorer, message: dict[str, Any], got: str) -> None:
+    answered = reply(small_explorer, message)
+    assert answered is not None
+    content, buffers = answered
+    assert content["id"] == "7"
+    assert content["refusal"]["got"].startswith(got)
+    assert buffers == []
+    m.Refusal(**content["refusal"])
+
+
+@pytest.mark.parametrize(
+    "message", [None, "ask", {}, {"kind": "told"}, {**ask("run"), "id": 3}, {**ask("run"), "x": 1}]
+)
+def test_other_messages_are_no_questions(small_explorer: Explorer, message: object) -> None:
+    assert reply(small_explorer, message) is None
+
+
+def test_a_widget_answers_its_page(small_explorer: Explorer, sent: list[tuple[Any, Any]]) -> None:
+    widget = ExplorerWidget(small_explorer, {"model": "decoder"})
+    widget._handle_custom_msg(ask("models"), [])
+    widget._handle_custom_msg({"kind": "noise"}, [])
+    assert sent == [({"id": "7", "answer": small_explorer.catalogue().model_dump(mode="json")}, [])]
+
+
+def test_a_fault_of_ours_is_told_as_one(
+    small_explorer: Explorer, sent: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(widget_module, "_answer", fail)
+    widget = ExplorerWidget(small_explorer, {"model": "decoder"})
+    with pytest.raises(ZeroDivisionError):
+        widget_module._hear(widget, ask("models"), [])
+    ((content, _),) = sent
+    assert content["refusal"]["got"] == "A fault of glassformer: ZeroDivisionError"
+
+
+def test_it_carries_the_page_and_the_state(small_explorer: Explorer) -> None:
+    state = {"model": "decoder", "head": "1"}
+    carried = ExplorerWidget(small_explorer, state).get_state()
+    assert carried["state"] == state
+    for name, file in (("_esm", "explorer.js"), ("_css", "explorer.css")):
+        assert carried[name] == (PAGE / file).read_text(encoding="utf-8")
+    assert Path(PAGE).name == "page"
+
+
+def test_widgets_do_not_share_their_state(small_explorer: Explorer) -> None:
+    one, other = (ExplorerWidget(small_explorer, {"model": "decoder"}) for _ in range(2))
+    one.state = {"model": "identity"}
+    assert other.state == {"model": "decoder"}
+    assert one.model_id != other.model_id

@@ -1,0 +1,58 @@
+"""Take the pictures of the explorer that README.md and docs/explorer.md show: ``python web/pictures.py``.
+
+Serves the models that come along and photographs their pages in chromium, light and dark.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "images"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PAGES = {
+    "explorer": "model=recurrence&layer=2&head=2&pin=24",
+    "explorer-lines": "model=sentiment&shape=lines&layer=1&head=1&pin=5",
+    "explorer-design": "model=unique",
+    "explorer-scramble": "model=lookup-facts&view=scramble&order=%5B3%2C0%2C4%2C1%2C5%2C2%5D",
+    "explorer-sampling": "model=recurrence&view=sampling&temperature=2&topP=0.9",
+    "explorer-experts": "model=recurrence&view=experts",
+}
+"""Name of the picture, and the state that it shows, as it stands in the address."""
+
+
+def main() -> None:
+    command = [sys.executable, "-m", "glassformer", "explore", "--no-browser", "--port", "0", "--runs", "/none"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    address = server.stdout.readline().strip()
+    try:
+        with sync_playwright() as playwright:
+            chromium = next(path for name in BROWSERS if (path := shutil.which(name)))
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+            for scheme in ("light", "dark"):
+                page = browser.new_page(
+                    viewport={"width": 1280, "height": 900},
+                    color_scheme=scheme,
+                    device_scale_factor=1.5,
+                    reduced_motion="reduce",
+                )
+                for name, state in PAGES.items():
+                    page.goto("about:blank")
+                    page.goto(f"{address}#{state}")
+                    page.locator(".view canvas, .view svg, .view table").first.wait_for()
+                    page.wait_for_load_state("networkidle")
+                    page.wait_for_timeout(1000)
+                    page.screenshot(path=OUT / f"{name}-{scheme}.png", full_page=True)
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+// The top of the page: its name, the model that is looked into, and what can be done with the whole page.
+import { useEffect, useState } from "preact/hooks";
+import { beginning } from "./app";
+import type { ModelCard, Source } from "./source";
+import { toHash, toWords, type State, type Store } from "./state";
+
+const ORIGINS: Record<ModelCard["origin"], string> = {
+  given: "Given",
+  shipped: "Comes with glassformer",
+  run: "Your runs",
+};
+
+interface HeaderProps {
+  source: Source;
+  store: Store;
+  state: State;
+  models: ModelCard[];
+  card: ModelCard | null;
+  within: "window" | "notebook" | "file";
+}
+
+export function Header({ source, store, state, models, card, within }: HeaderProps) {
+  const choose = (name: string) => {
+    const next = models.find((each) => each.name === name);
+    if (next) store.set(beginning(next), true);
+  };
+  return (
+    <header class="top">
+      <h1>
+        <span aria-hidden="true" class="mark" />
+        glassformer
+      </h1>
+      <label class="field model">
+        <span>Model</span>
+        <select value={card?.name ?? ""} onChange={(event) => choose(event.currentTarget.value)}>
+          {(Object.keys(ORIGINS) as ModelCard["origin"][]).map((origin) => {
+            const group = models.filter((each) => each.origin === origin);
+            if (group.length === 0) return null;
+            return (
+              <optgroup label={ORIGINS[origin]}>
+                {group.map((each) => (
+                  <option value={each.name} selected={each.name === card?.name}>
+                    {each.title}
+                  </option>
+                ))}
+              </optgroup>
+            );
+          })}
+        </select>
+      </label>
+      <div class="actions">
+        {within === "window" && <CopyLink state={state} />}
+        {source.live && card && <SavePage source={source} state={state} />}
+        <Theme />
+      </div>
+    </header>
+  );
+}
+
+function CopyLink({ state }: { state: State }) {
+  const [done, setDone] = useState(false);
+  const copy = async () => {
+    const address = `${location.origin}${location.pathname}${toHash(state)}`;
+    try {
+      await navigator.clipboard.writeText(address);
+    } catch {
+      window.prompt("The link to this view:", address);
+    }
+    setDone(true);
+    setTimeout(() => setDone(false), 1500);
+  };
+  return (
+    <button type="button" onClick={copy}>
+      <span aria-live="polite">{done ? "Copied" : "Copy link"}</span>
+    </button>
+  );
+}
+
+function SavePage({ source, state }: { source: Source; state: State }) {
+  const [busy, setBusy] = useState(false);
+  const [fault, setFault] = useState("");
+  const save = async () => {
+    setBusy(true);
+    setFault("");
+    try {
+      const page = await source.ask("page", { state: toWords(state) });
+      download(new Blob([page], { type: "text/html" }), `glassformer-${state.model}.html`);
+    } catch (error) {
+      setFault(error instanceof Error ? error.message : String(error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <>
+      <button type="button" onClick={save} disabled={busy} title="One file that opens without a server or network">
+        {busy ? "Saving\u2026" : "Save page"}
+      </button>
+      {fault && <span role="alert">{fault}</span>}
+    </>
+  );
+}
+
+export function download(content: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+type Shade = "auto" | "light" | "dark";
+
+function Theme() {
+  const [shade, setShade] = useState<Shade>(() => readShade());
+  useEffect(() => {
+    for (const page of document.querySelectorAll<HTMLElement>(".glassformer")) page.dataset.shade = shade;
+    document.documentElement.dataset.shade = shade;
+    try {
+      localStorage.setItem("glassformer-shade", shade);
+    } catch {
+      // A saved file or a frame may have no storage.
+    }
+  }, [shade]);
+  const next: Record<Shade, Shade> = { auto: "light", light: "dark", dark: "auto" };
+  return (
+    <button type="button" aria-label={`Colours: ${shade}. Change`} onClick={() => setShade(next[shade])}>
+      {{ auto: "\u25D0 Auto", light: "\u25CB Light", dark: "\u25CF Dark" }[shade]}
+    </button>
+  );
+}
+
+function readShade(): Shade {
+  try {
+    const kept = localStorage.getItem("glassformer-shade");
+    if (kept === "light" || kept === "dark") return kept;
+  } catch {
+    // As above.
+  }
+  return "auto";
+}

@@ -1,0 +1,89 @@
+// The ways in: the server's page calls `start`, a notebook's widget the default export's `render`, a saved file `open`.
+import type { Signal } from "@preact/signals";
+import { render as draw, type VNode } from "preact";
+import { App } from "./app";
+import "./style.css";
+import "./saved.css";
+import "./widget.css";
+import { fromSaved, type Saved } from "./saved";
+import { fromServer } from "./source";
+import { apart, inAddress } from "./state";
+import { overMessages, shared, type Model } from "./widget";
+
+/** Show the page that this server serves. */
+export function start(place: HTMLElement): void {
+  draw(<App source={fromServer()} store={inAddress()} within="window" />, place);
+}
+
+/** Show a saved page. */
+export function open(place: HTMLElement, saved: Saved): void {
+  const page = (
+    <>
+      <SavedNote saved={saved} />
+      <App source={fromSaved(saved)} store={apart(saved.state)} within="file" />
+    </>
+  );
+  draw(page, place);
+}
+
+function SavedNote({ saved }: { saved: Saved }) {
+  return (
+    <aside class="glassformer note" aria-label="About this file">
+      <div>
+        <span>Saved with glassformer {saved.version}: a copy that works without a server. Heads and tokens can be chosen; nothing new is computed.</span>
+        {saved.left_out.map((what) => (
+          <span>{what}</span>
+        ))}
+      </div>
+    </aside>
+  );
+}
+
+/** What anywidget calls for each place where a widget is shown. */
+function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
+  const source = overMessages(model);
+  const store = shared(model);
+  // JupyterLab's own keys, such as the arrows between cells, would be taken from the page's.
+  el.dataset.lmSuppressShortcuts = "true";
+  const page = (
+    <>
+      <KernelNote silent={source.silent} />
+      <App source={source} store={store} within="notebook" />
+    </>
+  );
+  draw(numbered(page), el);
+  return () => {
+    store.close();
+    source.close();
+    draw(null, el);
+  };
+}
+
+function KernelNote({ silent }: { silent: Signal<boolean> }) {
+  return (
+    <div class="glassformer note" role="status">
+      {silent.value && (
+        <div>No answer yet from the notebook's kernel. It may be busy; if it has ended, run this cell again.</div>
+      )}
+    </div>
+  );
+}
+
+/**
+ * Each widget of a notebook is a tree of its own, and Preact's useId counts from 0 in each: without a number of its own
+ * here, which is what Preact reads (`_mask`), a label of one widget would name a control of another.
+ */
+function numbered(page: VNode): VNode {
+  return Object.assign(page, { __m: [crypto.getRandomValues(new Uint32Array(1))[0], 0] });
+}
+
+// A saved file carries this module within itself, where nobody can import it: it opens what stands beside it.
+const beside = document.querySelector<HTMLScriptElement>("script#glassformer-saved:not([data-opened])");
+const place = document.getElementById("explorer");
+if (beside && place) {
+  beside.dataset.opened = "";
+  open(place, JSON.parse(beside.textContent ?? "") as Saved);
+}
+
+export { fromSaved };
+export default { render };

@@ -1,0 +1,146 @@
+// A saved file answers for itself: what glassformer/explorer/saved.py recorded stands in it, and nothing else is known.
+import { Refused, TILE, type AskRows, type AskTile, type CallName, type Refusal, type Run, type Source } from "./source";
+import type { Words } from "./state";
+
+/** Float32 numbers: their bytes in four planes, the lowest byte of each number first, then zlib, then base64. */
+type Packed = string;
+
+export interface Matrix {
+  run: string;
+  part: AskTile["part"];
+  layer: number;
+  head: number;
+  /** 0: the matrix itself; l: the largest of each 2**l x 2**l of its cells. */
+  level: number;
+  /** Of this level. */
+  rows: number;
+  columns: number;
+  numbers: Packed;
+}
+
+export interface Saved {
+  version: string;
+  state: Words;
+  answers: { call: CallName; asked: unknown; answer?: unknown; refusal?: Refusal }[];
+  rows: { asked: AskRows; numbers: Packed }[];
+  matrices: Matrix[];
+  /** What there was no room for, in sentences. */
+  left_out: string[];
+}
+
+export function fromSaved(saved: Saved): Source {
+  const answers = new Map(saved.answers.map((each) => [keyOf(each.call, each.asked), each]));
+  const rows = new Map(saved.rows.map(({ asked, numbers }) => [keyOf("rows", asked), numbers]));
+  const matrices = new Map(saved.matrices.map((each) => [placeOf(each), each]));
+  const runs = saved.answers.filter(({ call }) => call === "run").map(({ answer }) => answer as Run);
+  const unpacked = new Map<Matrix, Promise<Float32Array>>();
+
+  const open = (matrix: Matrix): Promise<Float32Array> => {
+    let cells = unpacked.get(matrix);
+    if (!cells) unpacked.set(matrix, (cells = unpack(matrix.numbers)));
+    return cells;
+  };
+
+  const find = (place: Pick<Matrix, "run" | "part" | "layer" | "head">, level: number): Matrix => {
+    const matrix = matrices.get(placeOf(place));
+    const head = `layer ${place.layer}, head ${place.head}`;
+    if (!matrix) throw new Refused(leftOut(`${head}, which this file does not hold`));
+    if (matrix.level > level) throw new Refused(leftOut(`single weights of ${head}, which this file holds in overview`));
+    return matrix;
+  };
+
+  const tile = async (asked: AskTile): Promise<Float32Array> => {
+    const matrix = find(asked, asked.level);
+    return cut(await open(matrix), matrix, asked);
+  };
+
+  const query = async (asked: AskRows): Promise<Float32Array> => {
+    const known = rows.get(keyOf("rows", asked));
+    if (known !== undefined) return unpack(known);
+    const stack = runs.find(({ run }) => run === asked.run)?.attentions.find(({ part }) => part === asked.part);
+    if (!stack || asked.query >= stack.queries) throw new Refused(unknown("rows"));
+    const layers = asked.layer === null ? range(stack.layers) : [asked.layer];
+    const heads = asked.head === null ? range(stack.heads) : [asked.head];
+    const found = layers.flatMap((layer) => heads.map((head) => find({ ...asked, layer, head }, 0)));
+    const cells = await Promise.all(found.map(open));
+    const all = new Float32Array(found.length * stack.keys);
+    cells.forEach((each, at) => {
+      const first = asked.query * stack.keys;
+      all.set(each.subarray(first, first + stack.keys), at * stack.keys);
+    });
+    return all;
+  };
+
+  return {
+    live: false,
+    async ask(name, asked) {
+      if (name === "weights") return (await tile(asked as AskTile)) as never;
+      if (name === "rows") return (await query(asked as AskRows)) as never;
+      const known = answers.get(keyOf(name, asked));
+      if (!known) throw new Refused(unknown(name));
+      if (known.refusal) throw new Refused(known.refusal);
+      return known.answer as never;
+    },
+  };
+}
+
+/** A question as one word, the same whatever the order of its fields; null says as much as nothing. */
+export function keyOf(call: CallName, asked: unknown): string {
+  return `${call} ${JSON.stringify(sorted(asked))}`;
+}
+
+function sorted(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sorted);
+  if (typeof value !== "object" || value === null) return value;
+  const pairs = Object.entries(value).filter(([, each]) => each !== null && each !== undefined);
+  return Object.fromEntries(pairs.sort(([a], [b]) => (a < b ? -1 : 1)).map(([key, each]) => [key, sorted(each)]));
+}
+
+/** One tile of a level that is as coarse as the matrix, or coarser. */
+export function cut(cells: Float32Array, matrix: Matrix, asked: Pick<AskTile, "level" | "row" | "column">): Float32Array {
+  const step = 2 ** (asked.level - matrix.level);
+  const tall = Math.min(TILE, Math.ceil(matrix.rows / step) - asked.row * TILE);
+  const wide = Math.min(TILE, Math.ceil(matrix.columns / step) - asked.column * TILE);
+  if (tall <= 0 || wide <= 0) throw new Refused(unknown("weights"));
+  const tile = new Float32Array(tall * wide);
+  const bottom = Math.min(matrix.rows, (asked.row * TILE + tall) * step);
+  const right = Math.min(matrix.columns, (asked.column * TILE + wide) * step);
+  for (let row = asked.row * TILE * step; row < bottom; row++) {
+    const to = (Math.floor(row / step) - asked.row * TILE) * wide;
+    for (let column = asked.column * TILE * step; column < right; column++) {
+      const at = to + Math.floor(column / step) - asked.column * TILE;
+      const weight = cells[row * matrix.columns + column] as number;
+      if (weight > (tile[at] as number)) tile[at] = weight;
+    }
+  }
+  return tile;
+}
+
+export async function unpack(numbers: Packed): Promise<Float32Array> {
+  const zipped = Uint8Array.from(atob(numbers), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([zipped]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const planes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const count = planes.length / 4;
+  const bytes = new Uint8Array(planes.length);
+  for (let plane = 0; plane < 4; plane++) {
+    for (let at = 0; at < count; at++) bytes[4 * at + plane] = planes[plane * count + at] as number;
+  }
+  return new Float32Array(bytes.buffer);
+}
+
+const placeOf = ({ run, part, layer, head }: Pick<Matrix, "run" | "part" | "layer" | "head">): string =>
+  `${run} ${part} ${layer} ${head}`;
+
+const range = (count: number): number[] => Array.from({ length: count }, (_, at) => at);
+
+const unknown = (call: CallName): Refusal => ({
+  got: `A question that this saved file cannot answer (${call})`,
+  expected: "one that was asked before it was saved",
+  fix: "Open the model with 'glassformer explore' to go on.",
+});
+
+const leftOut = (what: string): Refusal => ({
+  got: `Asked for ${what}`,
+  expected: "what there was room for",
+  fix: "Save a shorter text, or save again with this head chosen.",
+});

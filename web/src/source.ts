@@ -1,0 +1,157 @@
+// Who answers the page: the server, the notebook's kernel, or what a saved page holds. The calls are those of
+// glassformer/explorer/calls.py.
+import type { components } from "./messages";
+
+type Schemas = components["schemas"];
+export type Ask = Schemas["Ask"];
+export type AskCheck = Schemas["AskCheck"];
+export type AskExperts = Schemas["AskExperts"];
+export type AskHead = Schemas["AskHead"];
+export type AskMeasures = Schemas["AskMeasures"];
+export type AskNext = Schemas["AskNext"];
+export type AskPage = Schemas["AskPage"];
+export type AskRows = Schemas["AskRows"];
+export type AskScramble = Schemas["AskScramble"];
+export type AskSteps = Schemas["AskSteps"];
+export type AskTile = Schemas["AskTile"];
+export type Attention = Schemas["Attention"];
+export type Candidate = Schemas["Candidate"];
+export type Catalogue = Schemas["Catalogue"];
+export type Certificate = Schemas["CertificateMessage"];
+export type Check = Schemas["Check"];
+export type Experts = Schemas["Experts"];
+export type Head = Schemas["Head"];
+export type Measures = Schemas["Measures"];
+export type ModelCard = Schemas["ModelCard"];
+export type Next = Schemas["Next"];
+export type Numbers = Schemas["Numbers"];
+export type Refusal = Schemas["Refusal"];
+export type Run = Schemas["Run"];
+export type Scrambled = Schemas["Scrambled"];
+export type Step = Schemas["Step"];
+export type Steps = Schemas["Steps"];
+export type Part = Attention["part"];
+export type View = ModelCard["views"][number];
+
+/** Rows and columns of the largest tile: TILE of messages.py. */
+export const TILE = 256;
+
+export interface Calls {
+  models: { asked: Record<string, never>; answered: Catalogue };
+  run: { asked: Ask; answered: Run };
+  weights: { asked: AskTile; answered: Float32Array };
+  rows: { asked: AskRows; answered: Float32Array };
+  measures: { asked: AskMeasures; answered: Measures };
+  experts: { asked: AskExperts; answered: Experts };
+  head: { asked: AskHead; answered: Head };
+  check: { asked: AskCheck; answered: Check };
+  scramble: { asked: AskScramble; answered: Scrambled };
+  next: { asked: AskNext; answered: Next };
+  steps: { asked: AskSteps; answered: Steps };
+  page: { asked: AskPage; answered: string };
+}
+export type CallName = keyof Calls;
+
+/** Why something was not answered, as a person is told it. */
+export class Refused extends Error {
+  readonly refusal: Refusal;
+  constructor(refusal: Refusal) {
+    super(`${refusal.got}: expected ${refusal.expected}. ${refusal.fix}`);
+    this.refusal = refusal;
+  }
+}
+
+export interface Source {
+  /** Whether anything can be asked, or only what was asked before the page was saved. */
+  readonly live: boolean;
+  /** @throws Refused, or an AbortError once `signal` says so. */
+  ask<N extends CallName>(name: N, asked: Calls[N]["asked"], signal?: AbortSignal): Promise<Calls[N]["answered"]>;
+}
+
+export function floats(bytes: ArrayBuffer | DataView): Float32Array {
+  if (bytes instanceof DataView) {
+    return new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength));
+  }
+  return new Float32Array(bytes);
+}
+
+/** The server that the page came from. */
+export function fromServer(): Source {
+  return {
+    live: true,
+    async ask(name, asked, signal) {
+      let response: Response;
+      try {
+        response = await fetch(`api/${name}`, {
+          method: "POST",
+          headers: { "Content-Type": "application/json" },
+          body: JSON.stringify(asked),
+          ...(signal ? { signal } : {}),
+        });
+      } catch (error) {
+        if (error instanceof DOMException && error.name === "AbortError") throw error;
+        throw new Refused({
+          got: "No answer from glassformer",
+          expected: "its server running",
+          fix: "Start it again with 'glassformer explore'; this page then goes on.",
+        });
+      }
+      if (!response.ok) {
+        const refusal = await response.json().catch(() => null);
+        throw new Refused(
+          refusal ?? { got: `An answer with status ${response.status}`, expected: "an answer", fix: "Try again." },
+        );
+      }
+      const kind = response.headers.get("Content-Type") ?? "";
+      if (kind.startsWith("application/octet-stream")) return floats(await response.arrayBuffer()) as never;
+      if (kind.startsWith("text/html")) return (await response.text()) as never;
+      return (await response.json()) as never;
+    },
+  };
+}
+
+interface Known {
+  answer: Promise<unknown>;
+  /** Who has not gone away; the question is given up when nobody waits for its answer. */
+  waiting: number;
+  giveUp: AbortController;
+  there: boolean;
+}
+
+/** The same, which remembers the latest answers of calls that always answer alike. Who asks the same shares an answer. */
+export function remembering(source: Source, most = 512): Source {
+  const known = new Map<string, Known>();
+  return {
+    live: source.live,
+    ask(name, asked, signal) {
+      if (name === "page") return source.ask(name, asked, signal);
+      const key = `${name} ${JSON.stringify(asked)}`;
+      const entry = known.get(key) ?? begin(name, asked);
+      known.delete(key);
+      known.set(key, entry);
+      if (known.size > most) known.delete(known.keys().next().value as string);
+      const forget = () => known.get(key) === entry && known.delete(key);
+      entry.answer.then(() => (entry.there = true), forget);
+      if (!signal) {
+        entry.waiting = Infinity;
+        return entry.answer as never;
+      }
+      entry.waiting += 1;
+      return new Promise((resolve, reject) => {
+        entry.answer.then(resolve as (answer: unknown) => void, reject);
+        signal.addEventListener("abort", () => {
+          reject(signal.reason);
+          entry.waiting -= 1;
+          if (entry.waiting > 0 || entry.there) return;
+          forget();
+          entry.giveUp.abort();
+        });
+      });
+    },
+  };
+
+  function begin<N extends CallName>(name: N, asked: Calls[N]["asked"]): Known {
+    const giveUp = new AbortController();
+    return { answer: source.ask(name, asked, giveUp.signal), waiting: 0, giveUp, there: false };
+  }
+}

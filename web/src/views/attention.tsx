@@ -1,0 +1,108 @@
+// Who reads what: the attention of one head, of two, or of one query over all layers.
+import { useMemo } from "preact/hooks";
+import type { ViewProps } from "../app";
+import { useAsk } from "../asking";
+import { Choice, Fault } from "../parts";
+import type { Attention, Measures, Run } from "../source";
+import "./attention.css";
+import "./attention/shapes.css";
+import { Controls } from "./attention/controls";
+import { HeadGrid, MEASURES, panelWidth, told } from "./attention/grid";
+import { Layers } from "./attention/layers";
+import { useLooked } from "./attention/looking";
+import { Matrix } from "./attention/matrix";
+import { capital, chosenStack, named, samePlace, within, wordsOf } from "./attention/stack";
+import { headTiles, type HeadTiles } from "./attention/tiles";
+import { Tokens } from "./attention/tokens";
+
+/** With more keys than these, small weights are lifted by themselves. */
+const MANY_KEYS = 64;
+
+export function AttentionView(props: ViewProps) {
+  const stack = props.run ? chosenStack(props.run, props.state) : null;
+  if (!props.run) return <p class="quiet">Reading{"\u2026"}</p>;
+  if (!stack) return <p class="quiet">This model has no attention to show.</p>;
+  return <Shown {...props} run={props.run} stack={stack} key={stack.part} />;
+}
+
+function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; stack: Attention }) {
+  const words = useMemo(() => wordsOf(run, stack), [run, stack]);
+  const place = within({ layer: state.layer, head: state.head }, stack);
+  const wanted = state.versus ? within(state.versus, stack) : null;
+  const versus = wanted && !samePlace(wanted, place) ? wanted : null;
+  const one = headTiles(source, run.run, stack, place);
+  const other = versus ? headTiles(source, run.run, stack, versus) : null;
+  const measured = useAsk(source, "measures", { run: run.run, part: stack.part });
+  const fits = measured.answer?.entropy.length === stack.layers && measured.answer.entropy[0]?.length === stack.heads;
+  const measures = fits ? measured.answer : null;
+  const looked = useLooked(stack);
+  const root = state.root ?? stack.keys > MANY_KEYS;
+  const largest = useLargest(one, other, measures);
+  const pin = state.pin !== null && state.pin < stack.queries ? state.pin : null;
+  const setPin = (next: number | null) => store.set({ pin: next });
+  const common = { store, state, words, largest, root };
+  const several = stack.layers * stack.heads > 1;
+  return (
+    <div class="attention">
+      <Controls {...{ store, state, run, stack, place, versus, words, root }} />
+      <div
+        class={several && state.shape !== "heads" ? "attention-body with-grid" : "attention-body"}
+        style={{ "--heads-width": `${panelWidth(stack.heads)}px` }}
+      >
+        {several && (
+          <section class="panel heads-panel" aria-label="Heads" data-busy={measured.busy}>
+            <div class="heads-title">
+              <h2>{stack.label.charAt(0).toUpperCase() + stack.label.slice(1)}</h2>
+              <p class="quiet">Rows are layers, columns are heads.</p>
+            </div>
+            {measures && <Measured {...{ store, state, measures }} />}
+            <HeadGrid {...{ store, state, stack, measures, place }} most={state.shape === "heads" ? 132 : 64} />
+            <p class="told number">
+              <strong>{capital(named(place))}</strong>
+              {measures ? `: ${told(measures, place)}` : " \u2013 measuring every head\u2026"}
+            </p>
+          </section>
+        )}
+        {(state.shape !== "heads" || !several) && (
+          <section class="panel shape-panel" aria-label="Attention">
+            {(state.shape === "matrix" || state.shape === "heads") && <Matrix {...common} one={one} other={other} />}
+            {(state.shape === "lines" || state.shape === "words") && (
+              <Tokens {...common} shape={state.shape} {...{ one, other, looked, pin, setPin }} />
+            )}
+            {state.shape === "layers" && (
+              <Layers {...{ source, store, state, run, stack, place, words, root, looked, pin, setPin }} />
+            )}
+          </section>
+        )}
+      </div>
+      {measured.refusal && <Fault refusal={measured.refusal} />}
+    </div>
+  );
+}
+
+/** The weight at the end of the colours: the largest of the heads that are shown. */
+function useLargest(one: HeadTiles, other: HeadTiles | null, measures: Measures | null): number {
+  const of = (tiles: HeadTiles): number => {
+    const rows = measures?.thumbnails[tiles.place.layer]?.[tiles.place.head];
+    return rows ? rows.reduce((most, row) => row.reduce((each, value) => Math.max(each, value), most), 0) : 0;
+  };
+  return Math.max(of(one), other ? of(other) : 0) || 1;
+}
+
+function Measured({ store, state, measures }: Pick<ViewProps, "store" | "state"> & { measures: Measures }) {
+  const names = (Object.keys(MEASURES) as (keyof typeof MEASURES)[]).filter(
+    (name) => name === "pictures" || measures[name] !== null,
+  );
+  return (
+    <Choice
+      label="What is told of each head"
+      chosen={names.includes(state.measure) ? state.measure : "pictures"}
+      options={names.map((name) => ({
+        name,
+        title: MEASURES[name].title,
+        ...(MEASURES[name].unit ? { hint: `Mean over queries, in ${MEASURES[name].unit}` } : {}),
+      }))}
+      choose={(measure) => store.set({ measure })}
+    />
+  );
+}

@@ -1,0 +1,130 @@
+// Colours of weights. In light and in dark a weight of 0 is next to the paper, and grey grows or falls steadily.
+import { useEffect, useState } from "preact/hooks";
+import type { RefObject } from "preact";
+import { interpolateRgb, piecewise } from "d3-interpolate";
+import { interpolateBlues, interpolateRdBu } from "d3-scale-chromatic";
+
+const NIGHT = piecewise(interpolateRgb, ["#20272e", "#1f4a6b", "#2f79ab", "#6fb3dd", "#e4f3ff"]);
+const NIGHT_SIGNED = piecewise(interpolateRgb, ["#9fd0ff", "#3f86bd", "#20272e", "#b4603a", "#ffc09a"]);
+
+export type Kind = "weights" | "difference";
+
+/** The colour of a share from 0 to 1, or for differences from -1 to 1. */
+export function colour(kind: Kind, dark: boolean, share: number): string {
+  if (kind === "weights") return (dark ? NIGHT : interpolateBlues)(share);
+  return dark ? NIGHT_SIGNED((share + 1) / 2) : interpolateRdBu((1 - share) / 2);
+}
+
+/** A value's share of the largest one; by the square root small ones are told apart better. */
+export function share(value: number, largest: number, root: boolean): number {
+  const part = largest > 0 ? Math.min(1, Math.abs(value) / largest) : 0;
+  return (root ? Math.sqrt(part) : part) * (value < 0 ? -1 : 1);
+}
+
+const STEPS = 255;
+const tables = new Map<string, { pixels: Uint32Array; styles: string[] }>();
+
+/** The colours as pixels (`ImageData` as 32 bits) and as styles. */
+export function table(kind: Kind, dark: boolean): { pixels: Uint32Array; styles: string[] } {
+  const name = `${kind} ${dark}`;
+  const there = tables.get(name);
+  if (there) return there;
+  const bytes = new Uint8ClampedArray(4 * (STEPS + 1));
+  const styles: string[] = [];
+  for (let step = 0; step <= STEPS; step += 1) {
+    const style = colour(kind, dark, kind === "weights" ? step / STEPS : (2 * step) / STEPS - 1);
+    const [red = 0, green = 0, blue = 0] = numbers(style);
+    bytes.set([red, green, blue, 255], 4 * step);
+    styles.push(`rgb(${red}, ${green}, ${blue})`);
+  }
+  const made = { pixels: new Uint32Array(bytes.buffer), styles };
+  tables.set(name, made);
+  return made;
+}
+
+export function stepOf(kind: Kind, part: number): number {
+  return Math.round(STEPS * (kind === "weights" ? part : (part + 1) / 2));
+}
+
+function numbers(style: string): number[] {
+  if (style.startsWith("#")) return [1, 3, 5].map((at) => parseInt(style.slice(at, at + 2), 16));
+  return (style.match(/[\d.]+/g) ?? []).slice(0, 3).map((each) => Math.round(Number(each)));
+}
+
+function luminance(style: string): number {
+  const [red = 0, green = 0, blue = 0] = numbers(style).map((each) => {
+    const part = each / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+const letters = new Map<string, string>();
+
+/** Black or white, whichever is read better on a colour. */
+export function letterOn(style: string): string {
+  const there = letters.get(style);
+  if (there) return there;
+  const light = luminance(style);
+  const letter = (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) ? "#000000" : "#ffffff";
+  letters.set(style, letter);
+  return letter;
+}
+
+/** What a canvas takes from the page's style sheet. */
+export interface Paint {
+  dark: boolean;
+  panel: string;
+  ink: string;
+  quiet: string;
+  line: string;
+  accent: string;
+  accentInk: string;
+  second: string;
+  mono: string;
+}
+
+function readPaint(element: HTMLElement): Paint {
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  element.append(probe);
+  const style = getComputedStyle(probe);
+  // A property of its own may hold light-dark(), which only a real colour resolves.
+  const read = (name: string): string => {
+    probe.style.color = `var(--${name})`;
+    return style.color;
+  };
+  const paint = {
+    panel: read("panel"),
+    ink: read("ink"),
+    quiet: read("quiet"),
+    line: read("line"),
+    accent: read("accent"),
+    accentInk: read("accent-ink"),
+    second: read("second"),
+    mono: style.getPropertyValue("--mono").trim() || "monospace",
+  };
+  probe.remove();
+  return { ...paint, dark: luminance(paint.panel) < 0.2 };
+}
+
+/** The page's colours where `element` stands; read anew when they change. Null before it is on the page. */
+export function usePaint(element: RefObject<HTMLElement | null>): Paint | null {
+  const [paint, setPaint] = useState<Paint | null>(null);
+  useEffect(() => {
+    const place = element.current;
+    if (!place) return;
+    const read = () => setPaint(readPaint(place));
+    read();
+    const prefers = matchMedia("(prefers-color-scheme: dark)");
+    prefers.addEventListener("change", read);
+    const page = place.closest<HTMLElement>(".glassformer");
+    const watch = new MutationObserver(read);
+    if (page) watch.observe(page, { attributes: true, attributeFilter: ["data-shade"] });
+    return () => {
+      prefers.removeEventListener("change", read);
+      watch.disconnect();
+    };
+  }, [element]);
+  return paint;
+}

@@ -1,0 +1,140 @@
+// What is looked at: the stack, the layer, the head, a second head, the query, and how all of it is drawn.
+import { Choice, Field } from "../../parts";
+import type { Attention, Run } from "../../source";
+import type { Place, State, Store } from "../../state";
+import { capital, shown, type Words } from "./stack";
+
+interface ControlsProps {
+  store: Store;
+  state: State;
+  run: Run;
+  stack: Attention;
+  place: Place;
+  versus: Place | null;
+  words: Words;
+  root: boolean;
+}
+
+const SHAPES: { name: State["shape"]; title: string; hint: string }[] = [
+  { name: "matrix", title: "Matrix", hint: "Every query by every key" },
+  { name: "lines", title: "Lines", hint: "Lines between tokens" },
+  { name: "words", title: "Text", hint: "The text, coloured by what a query reads" },
+  { name: "layers", title: "Layers", hint: "One query followed over all layers" },
+  { name: "heads", title: "Heads", hint: "Every head in small" },
+];
+
+export function Controls({ store, state, run, stack, place, versus, words, root }: ControlsProps) {
+  const shapes = SHAPES.filter(({ name }) => name !== "heads" || stack.layers * stack.heads > 1);
+  const compares = state.shape === "matrix" || state.shape === "lines" || state.shape === "words";
+  return (
+    <div class="bar controls">
+      <Choice label="How attention is drawn" chosen={state.shape} options={shapes} choose={(shape) => store.set({ shape }, true)} />
+      {run.attentions.length > 1 && (
+        <Choice
+          label="Stack"
+          chosen={stack.part}
+          options={run.attentions.map(({ part, label }) => ({ name: part, title: capital(label) }))}
+          choose={(part) => store.set({ part, layer: 0, head: 0, versus: null, window: null, pin: null }, true)}
+        />
+      )}
+      <PlaceFields name="" place={place} stack={stack} choose={(next) => store.set(next, true)} />
+      {compares && stack.layers * stack.heads > 1 && (
+        <div class="versus">
+          {versus === null ? (
+            <button type="button" onClick={() => store.set({ versus: another(place, stack) }, true)}>
+              Compare with another head
+            </button>
+          ) : (
+            <>
+              <span class="with">with</span>
+              <PlaceFields name="Second " place={versus} stack={stack} choose={(next) => store.set({ versus: { ...versus, ...next } }, true)} />
+              <button type="button" onClick={() => store.set({ versus: null }, true)}>
+                End comparison
+              </button>
+            </>
+          )}
+        </div>
+      )}
+      {state.shape !== "heads" && <Query store={store} state={state} words={words} />}
+      <label class="tick" hidden={state.shape === "heads"}>
+        <input type="checkbox" checked={root} onChange={(event) => store.set({ root: event.currentTarget.checked })} />
+        <span title="Colours go by the square root of the weight">Lift small weights</span>
+      </label>
+    </div>
+  );
+}
+
+interface PlaceFieldsProps {
+  name: string;
+  place: Place;
+  stack: Attention;
+  choose: (next: Partial<Place>) => void;
+}
+
+function PlaceFields({ name, place, stack, choose }: PlaceFieldsProps) {
+  const all = (count: number) => Array.from({ length: count }, (_, at) => at);
+  const title = (text: string) => (name ? name + text.toLowerCase() : text);
+  return (
+    <span class="places">
+      {stack.layers > 1 && (
+        <Field label={title("Layer")}>
+          <select value={place.layer} onChange={(event) => choose({ layer: Number(event.currentTarget.value) })}>
+            {all(stack.layers).map((layer) => (
+              <option value={layer} selected={layer === place.layer}>
+                {layer}
+                {stack.windows[layer] ? ` (window ${stack.windows[layer]})` : ""}
+              </option>
+            ))}
+          </select>
+        </Field>
+      )}
+      {stack.heads > 1 && (
+        <Field label={title("Head")}>
+          <select value={place.head} onChange={(event) => choose({ head: Number(event.currentTarget.value) })}>
+            {all(stack.heads).map((head) => (
+              <option value={head} selected={head === place.head}>
+                {head}
+              </option>
+            ))}
+          </select>
+        </Field>
+      )}
+    </span>
+  );
+}
+
+/** The head that is compared with first: the next one. */
+function another(place: Place, stack: Attention): Place {
+  if (stack.heads > 1) return { layer: place.layer, head: (place.head + 1) % stack.heads };
+  return { layer: (place.layer + 1) % stack.layers, head: 0 };
+}
+
+/** The pinned query by its place, for those who know it, and a way to let it go. */
+function Query({ store, state, words }: { store: Store; state: State; words: Words }) {
+  const last = words.queries.length - 1;
+  const pin = state.pin !== null && state.pin <= last ? state.pin : null;
+  return (
+    <span class="query">
+      <Field label={`Query, 0\u2013${last}`}>
+        <input
+          type="number"
+          min={0}
+          max={last}
+          step={1}
+          placeholder="none"
+          value={pin ?? ""}
+          onInput={(event) => {
+            const { value, valueAsNumber } = event.currentTarget;
+            if (value === "") store.set({ pin: null });
+            else if (Number.isInteger(valueAsNumber) && valueAsNumber >= 0 && valueAsNumber <= last) store.set({ pin: valueAsNumber });
+          }}
+        />
+      </Field>
+      {pin !== null && (
+        <button type="button" aria-label={`Unpin ${shown(words.queries[pin] ?? "")}`} onClick={() => store.set({ pin: null })}>
+          <span class="word">{shown(words.queries[pin] ?? "", 14)}</span> <span aria-hidden="true">{"\u00D7"}</span>
+        </button>
+      )}
+    </span>
+  );
+}

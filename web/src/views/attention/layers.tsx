@@ -1,0 +1,196 @@
+// One query followed over all layers, with its heads taken together, one of them, or each by itself.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { Signal } from "@preact/signals";
+import { useAsk } from "../../asking";
+import { Choice, Fault, percent, short } from "../../parts";
+import type { Attention, Run, Source } from "../../source";
+import type { Place, State, Store } from "../../state";
+import { usePaint } from "./colours";
+import { Legend } from "./legend";
+import { looking, type Looked } from "./looking";
+import { Word } from "./reading";
+import { useWidth } from "./shared";
+import { most, shown, sinkShare, type Words } from "./stack";
+import { Strip, titleRoom, type Spot } from "./strip";
+import { TokenText } from "./text";
+
+interface LayersProps {
+  source: Source;
+  store: Store;
+  state: State;
+  run: Run;
+  stack: Attention;
+  place: Place;
+  words: Words;
+  root: boolean;
+  looked: Signal<Looked | null>;
+  pin: number | null;
+  setPin: (pin: number | null) => void;
+}
+
+const ROW = 28;
+/** Milliseconds that a token must stay hovered. */
+const REST_MS = 80;
+
+export function Layers({ source, store, state, run, stack, place, words, root, looked, pin, setPin }: LayersProps) {
+  const frame = useRef<HTMLDivElement>(null);
+  const room = useRef<HTMLDivElement>(null);
+  const width = useWidth(room);
+  const paint = usePaint(frame);
+  const [spot, setSpot] = useState<(Spot & { head: number }) | null>(null);
+  const now = looking(looked.value, pin);
+  const query = now?.side === "query" ? now.place : Math.max(0, stack.queries - 1);
+  const asked = useMemo(() => ({ run: run.run, part: stack.part, query, layer: null, head: null }), [run, stack, query]);
+  const { answer, refusal, busy } = useAsk(source, "rows", asked, REST_MS);
+  // While another query is on its way the numbers here are still those of the one before.
+  const [held, setHeld] = useState({ answer, query, stack });
+  useEffect(() => {
+    if (answer && !busy) setHeld({ answer, query, stack });
+  }, [answer, busy]);
+  const fits = held.stack === stack && held.answer?.length === stack.layers * stack.heads * stack.keys;
+  const numbers = fits ? held.answer : null;
+  const panels = useMemo(
+    () => (numbers ? panelsOf(numbers, stack, state.across, place.head) : []),
+    [numbers, stack, state.across, place.head],
+  );
+  const largest = useMemo(() => Math.max(1e-6, ...panels.flatMap((each) => each.rows.map((row) => row.reduce((a, b) => Math.max(a, b), 0)))), [panels]);
+  const single = panels.length === 1;
+  const columns = single || width < 480 ? 1 : width < 760 ? 2 : 3;
+  const each = single ? width : Math.floor((width - 16 * (columns - 1)) / columns);
+  const here = spot ? panels.find((panel) => panel.head === spot.head)?.rows[spot.layer] : undefined;
+  return (
+    <div class="layers" ref={frame} data-busy={busy}>
+      <TokenText
+        words={words.queries}
+        label="Queries: choose the one to follow"
+        active={query}
+        pin={pin}
+        ground={null}
+        seen={null}
+        look={(at) => (looked.value = at === null ? null : { side: "query", place: at })}
+        choose={(at) => setPin(at === pin ? null : at)}
+      />
+      <div class="layers-bar">
+        {stack.heads > 1 && (
+          <Choice
+            label="Heads"
+            chosen={state.across}
+            options={[
+              { name: "average", title: "Mean of heads" },
+              { name: "chosen", title: `Head ${place.head}` },
+              { name: "all", title: "Every head" },
+            ]}
+            choose={(across) => store.set({ across }, true)}
+          />
+        )}
+        <output class="readout" aria-live="polite">
+          {spot && here ? (
+            <>
+              <span>
+                Layer {spot.layer}
+                {spot.head >= 0 && `, head ${spot.head}`}: <Word text={words.queries[held.query] ?? ""} place={held.query} />{" "}
+                <span class="verb">reads</span> <Word text={words.keys[spot.key] ?? ""} place={spot.key} />
+              </span>
+              <strong class="number">{short(here[spot.key] ?? 0)}</strong>
+            </>
+          ) : (
+            <span>
+              What <Word text={words.queries[held.query] ?? ""} place={held.query} /> reads in each of {stack.layers} layers
+            </span>
+          )}
+        </output>
+      </div>
+      {refusal && <Fault refusal={refusal} />}
+      <div class={single ? "strips one" : "strips"}>
+        <div ref={room} class="strip-room" style={{ gridTemplateColumns: `repeat(${columns}, minmax(0, 1fr))` }}>
+          {paint &&
+            width > 0 &&
+            panels.map((panel) => (
+              <figure>
+                {!single && <figcaption>Head {panel.head}</figcaption>}
+                <Strip
+                  rows={panel.rows}
+                  name={`${panel.title}: what ${shown(words.queries[held.query] ?? "")} reads, by layer`}
+                  high={single ? ROW : Math.max(6, Math.min(14, Math.floor(160 / stack.layers)))}
+                  width={each}
+                  query={held.query}
+                  words={words.keys}
+                  labelled={single}
+                  chosen={single ? place.layer : null}
+                  look={(at) => setSpot(at && { ...at, head: panel.head })}
+                  {...{ stack, largest, root, paint }}
+                />
+              </figure>
+            ))}
+        </div>
+        {single && panels[0] && (
+          <Tops
+            rows={panels[0].rows}
+            top={titleRoom(words.keys, width / stack.keys)}
+            {...{ stack, words, place }}
+            choose={(layer) => store.set({ layer }, true)}
+          />
+        )}
+      </div>
+      {paint && <Legend kind="weights" label="Weight" hatched={stack.causal} {...{ largest, root, paint }} />}
+    </div>
+  );
+}
+
+interface TopsProps {
+  rows: Float32Array[];
+  stack: Attention;
+  words: Words;
+  place: Place;
+  top: number;
+  choose: (layer: number) => void;
+}
+
+/** Beside each layer's row what it reads most. */
+function Tops({ rows, stack, words, place, top, choose }: TopsProps) {
+  return (
+    <ol class="tops" style={{ paddingTop: `${top}px` }} aria-label="What each layer reads most">
+      {rows.map((row, layer) => (
+        <li style={{ height: `${ROW}px` }}>
+          <button type="button" aria-pressed={layer === place.layer} onClick={() => choose(layer)}>
+            Layer {layer}
+          </button>
+          <span class="tops-words">
+            {most(row, 3).map(({ key, weight }) => (
+              <span>
+                <Word text={words.keys[key] ?? ""} place={key} /> <span class="number quiet">{percent(weight, 0)}</span>
+              </span>
+            ))}
+            {stack.sinks && <span class="quiet number">sink {percent(sinkShare(row), 0)}</span>}
+          </span>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+interface Panel {
+  /** -1: the mean of all. */
+  head: number;
+  title: string;
+  rows: Float32Array[];
+}
+
+function panelsOf(numbers: Float32Array, stack: Attention, across: State["across"], head: number): Panel[] {
+  const row = (layer: number, of: number): Float32Array => {
+    const at = (layer * stack.heads + of) * stack.keys;
+    return numbers.subarray(at, at + stack.keys);
+  };
+  const layers = Array.from({ length: stack.layers }, (_, layer) => layer);
+  const one = (of: number): Panel => ({ head: of, title: `Head ${of}`, rows: layers.map((layer) => row(layer, of)) });
+  if (across === "all" && stack.heads > 1) return Array.from({ length: stack.heads }, (_, of) => one(of));
+  if (across === "chosen" || stack.heads === 1) return [one(head)];
+  const rows = layers.map((layer) => {
+    const mean = new Float32Array(stack.keys);
+    for (let of = 0; of < stack.heads; of += 1) {
+      row(layer, of).forEach((weight, key) => (mean[key] = (mean[key] ?? 0) + weight / stack.heads));
+    }
+    return mean;
+  });
+  return [{ head: -1, title: "Mean of heads", rows }];
+}

@@ -1,0 +1,134 @@
+// A map of cells that can be zoomed: its canvas, a second one above it for what is hovered, and its keys.
+import { useEffect, useId, useMemo, useRef } from "preact/hooks";
+import { effect, type Signal } from "@preact/signals";
+import { paintAxes, paintMarks, type Margins } from "./axes";
+import type { Kind, Paint } from "./colours";
+import { useGestures } from "./gestures";
+import { Pictures, paintMatrix } from "./paint";
+import type { Words } from "./stack";
+import type { Cells } from "./tiles";
+import { clamped, isWhole, whole, type Box, type Cell, type View } from "./viewport";
+
+export interface Shared {
+  /** What part is seen; null: all of it. */
+  view: Signal<View | null>;
+  hover: Signal<Cell | null>;
+}
+
+export interface MapProps {
+  cells: Cells;
+  words: Words;
+  kind: Kind;
+  largest: number;
+  root: boolean;
+  paint: Paint;
+  shared: Shared;
+  pin: number | null;
+  setPin: (query: number | null) => void;
+  box: Box;
+  margins: Margins;
+  /** What is seen, in words. */
+  name: string;
+}
+
+export function CellMap(props: MapProps) {
+  const { cells, words, kind, largest, root, paint, shared, pin, setPin, box, margins, name } = props;
+  const help = useId();
+  const frame = useRef<HTMLDivElement>(null);
+  const base = useRef<HTMLCanvasElement>(null);
+  const over = useRef<HTMLCanvasElement>(null);
+  const pictures = useMemo(() => new Pictures(), [cells]);
+  const width = box.width + margins.left + 2;
+  const height = box.height + margins.top + 2;
+  const density = typeof devicePixelRatio === "number" ? Math.min(3, devicePixelRatio) : 1;
+
+  const ready = (canvas: HTMLCanvasElement | null): CanvasRenderingContext2D | null => {
+    const context = canvas?.getContext("2d") ?? null;
+    if (!canvas || !context) return null;
+    const [across, down] = [Math.round(width * density), Math.round(height * density)];
+    if (canvas.width !== across || canvas.height !== down) [canvas.width, canvas.height] = [across, down];
+    context.setTransform(density, 0, 0, density, 0, 0);
+    context.clearRect(0, 0, width, height);
+    context.translate(margins.left, margins.top);
+    return context;
+  };
+
+  useEffect(() => {
+    const owner = {};
+    let due = 0;
+    const draw = () => {
+      due = 0;
+      const context = ready(base.current);
+      if (!context) return;
+      const view = clamped(shared.view.peek() ?? whole(box), box);
+      const needed = paintMatrix(context, cells, pictures, view, box, { kind, largest, root, paint }, density);
+      paintAxes(context, words, view, box, margins, paint);
+      cells.want(owner, needed);
+    };
+    const stop = effect(() => {
+      void shared.view.value;
+      void cells.version.value;
+      due ||= requestAnimationFrame(draw);
+    });
+    return () => {
+      stop();
+      cancelAnimationFrame(due);
+      cells.want(owner, []);
+    };
+  }, [cells, pictures, words, box, margins, kind, largest, root, paint, density, shared]);
+
+  useEffect(() => {
+    let due = 0;
+    const draw = () => {
+      due = 0;
+      const context = ready(over.current);
+      if (!context) return;
+      const view = clamped(shared.view.peek() ?? whole(box), box);
+      paintMarks(context, words, view, box, margins.letters, { hover: shared.hover.peek(), pin }, paint);
+    };
+    const stop = effect(() => {
+      const view = shared.view.value;
+      void shared.hover.value;
+      // One finger scrolls the page as long as there is nothing to pan.
+      if (frame.current) frame.current.style.touchAction = view && !isWhole(view, box) ? "none" : "pan-y";
+      due ||= requestAnimationFrame(draw);
+    });
+    return () => {
+      stop();
+      cancelAnimationFrame(due);
+    };
+  }, [words, box, margins, pin, paint, density, shared]);
+
+  const keys = useGestures(frame, {
+    box,
+    left: margins.left,
+    top: margins.top,
+    view: shared.view,
+    hover: shared.hover,
+    pin,
+    setPin,
+  });
+  const size = { width: `${width}px`, height: `${height}px` };
+  return (
+    <div
+      ref={frame}
+      class="cell-map"
+      role="application"
+      aria-roledescription="heat map"
+      tabIndex={0}
+      aria-label={name}
+      aria-describedby={help}
+      onKeyDown={keys}
+      style={size}
+      data-left={margins.left}
+      data-top={margins.top}
+    >
+      <canvas ref={base} style={size} aria-hidden="true" />
+      <canvas ref={over} style={size} aria-hidden="true" />
+      <span id={help} class="hidden">
+        Arrow keys go from cell to cell, with Shift they move the part that is seen. Plus and minus zoom, Home shows all,
+        Enter pins the query of the cell, Escape lets go.
+      </span>
+    </div>
+  );
+}

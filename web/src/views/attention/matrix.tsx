@@ -1,0 +1,169 @@
+// The matrix of one head, or of two with their difference.
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import { Fault } from "../../parts";
+import type { State, Store } from "../../state";
+import { marginsFor } from "./axes";
+import { usePaint } from "./colours";
+import { zoomBy } from "./gestures";
+import { Legend } from "./legend";
+import { CellMap } from "./map";
+import { Overview } from "./overview";
+import { CellReadout, Reads } from "./reading";
+import { roomAbove, useShared, useWidth } from "./shared";
+import { capital, named, type Words } from "./stack";
+import { Difference, type HeadTiles } from "./tiles";
+import { boxFor, clamped, isWhole, levelFor, whole } from "./viewport";
+
+export interface MatrixProps {
+  store: Store;
+  state: State;
+  one: HeadTiles;
+  other: HeadTiles | null;
+  words: Words;
+  /** The weight at the end of the colours. */
+  largest: number;
+  root: boolean;
+}
+
+/** Maps that stand beside each other are at least so wide. */
+const LEAST = 280;
+const GAP = 16;
+/** The width of what stands beside a single map, with the gap between. */
+const BESIDE = 300;
+
+export function Matrix({ store, state, one, other, words, largest, root }: MatrixProps) {
+  const place = useRef<HTMLDivElement>(null);
+  const width = useWidth(place);
+  const paint = usePaint(place);
+  const { stack } = one;
+  const beside = other ? Math.max(1, Math.min(3, Math.floor((width + GAP) / (LEAST + GAP)))) : 1;
+  const wide = other === null && width >= 2 * BESIDE;
+  const across = wide ? width - BESIDE : Math.floor((width - GAP * (beside - 1)) / beside);
+  const margins = useMemo(() => marginsFor(words, across), [words, across < 480]);
+  const box = useMemo(() => {
+    if (width === 0) return null;
+    const room = { width: across - margins.left - 2, height: roomAbove(360, 720) - margins.top - 2 };
+    return boxFor(stack.queries, stack.keys, room);
+  }, [stack, across, width === 0, margins]);
+  const shared = useShared(store, state, box);
+  const difference = useMemo(() => (other ? new Difference(one, other) : null), [one, other]);
+  useEffect(() => difference?.follow(), [difference]);
+  const setPin = (pin: number | null) => store.set({ pin });
+  const pin = state.pin !== null && state.pin < stack.queries ? state.pin : null;
+  const layers: [number, number] = [one.layer, (other ?? one).layer];
+  const about = `${stack.label}, ${stack.queries} queries by ${stack.keys} keys`;
+  const common = box && paint && { words, root, paint, shared, pin, setPin, box, margins };
+  return (
+    <div class={other ? "matrix several" : wide ? "matrix wide" : "matrix"} ref={place}>
+      <div class="maps" style={{ gridTemplateColumns: other ? `repeat(${beside}, minmax(0, 1fr))` : "max-content" }}>
+        {common && (
+          <figure>
+            {other && <figcaption>{capital(named(one.place))}</figcaption>}
+            <CellMap {...common} cells={one} kind="weights" largest={largest} name={`${named(one.place)}, ${about}`} />
+          </figure>
+        )}
+        {common && other && (
+          <figure>
+            <figcaption>{capital(named(other.place))}</figcaption>
+            <CellMap {...common} cells={other} kind="weights" largest={largest} name={`${named(other.place)}, ${about}`} />
+          </figure>
+        )}
+        {common && other && difference && (
+          <figure>
+            <figcaption>Difference: the first less the second</figcaption>
+            <CellMap {...common} cells={difference} kind="difference" largest={largest} name={`Difference, ${about}`} />
+          </figure>
+        )}
+      </div>
+      <div class="beside">
+        <div class="told-of-cell">
+          {box && <Zoom {...{ shared, box, pin, setPin }} />}
+          <CellReadout hover={shared.hover} pin={pin} {...{ one, other, words, layers }} />
+          <Refusals one={one} other={other} />
+        </div>
+        {paint && (
+          <div class="legends">
+            <Legend kind="weights" label="Weight" hatched={stack.causal} {...{ largest, root, paint }} />
+            {other && <Legend kind="difference" label="Difference" hatched={false} {...{ largest, root, paint }} />}
+          </div>
+        )}
+        {box && paint && Math.max(stack.queries, stack.keys) > 48 && (
+          <div class="whole">
+            <Overview tiles={one} {...{ box, largest, root, paint, shared }} />
+            <Seen {...{ shared, box }} />
+          </div>
+        )}
+        <Watched {...{ shared, pin, one, other, words }} />
+      </div>
+    </div>
+  );
+}
+
+type Sharing = ReturnType<typeof useShared>;
+type BoxOf = ReturnType<typeof boxFor>;
+
+function Zoom(props: { shared: Sharing; box: BoxOf; pin: number | null; setPin: (pin: number | null) => void }) {
+  const { shared, box } = props;
+  const view = clamped(shared.view.value ?? whole(box), box);
+  const handled = { box, left: 0, top: 0, view: shared.view, hover: shared.hover, pin: props.pin, setPin: props.setPin };
+  // Nothing to zoom: all cells are as large as they get.
+  if (clamped({ ...view, size: 0 }, box).size >= whole(box).size) return null;
+  return (
+    <div class="zoom" role="group" aria-label="Zoom">
+      <button type="button" aria-label="Zoom in" onClick={() => zoomBy(handled, 2)}>
+        +
+      </button>
+      <button type="button" aria-label="Zoom out" disabled={isWhole(view, box)} onClick={() => zoomBy(handled, 0.5)}>
+        {"\u2212"}
+      </button>
+      <button type="button" disabled={isWhole(view, box)} onClick={() => (shared.view.value = null)}>
+        Show all
+      </button>
+    </div>
+  );
+}
+
+/** Which part is seen, and whether a point stands for several cells. */
+function Seen({ shared, box }: { shared: Sharing; box: BoxOf }) {
+  const view = clamped(shared.view.value ?? whole(box), box);
+  const grain = 2 ** levelFor(view, box, globalThis.devicePixelRatio ?? 1);
+  const first = (place: number) => Math.max(0, Math.floor(place));
+  const last = (place: number, size: number, count: number) => Math.min(count - 1, Math.ceil(place + size) - 1);
+  return (
+    <p class="quiet number">
+      Queries {first(view.query)} to {last(view.query, box.queries * (view.size / whole(box).size), box.queries)},<br />
+      keys {first(view.key)} to {last(view.key, box.keys * (view.size / whole(box).size), box.keys)}.
+      {grain > 1 && (
+        <>
+          <br />A point is the largest of {grain} {"\u00D7"} {grain}.
+        </>
+      )}
+    </p>
+  );
+}
+
+interface WatchedProps {
+  shared: Sharing;
+  pin: number | null;
+  one: HeadTiles;
+  other: HeadTiles | null;
+  words: Words;
+}
+
+/** What the hovered query reads most, or the pinned one. */
+function Watched({ shared, pin, one, other, words }: WatchedProps) {
+  const query = shared.hover.value?.query ?? pin;
+  return (
+    <div class="watched">
+      <Reads tiles={one} query={query} words={words} {...(other ? { title: `in ${named(one.place)}`, count: 4 } : {})} />
+      {other && <Reads tiles={other} query={query} words={words} title={`in ${named(other.place)}`} count={4} />}
+    </div>
+  );
+}
+
+export function Refusals({ one, other }: { one: HeadTiles; other: HeadTiles | null }) {
+  void one.version.value;
+  void other?.version.value;
+  const refusal = one.refusal ?? other?.refusal ?? null;
+  return refusal ? <Fault refusal={refusal} /> : null;
+}

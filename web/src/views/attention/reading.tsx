@@ -1,0 +1,144 @@
+// What is read: the rows of weights that components ask for, and how they are told.
+import { useEffect, useState } from "preact/hooks";
+import type { Signal } from "@preact/signals";
+import { percent, short } from "../../parts";
+import type { Attention } from "../../source";
+import { most, seen, shown, sinkShare, type Words } from "./stack";
+import type { HeadTiles } from "./tiles";
+import type { Cell } from "./viewport";
+
+/** Milliseconds that a query must stay hovered before more than what is here is asked for. */
+const REST_MS = 60;
+
+/** What a query reads; null until it is here. */
+export function useRow(tiles: HeadTiles | null, query: number | null): Float32Array | null {
+  void tiles?.version.value;
+  const row = tiles && query !== null ? tiles.row(query, false) : null;
+  const missing = tiles !== null && query !== null && row === null;
+  useEffect(() => {
+    if (!missing) return;
+    const timer = setTimeout(() => tiles.row(query), REST_MS);
+    return () => clearTimeout(timer);
+  }, [tiles, query, missing]);
+  return row;
+}
+
+interface CellReadoutProps {
+  hover: Signal<Cell | null>;
+  pin: number | null;
+  one: HeadTiles;
+  other: HeadTiles | null;
+  words: Words;
+  layers: [number, number];
+}
+
+/** The value of the hovered cell, with its words; a region that screen readers follow. */
+export function CellReadout({ hover, pin, one, other, words, layers }: CellReadoutProps) {
+  const cell = hover.value;
+  const query = cell?.query ?? null;
+  const row = useRow(one, query);
+  const beside = useRow(other, query);
+  const value = cell ? (row?.[cell.key] ?? one.weight(cell.query, cell.key)) : null;
+  const second = cell && other ? (beside?.[cell.key] ?? other.weight(cell.query, cell.key)) : null;
+  const hidden = cell && !mayBeSeen(one.stack, layers, cell);
+  return (
+    <output class="readout" aria-live="polite">
+      {!cell && (pin === null ? (
+          "Point at a cell, or go to it with the arrow keys."
+        ) : (
+          <span>
+            Pinned query: <Word text={words.queries[pin] ?? ""} place={pin} />
+          </span>
+        ))}
+      {cell && (
+        <>
+          <span>
+            <Word text={words.queries[cell.query] ?? ""} place={cell.query} /> <span class="verb">reads</span>{" "}
+            <Word text={words.keys[cell.key] ?? ""} place={cell.key} />
+          </span>
+          <strong class="number">
+            {hidden && "may not be seen"}
+            {!hidden && value === null && "\u2026"}
+            {!hidden && value !== null && !other && short(value)}
+            {!hidden && value !== null && other && second === null && "\u2026"}
+            {!hidden && value !== null && second !== null && (
+              <>
+                {short(value)} and {short(second)}, difference {signed(value - second)}
+              </>
+            )}
+          </strong>
+        </>
+      )}
+    </output>
+  );
+}
+
+function mayBeSeen(stack: Attention, layers: [number, number], { query, key }: Cell): boolean {
+  return layers.some((layer) => {
+    const { first, end } = seen(stack, layer, query);
+    return key >= first && key < end;
+  });
+}
+
+export const signed = (value: number): string => (value > 0 ? `+${short(value)}` : short(value));
+
+export function Word({ text, place }: { text: string; place?: number }) {
+  return (
+    <span class="token">
+      {shown(text, 24)}
+      {place !== undefined && <sub>{place}</sub>}
+    </span>
+  );
+}
+
+interface ReadsProps {
+  tiles: HeadTiles;
+  query: number | null;
+  words: Words;
+  title?: string;
+  count?: number;
+}
+
+/** The keys that a query reads most, with the share of the sink. */
+export function Reads({ tiles, query, words, title, count = 6 }: ReadsProps) {
+  const row = useRow(tiles, query);
+  const [last, setLast] = useState<{ row: Float32Array; query: number } | null>(null);
+  useEffect(() => {
+    if (row && query !== null) setLast({ row, query });
+  }, [row, query]);
+  if (query === null) return null;
+  // What was told before stays while the next row is on its way: nothing jumps.
+  const told = row ?? (last && last.row.length === tiles.stack.keys ? last.row : null);
+  const best = told ? most(told, count) : [];
+  const largest = best[0]?.weight ?? 1;
+  return (
+    <section class="reads" data-busy={row === null && tiles.busy} aria-label={title ?? "What the query reads most"}>
+      <h3>
+        <Word text={words.queries[query] ?? ""} place={query} /> {title ?? "reads most"}
+      </h3>
+      <ol>
+        {best.map(({ key, weight }) => (
+          <li>
+            <Word text={words.keys[key] ?? ""} place={key} />
+            <Bar share={weight / largest} />
+            <span class="number">{percent(weight)}</span>
+          </li>
+        ))}
+        {told && best.length === 0 && <li class="quiet">nothing</li>}
+      </ol>
+      {told && tiles.stack.sinks && (
+        <p class="sink">
+          <span>Goes to the sink</span> <span class="number">{percent(sinkShare(told))}</span>
+        </p>
+      )}
+    </section>
+  );
+}
+
+export function Bar({ share }: { share: number }) {
+  return (
+    <span class="share" aria-hidden="true">
+      <span style={{ width: `${100 * Math.max(0.01, Math.min(1, share))}%` }} />
+    </span>
+  );
+}

@@ -1,0 +1,84 @@
+// What is known of a stack of attentions without a single weight: its words, and which cells may be seen at all.
+import type { Attention, Run } from "../../source";
+import type { Place, State } from "../../state";
+
+export interface Words {
+  queries: string[];
+  keys: string[];
+}
+
+/** The stack that the state names, or the first one. */
+export function chosenStack(run: Run, state: State): Attention | null {
+  return run.attentions.find((each) => each.part === state.part) ?? run.attentions[0] ?? null;
+}
+
+/** A layer and head that are there. */
+export function within(place: Place, stack: Attention): Place {
+  return { layer: Math.min(place.layer, stack.layers - 1), head: Math.min(place.head, stack.heads - 1) };
+}
+
+export const samePlace = (one: Place | null, other: Place | null): boolean =>
+  one?.layer === other?.layer && one?.head === other?.head;
+
+export const named = ({ layer, head }: Place): string => `layer ${layer}, head ${head}`;
+
+export function wordsOf(run: Run, stack: Attention): Words {
+  const of = (whose: "tokens" | "source", count: number): string[] => {
+    const words = (whose === "tokens" ? run.tokens : run.source) ?? [];
+    return Array.from({ length: count }, (_, place) => words[place] ?? String(place));
+  };
+  return { queries: of(stack.queries_are, stack.queries), keys: of(stack.keys_are, stack.keys) };
+}
+
+/** Whether queries and keys are the same words, so that a place means the same on both sides. */
+export const alike = (stack: Attention): boolean =>
+  stack.queries_are === stack.keys_are && stack.queries === stack.keys;
+
+/** The keys that a query may see: from `first` to before `end`. */
+export function seen(stack: Attention, layer: number, query: number): { first: number; end: number } {
+  if (!stack.causal) return { first: 0, end: stack.keys };
+  const own = stack.keys - stack.queries + query;
+  const window = stack.windows[layer] ?? null;
+  return { first: window === null ? 0 : Math.max(0, own - window + 1), end: Math.min(stack.keys, own + 1) };
+}
+
+/** A token as a label: what leaves no mark is written, spaces around it are left away, long ones are cut. */
+export function shown(word: string, most = 16): string {
+  const marks: Record<string, string> = { "\n": "\u21B5", "\r": "\u240D", "\t": "\u21E5" };
+  const bare = word.trim() === "" ? word : word.replace(/^ +| +$/g, "");
+  const text = bare === "" ? "\u2205" : bare.replace(/[\n\r\t]/g, (letter) => marks[letter] ?? " ");
+  const visible = text.trim() === "" ? text.replace(/ /g, "\u2423") : text;
+  const letters = Array.from(visible);
+  return letters.length > most ? `${letters.slice(0, most - 1).join("")}\u2026` : visible;
+}
+
+export interface Share {
+  key: number;
+  weight: number;
+}
+
+/** A smaller weight is told as 0.0 %, which is no reading. */
+const FAINT = 5e-4;
+
+/** The keys that a row reads most, the most first. */
+export function most(row: Float32Array, count: number): Share[] {
+  const best: Share[] = [];
+  for (let key = 0; key < row.length; key += 1) {
+    const weight = row[key] ?? 0;
+    if (weight < FAINT || (best.length === count && weight <= (best[count - 1]?.weight ?? 0))) continue;
+    let at = best.length;
+    while (at > 0 && (best[at - 1]?.weight ?? 0) < weight) at -= 1;
+    best.splice(at, 0, { key, weight });
+    if (best.length > count) best.pop();
+  }
+  return best;
+}
+
+/** What of a row's weight goes to its sink. */
+export function sinkShare(row: Float32Array): number {
+  let sum = 0;
+  for (const weight of row) sum += weight;
+  return Math.min(1, Math.max(0, 1 - sum));
+}
+
+export const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);

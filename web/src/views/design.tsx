@@ -1,0 +1,110 @@
+// A hand-designed head: every number of it can be changed, and what comes of it is seen and judged while typing.
+import { useMemo, useRef, useState } from "preact/hooks";
+import type { ViewProps } from "../app";
+import { useAsk } from "../asking";
+import { Fault } from "../parts";
+import type { Head, Refusal } from "../source";
+import { Certificate } from "./design/certificate";
+import { Flow } from "./design/flow";
+import { Positions, Story } from "./design/following";
+import { useHistory } from "./design/history";
+import { Toolbar } from "./design/toolbar";
+import { designed, edited, numbersIn, typed, type Weights } from "./design/weights";
+import "./design.css";
+
+const TYPING = 60;
+
+export function DesignView(props: ViewProps) {
+  const { answer, refusal } = useAsk(props.source, "head", { model: props.card.name });
+  const design = useMemo(() => (answer ? designed(answer) : null), [answer]);
+  if (refusal) return <Fault refusal={refusal} />;
+  // Of another model: this one's is under way.
+  if (!answer || !design) return <p class="quiet">Reading the design{"\u2026"}</p>;
+  return <Design key={props.card.name} {...props} head={answer} design={design} />;
+}
+
+function Design({ source, store, state, card, run, head, design }: ViewProps & { head: Head; design: Weights }) {
+  const history = useHistory(store, card.name, state.cells);
+  const numbers = useRef(new Map<string, number>());
+  const edits = useMemo(() => edited(design, state.cells, numbers.current), [design, state.cells]);
+  if (edits.faults.size === 0) numbers.current = new Map(numbersIn(edits.weights, edits.changed));
+  const [hovered, setHovered] = useState<number | null>(null);
+  const [refused, setRefused] = useState<Refusal | null>(null);
+  const asked = { model: card.name, weights: edits.weights, text: state.text };
+  const { answer: check, refusal, busy } = useAsk(source, "check", asked, TYPING);
+  const first = head.has_cls ? 1 : 0;
+  const judge = check?.certificate;
+  const last = (check?.tokens.length ?? 1) - 1;
+  const names = (check?.tokens ?? []).map((_, at) => (at < first ? "@CLS" : `@${at - first}`));
+  const chosen = Math.min(state.pin ?? first, last);
+  // The words stay those of the chosen one: were they longer, the rows would run away from under the pointer.
+  const followed = Math.min(hovered ?? chosen, last);
+  const choose = (position: number) => store.set({ pin: position });
+
+  const undo = (event: KeyboardEvent) => {
+    if (!(event.ctrlKey || event.metaKey) || event.altKey) return;
+    const key = event.key.toLowerCase();
+    if (key !== "z" && key !== "y") return;
+    event.preventDefault();
+    if (key === "y" || event.shiftKey) history.redo();
+    else history.undo();
+  };
+  return (
+    <div class="design" onKeyDown={undo}>
+      {judge && (
+        <Certificate
+          certificate={judge}
+          head={head}
+          busy={busy}
+          stale={refusal !== null}
+          look={source.live ? (sequence, letter) => store.set({ text: sequence, pin: letter + first }, true) : null}
+        />
+      )}
+      {/* What is wrong with the text, the page says above. */}
+      {refusal && run?.ask.text === state.text && <Fault refusal={refusal} />}
+      {refused && <Fault refusal={refused} />}
+      {edits.faults.size > 0 && (
+        <p class="stale" role="status">
+          {edits.faults.size === 1 ? "A cell holds" : `${edits.faults.size} cells hold`} no number: what stood there
+          before counts.
+        </p>
+      )}
+      <Toolbar
+        history={history}
+        design={design}
+        weights={edits.weights}
+        changes={edits.changed.size}
+        resized={edits.resized}
+        faults={edits.faults.size}
+        live={source.live}
+        refuse={setRefused}
+      />
+      {check && (
+        <>
+          <Positions {...{ check, names, first, choose }} followed={chosen} />
+          <Story {...{ check, names, first }} followed={chosen} />
+          <Flow
+            {...{ head, check, edits, names, first, followed, busy, choose }}
+            stale={refusal !== null}
+            cells={state.cells}
+            readOnly={!source.live}
+            hover={setHovered}
+            type={(changes, typing) => history.change(typed(edits.base, state.cells, changes), typing)}
+            settle={history.settle}
+          />
+          <p class="hints">
+            {source.live && (
+              <span>
+                Arrow keys go from cell to cell, typing replaces, F2 edits, Enter goes down, Tab goes on, Esc takes back,
+                Ctrl+Z undoes. A block from a spreadsheet can be pasted.
+              </span>
+            )}
+            <span class="signs">
+              <i data-sign="minus" /> below 0 <i data-sign="plus" /> above 0 <i data-sign="edited" /> edited
+            </span>
+          </p>
+        </>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,108 @@
+// What is proved of the weights: the verdict, what it rests on, its figures, and a sequence on which they fail.
+import type { Certificate as Message, Head } from "../../source";
+import { short } from "../../parts";
+
+const WORDS = {
+  holds: { mark: "\u2713", title: "Holds", means: "Proved: the head does its task on" },
+  fails: { mark: "\u2717", title: "Fails", means: "Refuted:" },
+  undecided: { mark: "?", title: "Undecided", means: "No counterexample was met, and no proof either:" },
+} as const;
+
+interface CertificateProps {
+  certificate: Message;
+  head: Head;
+  /** An answer to other weights is awaited. */
+  busy: boolean;
+  /** Whether this is still of the weights before. */
+  stale: boolean;
+  /** Look at a sequence, following one of its letters. */
+  look: ((sequence: string, letter: number) => void) | null;
+}
+
+export function Certificate({ certificate, head, busy, stale, look }: CertificateProps) {
+  const { verdict, counterexample: failure } = certificate;
+  const words = WORDS[verdict];
+  const figures: [name: string, value: string, hint: string][] = [
+    [
+      "Read rightly",
+      `${count(certificate.num_right)} of ${count(certificate.num_outputs)}`,
+      "Outputs that say what they should, in the sequences that were run",
+    ],
+    ["Largest error", short(certificate.largest_error), "The largest difference of an output from what is wanted"],
+    [
+      "Margin",
+      certificate.margin === null ? "none" : short(certificate.margin),
+      "How far the best wanted key's score stands above the best other one's, in the worst case",
+    ],
+    [
+      "Bound on the error",
+      certificate.bound === null ? "none known" : short(certificate.bound),
+      "No sequence can have a larger error: this follows from the scores and values of all pairs of places",
+    ],
+  ];
+  return (
+    <section class="certificate panel" data-verdict={verdict} data-busy={busy} data-stale={stale} aria-label="Certificate">
+      <div class="verdict">
+        <span class="mark" aria-hidden="true">
+          {words.mark}
+        </span>
+        <div>
+          <h2 aria-live="polite">{words.title}</h2>
+          <p class="ground">{ground(certificate)}</p>
+        </div>
+      </div>
+      <dl>
+        {figures.map(([name, value, hint]) => (
+          <div title={hint}>
+            <dt>{name}</dt>
+            <dd class="number">{value}</dd>
+          </div>
+        ))}
+      </dl>
+      <p class="task">
+        <strong>{sentence(head.summary)}</strong>
+        <span class="quiet">What has to hold: {certificate.criterion}.</span>
+      </p>
+      {failure && (
+        <div class="counterexample">
+          <span>
+            Counterexample{" "}
+            <span class="sequence word">
+              {[...failure.sequence].map((letter, at) => (at === failure.position ? <mark>{letter}</mark> : letter))}
+            </span>
+            : at @{failure.position} the head gives <code>{vector(failure.output)}</code>, wanted is{" "}
+            <code>{vector(failure.target)}</code>
+          </span>
+          {look && (
+            <button type="button" onClick={() => look(failure.sequence, failure.position)}>
+              Show {failure.sequence}
+            </button>
+          )}
+        </div>
+      )}
+    </section>
+  );
+}
+
+function ground(certificate: Message): string {
+  const [run, all] = [count(certificate.num_checked), count(certificate.num_possible)];
+  const outcome =
+    certificate.verdict === "holds" ? "Proved" : certificate.verdict === "fails" ? "Refuted" : "Neither proved nor refuted";
+  switch (certificate.rests_on) {
+    case "every sequence":
+      return `${outcome} by every sequence: ${run} of ${all} run`;
+    case "the listed examples":
+      return `${outcome} by the listed examples, all ${run} of them; others were not looked at`;
+    case "the bound":
+      return `${outcome} by the bound for all ${all} sequences; ${run} of them were run besides`;
+    default:
+      return `${outcome}: ${run} of ${all} sequences were run`;
+  }
+}
+
+const count = (number: number): string => (number < 1e12 ? number.toLocaleString("en") : number.toExponential(2));
+const vector = (numbers: number[]): string => numbers.map((each) => short(each)).join(" ");
+const sentence = (text: string): string => {
+  const first = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(first) ? first : `${first}.`;
+};

@@ -1,0 +1,271 @@
+// The head as one picture: tokens go in on the left, keys, queries and values stand under the matrices that make them.
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { percent } from "../../parts";
+import type { Check, Head } from "../../source";
+import { rightAt } from "./following";
+import { Grid, type GridProps } from "./grid";
+import { NumberTable } from "./table";
+import { brief, sizesOf, type Edited, type Name } from "./weights";
+import "./flow.css";
+
+interface FlowProps {
+  head: Head;
+  check: Check;
+  edits: Edited;
+  cells: Record<string, string>;
+  names: string[];
+  first: number;
+  followed: number;
+  readOnly: boolean;
+  busy: boolean;
+  /** Whether the numbers are still those of the weights before. */
+  stale: boolean;
+  type: GridProps["type"];
+  settle: () => void;
+  choose: (position: number) => void;
+  hover: (position: number | null) => void;
+}
+
+export function Flow(props: FlowProps) {
+  const { head, check, edits, names, followed, first, busy, choose, hover } = props;
+  const { qk, pos } = sizesOf(edits.weights);
+  const places = check.tokens.map((token, at) => (names[at] === `@${token}` ? token : `${token}${names[at]}`));
+  const weights = check.weights.cells[followed] ?? [];
+  const scores = check.scores.cells[followed] ?? [];
+  const best = weights.indexOf(Math.max(...weights));
+  const usedBy = (position: number) =>
+    new Set((check.inputs.cells[position] ?? []).flatMap((value, input) => (value === 0 ? [] : [input])));
+  const inputs = inputNames(head, check, edits);
+  const columns: Record<Name, string[]> = {
+    Km: numbered(qk),
+    Qm: numbered(qk),
+    Vm: check.V.columns,
+    pos: inputs.slice(inputs.length - pos),
+  };
+  const rows: Record<Name, string[]> = { Km: inputs, Qm: inputs, Vm: inputs, pos: positionNames(head, edits) };
+  const sheet = (name: Name, used: Set<number>) => {
+    const matrix = edits.weights[name];
+    const base = edits.base[name];
+    if (!matrix || !base) return null;
+    return (
+      <Grid
+        name={name}
+        rows={rows[name]}
+        columns={columns[name]}
+        matrix={matrix}
+        base={base}
+        cells={props.cells}
+        changed={edits.changed}
+        faults={edits.faults}
+        used={used}
+        readOnly={props.readOnly}
+        type={props.type}
+        settle={props.settle}
+      />
+    );
+  };
+  const table = { rows: places, row: followed, choose, hover };
+  // As wide as the four columns side by side: 30 pixels a cell, the names of rows, scores and shares, and what lies between.
+  const need = 30 * (check.inputs.columns.length + 2 * qk + check.V.columns.length) + 4 * 46 + 140 + 3 * 24;
+  const [box, width] = useWidth();
+  return (
+    <div ref={box} class="flow" data-wide={width >= need} data-busy={busy} data-stale={props.stale}>
+      <div class="stages">
+        <Column
+          title="In"
+          first
+          formula={pos > 0 ? "x = letter, then its row of pos" : "x = letter"}
+          why={
+            pos > 0
+              ? (head.why.pos ?? "A row of pos is added to each letter, so that the head can tell places apart.")
+              : "Each letter is a row of its own; this head does not know places."
+          }
+          above={pos > 0 ? <Named name="pos" readOnly={props.readOnly}>{sheet("pos", new Set([followed]))}</Named> : null}
+          indent={30 * (inputs.length - pos)}
+          below={<NumberTable label="x, the inputs" {...check.inputs} matrix={check.inputs.cells} {...table} />}
+        />
+        <Column
+          title="Query: what a position looks for"
+          formula="Q = x Qm"
+          why={head.why.Qm}
+          above={<Named name="Qm" readOnly={props.readOnly}>{sheet("Qm", usedBy(followed))}</Named>}
+          below={<NumberTable label="Q, the queries" columns={check.Q.columns} matrix={check.Q.cells} {...table} />}
+        />
+        <Column
+          title="Key: what it is found by"
+          formula="K = x Km"
+          why={head.why.Km}
+          above={<Named name="Km" readOnly={props.readOnly}>{sheet("Km", usedBy(best))}</Named>}
+          below={
+            <NumberTable
+              label="K, the keys"
+              columns={check.K.columns}
+              matrix={check.K.cells}
+              {...table}
+              row={null}
+              behind={[{ head: "score", cell: (key) => <span class="number">{brief(scores[key] ?? 0)}</span> }]}
+            />
+          }
+        />
+        <Column
+          title="Value: what it hands on"
+          formula="V = x Vm"
+          why={head.why.Vm}
+          above={<Named name="Vm" readOnly={props.readOnly}>{sheet("Vm", usedBy(best))}</Named>}
+          below={
+            <NumberTable
+              label="V, the values"
+              columns={check.V.columns}
+              matrix={check.V.cells}
+              {...table}
+              row={null}
+              behind={[{ head: "read by", cell: (key) => <Share share={weights[key] ?? 0} /> }]}
+            />
+          }
+        />
+      </div>
+      <div class="chain">
+        <Step title="Scores" formula={`Q K\u1D40 / \u221A${qk}`}>
+          <NumberTable label="Scores: a row for each query, a column for each key" columns={places} matrix={check.scores.cells} {...table} />
+        </Step>
+        <Arrow text="softmax of each row" />
+        <Step title="Weights" formula="rows add up to 1">
+          <NumberTable
+            label="Attention weights: a row for each query, a column for each key"
+            columns={places}
+            matrix={check.weights.cells}
+            most={1}
+            {...table}
+          />
+        </Step>
+        <Arrow text="times V" />
+        <Step title="Out" formula="beside what is wanted">
+          <NumberTable
+            label="Outputs, targets and what they say"
+            columns={check.outputs.columns}
+            matrix={check.outputs.cells}
+            {...table}
+            behind={[
+              { head: "wanted", cell: (at) => <code>{at < first ? "" : check.targets.cells[at - first]?.map(brief).join(" ")}</code> },
+              { head: "reads", cell: (at) => <Reads check={check} judged={at - first} /> },
+            ]}
+          />
+        </Step>
+      </div>
+    </div>
+  );
+}
+
+function Column(props: {
+  title: string;
+  first?: boolean;
+  /** How far the upper matrix stands to the right, in pixels. */
+  indent?: number;
+  formula: string;
+  why: string | undefined;
+  above: ComponentChildren;
+  below: ComponentChildren;
+}) {
+  return (
+    <section
+      class="stage"
+      aria-label={props.title}
+      data-first={props.first}
+      style={{ "--above-x": `${props.indent ?? 0}px` }}
+    >
+      <header>
+        <h3>{props.title}</h3>
+        <p class="why">{props.why}</p>
+      </header>
+      <div class="above">{props.above}</div>
+      <div class="below">
+        <p class="formula">
+          <span aria-hidden="true">{"\u2193"}</span> {props.formula}
+        </p>
+        {props.below}
+      </div>
+    </section>
+  );
+}
+
+function Named({ name, readOnly, children }: { name: Name; readOnly: boolean; children: ComponentChildren }) {
+  return (
+    <>
+      <p class="formula name">
+        {name} {!readOnly && <span class="quiet">type to change</span>}
+      </p>
+      {children}
+    </>
+  );
+}
+
+function Step({ title, formula, children }: { title: string; formula: string; children: ComponentChildren }) {
+  return (
+    <section class="chain-step" aria-label={title}>
+      <h3>
+        {title} <span class="quiet">{formula}</span>
+      </h3>
+      {children}
+    </section>
+  );
+}
+
+function Arrow({ text }: { text: string }) {
+  return (
+    <div class="chain-arrow" aria-hidden="true">
+      <span>{text}</span>
+      <i />
+    </div>
+  );
+}
+
+function Share({ share }: { share: number }) {
+  return (
+    <span class="read-by">
+      <i style={{ width: `${(100 * share).toFixed(1)}%` }} />
+      <span class="number">{percent(share, 0)}</span>
+    </span>
+  );
+}
+
+function Reads({ check, judged }: { check: Check; judged: number }) {
+  if (judged < 0) return <span class="quiet">not judged</span>;
+  const right = rightAt(check, judged);
+  return (
+    <span class={right ? "good" : "wrong"}>
+      {right ? "\u2713" : "\u2717"} {check.reads[judged]}
+      {!right && <span class="hidden">, wrong</span>}
+    </span>
+  );
+}
+
+const numbered = (count: number): string[] => Array.from({ length: count }, (_, at) => String(at));
+
+/** What the rows of Km, Qm and Vm are called, also while the answer to other sizes is awaited. */
+function inputNames(head: Head, check: Check, edits: Edited): string[] {
+  const rows = edits.weights.Km.length;
+  const { pos } = sizesOf(edits.weights);
+  if (check.inputs.columns.length === rows) return check.inputs.columns;
+  if (head.inputs.length === rows) return head.inputs;
+  return [...head.inputs.slice(0, rows - pos), ...numbered(pos).map((at) => `p${at}`)];
+}
+
+function positionNames(head: Head, edits: Edited): string[] {
+  return numbered(edits.weights.pos?.length ?? 0).map((at) => {
+    if (head.has_cls && at === "0") return "@CLS";
+    return `@${Number(at) - (head.has_cls ? 1 : 0)}`;
+  });
+}
+
+function useWidth() {
+  const box = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    if (!box.current) return;
+    const look = new ResizeObserver(([entry]) => setWidth(entry?.contentRect.width ?? 0));
+    look.observe(box.current);
+    return () => look.disconnect();
+  }, []);
+  return [box, width] as const;
+}

@@ -1,0 +1,100 @@
+// One position on its way through the head, in words.
+import { percent, short } from "../../parts";
+import type { Check } from "../../source";
+import { brief } from "./weights";
+
+interface FollowingProps {
+  check: Check;
+  names: string[];
+  followed: number;
+  /** The first position that is judged. */
+  first: number;
+  choose: (position: number) => void;
+}
+
+/** The sequence as buttons: the pressed one is followed through every table. */
+export function Positions({ check, names, followed, first, choose }: FollowingProps) {
+  const press = (event: KeyboardEvent) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step === undefined) return;
+    const buttons = (event.currentTarget as HTMLElement).querySelectorAll("button");
+    const next = buttons[Math.min(Math.max([...buttons].indexOf(event.target as HTMLButtonElement) + step, 0), buttons.length - 1)];
+    event.preventDefault();
+    next?.focus();
+    next?.click();
+  };
+  return (
+    <div class="positions" role="group" aria-label="Follow a position" onKeyDown={press}>
+      <span class="quiet">Follow</span>
+      {check.tokens.map((token, position) => {
+        const right = position >= first ? rightAt(check, position - first) : null;
+        const verdict = right === null ? "" : right ? ", reads right" : ", reads wrong";
+        return (
+          <button
+            type="button"
+            aria-pressed={position === followed}
+            aria-label={`${token} at ${names[position]}${verdict}`}
+            onClick={() => choose(position)}
+          >
+            <span class="word">{token}</span>
+            <small>{names[position]}</small>
+            <i data-right={right} aria-hidden="true">
+              {right === null ? "\u00B7" : right ? "\u2713" : "\u2717"}
+            </i>
+          </button>
+        );
+      })}
+    </div>
+  );
+}
+
+export function Story({ check, names, followed, first }: Omit<FollowingProps, "choose">) {
+  const weights = check.weights.cells[followed] ?? [];
+  const scores = check.scores.cells[followed] ?? [];
+  const order = weights.map((_, key) => key).sort((a, b) => (weights[b] ?? 0) - (weights[a] ?? 0));
+  const main = order.filter((key) => (weights[key] ?? 0) >= 0.005).slice(0, 4);
+  const rest = order.length - main.length;
+  const output = check.outputs.cells[followed] ?? [];
+  const judged = followed - first;
+  const right = judged >= 0 ? rightAt(check, judged) : null;
+  const word = (position: number) => (
+    <>
+      <b class="word">{check.tokens[position]}</b>
+      <small>{names[position]}</small>
+    </>
+  );
+  return (
+    <p class="story">
+      {word(followed)} compares its query with every key. {main.length === 1 ? "The best match is " : "It matches "}
+      {main.map((key, at) => (
+        <>
+          {at > 0 && (at === main.length - 1 ? " and " : ", ")}
+          {word(key)} (score {short(scores[key] ?? 0)})
+        </>
+      ))}
+      . Softmax makes shares of the scores:{" "}
+      {main.map((key, at) => (
+        <>
+          {at > 0 && ", "}
+          {percent(weights[key] ?? 0, 0)} {word(key)}
+        </>
+      ))}
+      {rest > 0 && ", next to nothing for the rest"}. The values in these shares add up to{" "}
+      <code>{output.map(brief).join(" ")}</code>
+      {right === null ? (
+        <>, which is not judged.</>
+      ) : (
+        <>
+          , which reads <b>{check.reads[judged]}</b>:{" "}
+          <b class={right ? "good" : "wrong"}>{right ? "\u2713 as wanted" : `\u2717 wanted is ${check.wanted[judged]}`}</b>.
+        </>
+      )}
+    </p>
+  );
+}
+
+/** Whether a judged output reads as it should. */
+export function rightAt(check: Check, judged: number): boolean {
+  const told = (check as Check & { right?: boolean[] }).right;
+  return told ? told[judged] === true : check.reads[judged] === check.wanted[judged];
+}

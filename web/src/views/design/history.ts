@@ -1,0 +1,74 @@
+// Undo and redo of a head's edits. It outlives the view, so that a look at another tab loses nothing.
+import { useState } from "preact/hooks";
+import type { Store } from "../../state";
+import type { Cells } from "./weights";
+
+interface Past {
+  model: string;
+  /** What the edits were when this history was last written: other ones came from elsewhere, such as the address. */
+  now: Cells;
+  before: Cells[];
+  after: Cells[];
+  /** The cell that is being typed in: its letters are undone together. */
+  typing: string | null;
+}
+
+const MOST = 500;
+const kept = new WeakMap<Store, Past>();
+const same = (a: Cells, b: Cells): boolean => JSON.stringify(a) === JSON.stringify(b);
+
+export interface History {
+  /** Change the edits. Changes in a row of the same `typing` are one step. */
+  change(cells: Cells, typing?: string): void;
+  /** What is typed next is a step of its own. */
+  settle(): void;
+  undo(): void;
+  redo(): void;
+  canUndo: boolean;
+  canRedo: boolean;
+}
+
+export function useHistory(store: Store, model: string, cells: Cells): History {
+  const [, draw] = useState(0);
+  let past = kept.get(store);
+  if (!past || past.model !== model || !same(past.now, cells)) {
+    past = { model, now: cells, before: [], after: [], typing: null };
+    kept.set(store, past);
+  }
+  const there = past;
+  const show = (next: Cells) => {
+    there.now = next;
+    store.set({ cells: next });
+    draw((count) => count + 1);
+  };
+  return {
+    change(next, typing) {
+      if (same(next, there.now)) return;
+      if (typing === undefined || there.typing !== typing) there.before = [...there.before, there.now].slice(-MOST);
+      there.typing = typing ?? null;
+      there.after = [];
+      show(next);
+    },
+    settle() {
+      there.typing = null;
+    },
+    undo() {
+      const next = there.before.at(-1);
+      if (!next) return;
+      there.before = there.before.slice(0, -1);
+      there.after = [...there.after, there.now];
+      there.typing = null;
+      show(next);
+    },
+    redo() {
+      const next = there.after.at(-1);
+      if (!next) return;
+      there.after = there.after.slice(0, -1);
+      there.before = [...there.before, there.now];
+      there.typing = null;
+      show(next);
+    },
+    canUndo: there.before.length > 0,
+    canRedo: there.after.length > 0,
+  };
+}

@@ -1,0 +1,154 @@
+// A mixture of experts: which experts each token went to in every layer, how sure the router was, and how even the
+// load is.
+import { useRef, useState } from "preact/hooks";
+import type { ViewProps } from "../app";
+import { useAsk } from "../asking";
+import { Fault, percent } from "../parts";
+import type { Experts } from "../source";
+import "./experts.css";
+import { Columns } from "./experts/columns";
+import { colour, COLOURS, letter, shared, visible } from "./experts/names";
+import { Strip } from "./experts/strip";
+
+type ExpertLayer = Experts["layers"][number];
+
+export function ExpertsView(props: ViewProps) {
+  return <AllExperts key={props.card.name} {...props} />;
+}
+
+function AllExperts({ source, store, state, run }: ViewProps) {
+  const asked = useAsk(source, "experts", run && { run: run.run });
+  const [hovered, setHovered] = useState<{ token: number; layer: number } | null>(null);
+  // Experts and tokens of one run: while another text is read, those of the one before stay.
+  const shown = useRef<{ experts: Experts; tokens: string[] } | null>(null);
+  if (run && asked.answer && !asked.busy && !asked.refusal) shown.current = { experts: asked.answer, tokens: run.tokens };
+  if (asked.refusal) return <Fault refusal={asked.refusal} />;
+  if (!shown.current) return <p class="quiet" data-busy={asked.busy}>Reading{"\u2026"}</p>;
+  const { experts, tokens } = shown.current;
+  const pinned = state.pin !== null && state.pin < tokens.length ? state.pin : null;
+  const layer = Math.min(state.expertLayer, experts.layers.length - 1);
+  const followed = pinned ?? tokens.length - 1;
+  const told = hovered && hovered.token < tokens.length ? hovered : { token: followed, layer };
+  // One scale for all layers, so that their columns can be compared.
+  const surest = Math.max(...experts.layers.flatMap(({ probabilities }) => probabilities[told.token] ?? []), 1e-9);
+  return (
+    <div class="experts" data-busy={asked.busy}>
+      <section class="panel" aria-label="Experts of every token">
+        <div class="title">
+          <h2>Where every token went</h2>
+          <p class="quiet">
+            {experts.num_experts} experts in each of {experts.layers.length} layers; each token goes to {experts.top_k}.
+            The letter is its first choice, the line below it the share of the others.
+          </p>
+        </div>
+        <Strip
+          {...{ experts, tokens, layer }}
+          token={followed}
+          pinned={pinned !== null}
+          choose={(token, at = layer) => store.set({ pin: token, expertLayer: at }, token !== state.pin)}
+          hover={(token, at) => setHovered(token === null || at === null ? null : { token, layer: at })}
+        />
+        <div class="below">
+          <output class="told number">{inWords(experts, tokens, told)}</output>
+          {pinned !== null && (
+            <button type="button" onClick={() => store.set({ pin: null }, true)}>
+              Let go of token {pinned + 1}
+            </button>
+          )}
+        </div>
+        <Legend count={experts.num_experts} />
+      </section>
+      <div class="both">
+        <section class="panel" aria-label="One token through the layers">
+          <div class="title">
+            <h2>
+              Token {told.token + 1}, <span class="word">{visible(tokens[told.token] ?? "")}</span>, through the layers
+            </h2>
+            <p class="quiet">The router{"\u2019"}s probability of each expert. Filled: chosen, with the share that it counts.</p>
+          </div>
+          <div class="charts" style={{ "--experts": experts.num_experts }}>
+            {experts.layers.map((each) => (
+              <TokenLayer key={each.layer} layer={each} token={told.token} most={surest} />
+            ))}
+          </div>
+        </section>
+        <section class="panel" aria-label="Load of the experts">
+          <div class="title">
+            <h2>Load of each expert</h2>
+            <p class="quiet">
+              Its share of all choices. Dashed: the even share, {percent(1 / experts.num_experts)}.
+            </p>
+          </div>
+          <div class="charts" style={{ "--experts": experts.num_experts }}>
+            {experts.layers.map((each) => (
+              <LoadLayer key={each.layer} layer={each} count={experts.num_experts} />
+            ))}
+          </div>
+        </section>
+      </div>
+    </div>
+  );
+}
+
+function TokenLayer({ layer, token, most }: { layer: ExpertLayer; token: number; most: number }) {
+  const choices = layer.choices[token] ?? [];
+  const shares = layer.shares[token] ?? [];
+  return (
+    <figure>
+      <figcaption>
+        <strong>Layer {layer.layer + 1}</strong>
+        <span class="number">{shared(choices, shares)}</span>
+      </figcaption>
+      <Columns
+        label={`Router of layer ${layer.layer + 1}`}
+        values={layer.probabilities[token] ?? []}
+        most={most}
+        filled={choices}
+      />
+    </figure>
+  );
+}
+
+function LoadLayer({ layer, count }: { layer: ExpertLayer; count: number }) {
+  const order = layer.load.map((_, expert) => expert).sort((one, other) => layer.load[other]! - layer.load[one]!);
+  const [most, least] = [order[0] ?? 0, order[order.length - 1] ?? 0];
+  return (
+    <figure>
+      <figcaption>
+        <strong>Layer {layer.layer + 1}</strong>
+        <span class="number">
+          {letter(most)} {percent(layer.load[most] ?? 0, 0)} to {letter(least)} {percent(layer.load[least] ?? 0, 0)}
+        </span>
+      </figcaption>
+      <Columns
+        label={`Load in layer ${layer.layer + 1}`}
+        values={layer.load}
+        most={Math.max(2 / count, layer.load[most] ?? 0)}
+        filled={null}
+        line={1 / count}
+      />
+    </figure>
+  );
+}
+
+function Legend({ count }: { count: number }) {
+  if (count > COLOURS) {
+    return <p class="legend quiet">Experts A to {letter(count - 1)} are numbers 0 to {count - 1}. Colours repeat after {COLOURS}.</p>;
+  }
+  return (
+    <ul class="legend quiet" aria-label="Experts">
+      {Array.from({ length: count }, (_, expert) => (
+        <li>
+          <i style={{ "--own": colour(expert) }}>{letter(expert)}</i> expert {expert}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function inWords(experts: Experts, tokens: string[], { token, layer }: { token: number; layer: number }): string {
+  const there = experts.layers[layer];
+  if (!there) return "";
+  const choices = shared(there.choices[token] ?? [], there.shares[token] ?? []);
+  return `Token ${token + 1}, ${visible(tokens[token] ?? "")}, in layer ${layer + 1}: ${choices}`;
+}

@@ -1,0 +1,24 @@
+// What experts are called. Letters, since the tokens beside them may be numbers.
+
+/** 0, 1, ... 25, 26 become A, B, ... Z, AA. */
+export function letter(expert: number): string {
+  const last = String.fromCharCode(65 + (expert % 26));
+  return expert < 26 ? last : letter(Math.floor(expert / 26) - 1) + last;
+}
+
+/** Colours that style sheets have; more experts share them, and are told apart by their letters. */
+export const COLOURS = 8;
+
+export function colour(expert: number): string {
+  return `var(--expert-${expert % COLOURS})`;
+}
+
+/** "A 62 %, C 38 %" */
+export function shared(choices: number[], shares: number[]): string {
+  return choices.map((expert, at) => `${letter(expert)} ${Math.round(100 * (shares[at] ?? 0))} %`).join(", ");
+}
+
+/** A token as it stands on a line, its blanks made visible. */
+export function visible(token: string): string {
+  return token.replaceAll(" ", "\u2423").replaceAll("\n", "\u21B5").replaceAll("\t", "\u21E5") || "\u2205";
+}

@@ -1,0 +1,125 @@
+// The next token: how likely each is, what temperature, top-k and top-p leave of that, and writing on step by step.
+import type { ViewProps } from "../app";
+import { useAsk } from "../asking";
+import { Fault } from "../parts";
+import type { Next } from "../source";
+import "./sampling.css";
+import { Candidates, share } from "./sampling/candidates";
+import { under, type Distribution, type Rule } from "./sampling/rule";
+import { RuleControls } from "./sampling/rule-controls";
+import { WritingBar } from "./sampling/writing-bar";
+import { useWriting } from "./sampling/writing";
+
+export function SamplingView(props: ViewProps) {
+  // Another model begins anew: an answer of the last one is none of this.
+  return <Sampling key={props.card.name} {...props} />;
+}
+
+function Sampling({ source, store, state, card }: ViewProps) {
+  const rule: Rule = { temperature: state.temperature, topK: state.topK, topP: state.topP };
+  const ask = { model: card.name, text: state.text, temperature: rule.temperature, top_k: rule.topK, top_p: rule.topP };
+  const next = useAsk(source, "next", ask, 30);
+  const writing = useWriting(source, store, state);
+  const answer = next.answer;
+  // A saved page recorded one rule; where it knows all candidates, it needs no other.
+  const enough = answer !== null && answer.rest === 0;
+  const refused = next.refusal !== null && (source.live || !enough);
+  const fixed = source.live || enough ? null : "This saved page holds the answer to one rule only.";
+  const distribution = answer && under(rule, answer);
+  return (
+    <div class="sampling">
+      <WritingBar {...{ source, store, state, writing }} />
+      {writing.refusal && <Fault refusal={writing.refusal} />}
+      {refused && next.refusal && <Fault refusal={next.refusal} />}
+      <div class="both">
+        <section class="panel chart" aria-label="The next token">
+          {answer && distribution && (
+            <>
+              <Summary {...{ answer, distribution }} />
+              <Candidates
+                {...{ distribution, rule }}
+                rest={answer.rest}
+                restPlain={answer.rest_plain}
+                busy={next.busy && !enough}
+                choose={source.live && !refused ? ({ id }) => void writing.write(1, id) : null}
+              />
+            </>
+          )}
+          {!answer && !refused && <p class="quiet" data-busy={next.busy}>Reading{"\u2026"}</p>}
+        </section>
+        <section class="panel choosing" aria-label="How the next token is chosen">
+          <RuleControls {...{ store, state, fixed }} choices={answer ? answer.candidates.length + answer.rest : 64} />
+        </section>
+        <aside class="panel notes" aria-label="What is shown">
+          {answer?.rule && distribution && <Recurrence {...{ answer, distribution }} />}
+          <Legend obeys={answer?.rule !== null} />
+        </aside>
+      </div>
+    </div>
+  );
+}
+
+function Summary({ answer, distribution }: { answer: Next; distribution: Distribution }) {
+  const total = answer.candidates.length + answer.rest;
+  return (
+    <div class="summary" role="status">
+      <h2>The next token</h2>
+      <dl>
+        <div>
+          <dt>Kept</dt>
+          <dd class="number">
+            {distribution.kept.toLocaleString("en")} <span class="quiet">of {total.toLocaleString("en")}</span>
+          </dd>
+        </div>
+        <div>
+          <dt>Entropy</dt>
+          <dd class="number">
+            {distribution.entropy.toFixed(2)} bits
+            {distribution.entropyBefore !== null && (
+              <span class="quiet"> of {distribution.entropyBefore.toFixed(2)}</span>
+            )}
+          </dd>
+        </div>
+      </dl>
+    </div>
+  );
+}
+
+function Recurrence({ answer, distribution }: { answer: Next; distribution: Distribution }) {
+  const before = sum(distribution.candidates, (each) => (each.obeys ? each.plain : 0));
+  const after = sum(distribution.candidates, (each) => (each.obeys ? each.final : 0));
+  return (
+    <div class="recurrence">
+      <h3>The rule of these numbers</h3>
+      <p class="word">{answer.rule}</p>
+      <p class="quiet">
+        Tokens that obey it are marked {"\u2713"}: {share(before)} of the probability before sampling's rule, {share(after)}{" "}
+        after it.
+      </p>
+    </div>
+  );
+}
+
+function Legend({ obeys }: { obeys: boolean }) {
+  return (
+    <ul class="legend" aria-label="What the bars mean">
+      <li>
+        <i class="key before" /> before the rule
+      </li>
+      <li>
+        <i class="key after" /> after it
+      </li>
+      <li>
+        <i class="key cut" /> cut
+      </li>
+      <li>
+        <i class="key stairs" /> sum of the likeliest so far
+      </li>
+      {obeys && <li>{"\u2713"} obeys the recurrence, {"\u2717"} breaks it</li>}
+    </ul>
+  );
+}
+
+function sum<T>(items: T[], value: (item: T) => number): number {
+  return items.reduce((total, item) => total + value(item), 0);
+}

@@ -1,0 +1,156 @@
+// The sliders of a sampling rule, each with a field for the exact number.
+import { useRef, useState } from "preact/hooks";
+import type { State, Store } from "../../state";
+
+interface RuleControlsProps {
+  store: Store;
+  state: State;
+  /** How many tokens there are to choose among. */
+  choices: number;
+  /** Why nothing can be changed; null: it can. */
+  fixed: string | null;
+}
+
+/** The most that the slider of top-k tells apart; beyond it stands "all". */
+const LONGEST = 64;
+
+export function RuleControls({ store, state, choices, fixed }: RuleControlsProps) {
+  const most = Math.max(2, Math.min(choices, LONGEST + 1));
+  const topK = state.topK === null || state.topK >= choices ? most : Math.min(state.topK, most);
+  const neutral = state.temperature === 1 && state.topK === null && state.topP === 1;
+  return (
+    <fieldset class="rule" disabled={fixed !== null}>
+      <legend>Sampling rule</legend>
+      <Slider
+        label="Temperature"
+        hint="Divides the logits: below 1 sharpens, above 1 flattens, 0 always takes the likeliest."
+        {...{ min: 0, max: 3, step: 0.05 }}
+        value={Math.min(state.temperature, 3)}
+        said={state.temperature === 0 ? "0, the likeliest" : String(state.temperature)}
+        change={(temperature, step) => store.set({ temperature }, step)}
+      >
+        <Exact
+          label="Temperature, exact"
+          text={String(state.temperature)}
+          read={(text) => within(Number(text), 0, 100)}
+          change={(temperature) => store.set({ temperature: temperature ?? 1 }, true)}
+        />
+      </Slider>
+      <Slider
+        label="Top-k"
+        hint="Only the k likeliest tokens keep a chance."
+        {...{ min: 1, max: most, step: 1 }}
+        value={topK}
+        said={topK === most ? "all tokens" : `the ${topK} likeliest`}
+        change={(value, step) => store.set({ topK: value >= most ? null : value }, step)}
+      >
+        <Exact
+          label="Top-k, exact; empty for all"
+          text={state.topK === null ? "" : String(state.topK)}
+          placeholder="all"
+          whole
+          read={(text) => (text === "" ? null : whole(Number(text), 1, 1_000_000))}
+          change={(value) => store.set({ topK: value }, true)}
+        />
+      </Slider>
+      <Slider
+        label="Top-p"
+        hint="Only the smallest set of likeliest tokens that reaches this probability keeps a chance."
+        {...{ min: 0, max: 1, step: 0.01 }}
+        value={state.topP}
+        said={`${Math.round(100 * state.topP)} %`}
+        change={(topP, step) => store.set({ topP }, step)}
+      >
+        <Exact
+          label="Top-p, exact"
+          text={String(state.topP)}
+          read={(text) => within(Number(text), 0, 1)}
+          change={(topP) => store.set({ topP: topP ?? 1 }, true)}
+        />
+      </Slider>
+      <button type="button" disabled={neutral} onClick={() => store.set({ temperature: 1, topK: null, topP: 1 }, true)}>
+        Without a rule
+      </button>
+      {fixed && <p class="quiet">{fixed}</p>}
+    </fieldset>
+  );
+}
+
+interface SliderProps {
+  label: string;
+  hint: string;
+  min: number;
+  max: number;
+  step: number;
+  value: number;
+  said: string;
+  change: (value: number, step: boolean) => void;
+  children: preact.JSX.Element;
+}
+
+function Slider({ label, hint, min, max, step, value, said, change, children }: SliderProps) {
+  // "Back" undoes a whole drag: its first change is a new entry in the history, the others amend it.
+  const dragging = useRef(false);
+  return (
+    <div class="slider" role="group" aria-label={label}>
+      <span class="name" title={hint}>
+        {label}
+      </span>
+      <input
+        type="range"
+        aria-label={label}
+        aria-valuetext={said}
+        title={hint}
+        {...{ min, max, step, value }}
+        onInput={(event) => {
+          change(Number(event.currentTarget.value), !dragging.current);
+          dragging.current = true;
+        }}
+        onChange={() => (dragging.current = false)}
+      />
+      {children}
+    </div>
+  );
+}
+
+interface ExactProps {
+  label: string;
+  text: string;
+  placeholder?: string;
+  whole?: boolean;
+  /** The number that a text means; undefined: none. */
+  read: (text: string) => number | null | undefined;
+  change: (value: number | null) => void;
+}
+
+function Exact({ label, text, placeholder, whole: integer, read, change }: ExactProps) {
+  const [typed, setTyped] = useState<string | null>(null);
+  const shown = typed ?? text;
+  const wrong = typed !== null && read(typed.trim()) === undefined;
+  return (
+    <input
+      type="text"
+      inputMode={integer ? "numeric" : "decimal"}
+      class="exact number"
+      aria-label={label}
+      aria-invalid={wrong}
+      value={shown}
+      {...(placeholder ? { placeholder } : {})}
+      onInput={(event) => {
+        const now = event.currentTarget.value;
+        const value = read(now.trim());
+        setTyped(now);
+        if (value !== undefined && String(value ?? "") !== text) change(value);
+      }}
+      onBlur={() => setTyped(null)}
+    />
+  );
+}
+
+function within(value: number, low: number, high: number): number | undefined {
+  return Number.isFinite(value) && value >= low && value <= high ? value : undefined;
+}
+
+function whole(value: number, low: number, high: number): number | undefined {
+  return Number.isInteger(value) ? within(value, low, high) : undefined;
+}

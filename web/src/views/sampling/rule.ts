@@ -1,0 +1,100 @@
+// Temperature, then top-k, then top-p, as glassformer/generation/sampling.py has them. Where all candidates are known,
+// the page draws a rule while its slider moves, and a saved page needs nobody to ask.
+import type { Candidate, Next } from "../../source";
+
+export interface Rule {
+  temperature: number;
+  topK: number | null;
+  topP: number;
+}
+
+/** What took a candidate's chance away. */
+export type Cut = "temperature" | "top-k" | "top-p";
+
+export interface Ranked extends Candidate {
+  /** 0: the likeliest. */
+  rank: number;
+  cut: Cut | null;
+  /** Probability of this one and all likelier ones, after temperature and top-k: what top-p looks at. */
+  reached: number;
+}
+
+export interface Distribution {
+  candidates: Ranked[];
+  kept: number;
+  /** Bits. */
+  entropy: number;
+  /** Bits, before the rule; null where not all candidates are known. */
+  entropyBefore: number | null;
+}
+
+// A set that misses top_p by less than what sums stray by has reached it.
+const ROUNDING = 1e-11;
+
+/** The answer to `next` under another rule. */
+export function under(rule: Rule, next: Next): Distribution {
+  return finished(next.rest === 0 ? anew(rule, next.candidates) : next.candidates, rule, next);
+}
+
+function anew(rule: Rule, candidates: Candidate[]): Candidate[] {
+  const greedy = rule.temperature === 0 || rule.topP === 0 || rule.topK === 1;
+  const best = candidates[0]?.logit ?? 0;
+  const tempered =
+    rule.temperature === 0
+      ? candidates.map((_, rank) => (rank === 0 ? 1 : 0))
+      : softmax(candidates.map(({ logit }) => (logit - best) / rule.temperature));
+  const most = greedy ? 1 : (rule.topK ?? candidates.length);
+  const within = rescaled(tempered.slice(0, most));
+  let before = 0;
+  const nucleus = rescaled(
+    within.map((share, rank) => {
+      const kept = rank === 0 || rule.topP >= 1 || before < rule.topP - ROUNDING;
+      before += share;
+      return kept ? share : 0;
+    }),
+  );
+  return candidates.map((candidate, rank) => {
+    const final = nucleus[rank] ?? 0;
+    return { ...candidate, tempered: tempered[rank] ?? 0, final, kept: final > 0 };
+  });
+}
+
+function finished(candidates: Candidate[], rule: Rule, next: Next): Distribution {
+  // With candidates beyond the list, its sum after temperature is not 1; what top-k leaves is then known only if it
+  // lies within the list.
+  const listed = rule.topK !== null && rule.topK <= candidates.length;
+  const inside = listed ? candidates.slice(0, rule.topK as number) : candidates;
+  const whole = listed || next.rest === 0;
+  const total = whole ? inside.reduce((sum, { tempered }) => sum + tempered, 0) || 1 : 1;
+  let reached = 0;
+  const ranked = candidates.map((candidate, rank) => {
+    if (rank < inside.length) reached += candidate.tempered / total;
+    return { ...candidate, rank, cut: cutBy(candidate, rank, rule), reached: Math.min(reached, 1) };
+  });
+  const local = next.rest === 0;
+  return {
+    candidates: ranked,
+    kept: local ? candidates.filter(({ kept }) => kept).length : next.kept,
+    entropy: local ? entropy(candidates.map(({ final }) => final)) : next.entropy,
+    entropyBefore: local ? entropy(candidates.map(({ plain }) => plain)) : null,
+  };
+}
+
+function cutBy(candidate: Candidate, rank: number, rule: Rule): Cut | null {
+  if (candidate.kept) return null;
+  if (candidate.tempered === 0) return "temperature";
+  return rule.topK !== null && rank >= rule.topK ? "top-k" : "top-p";
+}
+
+function softmax(scores: number[]): number[] {
+  return rescaled(scores.map(Math.exp));
+}
+
+function rescaled(shares: number[]): number[] {
+  const total = shares.reduce((sum, share) => sum + share, 0);
+  return shares.map((share) => share / total);
+}
+
+function entropy(shares: number[]): number {
+  return shares.reduce((sum, share) => (share > 0 ? sum - share * Math.log2(share) : sum), 0);
+}

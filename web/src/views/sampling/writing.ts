@@ -1,0 +1,113 @@
+// Writing on: tokens are asked for one by one, so that each can be seen, taken back, and told with its probability.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Refused, type AskSteps, type Refusal, type Source, type Step } from "../../source";
+import type { State, Store } from "../../state";
+
+export interface Written {
+  /** Where it begins in the text, and where the next one begins. */
+  from: number;
+  to: number;
+  text: string;
+  /** Null while it is not known: in a page opened at an address it is asked for anew. */
+  step: Pick<Step, "probability" | "obeys"> | null;
+}
+
+export interface Writing {
+  written: Written[];
+  busy: boolean;
+  refusal: Refusal | null;
+  /** Write some tokens; `first`: the id of the first, chosen by hand. */
+  write: (count: number, first?: number) => void;
+  stop: () => void;
+  undo: () => void;
+  undoAll: () => void;
+}
+
+/** Written tokens whose numbers are asked for in a page that did not write them itself. */
+const RECALLED = 24;
+
+export function useWriting(source: Source, store: Store, state: State): Writing {
+  const [steps] = useState(() => new Map<string, Step>());
+  const [, redraw] = useState(0);
+  const [busy, setBusy] = useState(false);
+  const [refusal, setRefusal] = useState<Refusal | null>(null);
+  const under = useRef<AbortController | null>(null);
+  const stop = () => {
+    under.current?.abort();
+    setBusy(false);
+  };
+  useEffect(() => () => under.current?.abort(), []);
+  const places = state.written.filter((from, at, all) => from < state.text.length && (at === 0 || from > all[at - 1]!));
+  const written = places.map((from, at) => {
+    const to = places[at + 1] ?? state.text.length;
+    return { from, to, text: state.text.slice(from, to), step: steps.get(state.text.slice(0, to)) ?? null };
+  });
+  useEffect(() => {
+    if (!source.live || busy) return;
+    const gone = new AbortController();
+    const recallAll = async () => {
+      for (const { from, to, text, step } of written.slice(-RECALLED)) {
+        if (step) continue;
+        const found = await recall(source, state, state.text.slice(0, from), text, gone.signal);
+        if (gone.signal.aborted) return;
+        if (found) steps.set(state.text.slice(0, to), found);
+        redraw((times) => times + 1);
+      }
+    };
+    // What is refused is told where the current text is read.
+    recallAll().catch(() => {});
+    return () => gone.abort();
+  }, [state.text, places.join(), busy]);
+
+  const write = async (count: number, first?: number) => {
+    stop();
+    const aborted = new AbortController();
+    under.current = aborted;
+    setBusy(true);
+    setRefusal(null);
+    try {
+      for (let done = 0; done < count; done++) {
+        const before: State = { ...store.state.value, text: store.state.value.text ?? state.text };
+        const ask = asking(before, done === 0 ? (first ?? null) : null);
+        const { text, steps: made } = await source.ask("steps", ask, aborted.signal);
+        // Whoever typed meanwhile goes on from what was typed.
+        if (aborted.signal.aborted || (store.state.value.text ?? before.text) !== before.text) break;
+        const step = made[0];
+        if (!step || !text.startsWith(before.text)) break;
+        steps.set(text, step);
+        const kept = before.written.filter((from) => from < before.text.length);
+        store.set({ text, written: [...kept, before.text.length] }, done === 0);
+      }
+    } catch (error) {
+      if (!aborted.signal.aborted) setRefusal(error instanceof Refused ? error.refusal : null);
+    } finally {
+      if (under.current === aborted) setBusy(false);
+    }
+  };
+  const back = (to: number) => {
+    stop();
+    setRefusal(null);
+    store.set({ text: state.text.slice(0, to), written: places.filter((from) => from < to) }, true);
+  };
+  return {
+    written,
+    busy,
+    refusal,
+    write,
+    stop,
+    undo: () => back(places[places.length - 1] ?? state.text.length),
+    undoAll: () => back(places[0] ?? state.text.length),
+  };
+}
+
+function asking(state: State, first: number | null): AskSteps {
+  const { model, text, temperature, topK, topP, seed } = state;
+  return { model, text, temperature, top_k: topK, top_p: topP, seed, steps: 1, first };
+}
+
+async function recall(source: Source, state: State, text: string, word: string, signal: AbortSignal) {
+  const { model, temperature, topK, topP } = state;
+  const next = await source.ask("next", { model, text, temperature, top_k: topK, top_p: topP }, signal);
+  const candidate = next.candidates.find(({ token }) => token === word || token === word.trim());
+  return candidate ? { token: candidate.token, probability: candidate.final, obeys: candidate.obeys } : null;
+}

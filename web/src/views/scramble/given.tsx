@@ -1,0 +1,62 @@
+// The things as they are given: words to change, take out or add.
+import { useId } from "preact/hooks";
+import { Bar, Shares } from "./card";
+import type { Reading } from "./weights";
+
+interface GivenProps {
+  units: string[];
+  /** What the model's card has there: what differs is marked. */
+  own: string[];
+  words: string[] | null;
+  reading: Reading | null;
+  readOnly: boolean;
+  change: (unit: number, text: string) => void;
+  remove: (unit: number) => void;
+}
+
+export function Given({ units, own, words, reading, readOnly, change, remove }: GivenProps) {
+  const known = useId();
+  const listed = words !== null && units.some((unit) => words.includes(unit));
+  return (
+    <ol class="cards given" aria-label="The source as it is given">
+      {units.map((text, unit) => (
+        <li>
+          <div class="card" data-edited={text !== own[unit]}>
+            <Bar reading={reading} unit={unit} />
+            <input
+              type="text"
+              class="word"
+              value={text}
+              readOnly={readOnly}
+              spellcheck={false}
+              autocomplete="off"
+              aria-label={`Place ${unit + 1} of the source`}
+              {...(listed ? { list: known } : {})}
+              onInput={(event) => change(unit, event.currentTarget.value)}
+            />
+            <Shares reading={reading} unit={unit} />
+            {!readOnly && (
+              <button
+                type="button"
+                class="take"
+                disabled={units.length < 2}
+                aria-label={`Take out ${text}`}
+                title={`Take out ${text}`}
+                onClick={() => remove(unit)}
+              >
+                {"\u00D7"}
+              </button>
+            )}
+          </div>
+        </li>
+      ))}
+      {listed && (
+        <datalist id={known}>
+          {words.map((word) => (
+            <option value={word} />
+          ))}
+        </datalist>
+      )}
+    </ol>
+  );
+}

@@ -1,0 +1,137 @@
+// What another order changed: the answer, the logits beside what rounding allows, and the same for every order.
+import { scaleLog } from "d3-scale";
+import { short } from "../../parts";
+import type { Run, Scrambled } from "../../source";
+
+interface OutcomeProps {
+  /** What the model says of the source as it was before it was edited; null where it was not. */
+  original: Run | null;
+  given: Run | null;
+  now: Run | null;
+  changed: Scrambled | null;
+  /** Whether the order is another than the given one. */
+  reordered: boolean;
+  /** The largest change of a cross-attention weight, things compared with themselves. */
+  weights: number | null;
+  busy: boolean;
+}
+
+export function Outcome({ original, given, now, changed, reordered, weights, busy }: OutcomeProps) {
+  const verdict = !reordered || !changed ? "none" : changed.holds ? "holds" : "fails";
+  const title = { none: "Does the order matter?", holds: "Nothing moved", fails: "The answer moved" }[verdict];
+  const edited = original !== null && given !== null;
+  const differs = edited && original.said.words.join(" ") !== given.said.words.join(" ");
+  return (
+    <section class="outcome panel" data-verdict={verdict} data-busy={busy} aria-label="What the order changes">
+      <div class="verdict">
+        <span class="mark" aria-hidden="true">
+          {{ none: "\u21C5", holds: "=", fails: "\u2260" }[verdict]}
+        </span>
+        <div>
+          <h2 aria-live="polite">{title}</h2>
+          <p class="quiet">
+            {verdict === "none"
+              ? "Drag a card, or shuffle, and compare the answers."
+              : verdict === "holds"
+                ? "The model answers as before, to the last digits that rounding leaves."
+                : "In this order the model computes something else."}
+          </p>
+        </div>
+      </div>
+      <dl class="answers">
+        {edited && (
+          <div>
+            <dt>Before your edits</dt>
+            <dd>{original.said.headline}</dd>
+          </div>
+        )}
+        <div data-differs={differs}>
+          <dt>As given</dt>
+          <dd>
+            {given?.said.headline ?? "\u2026"}
+            {differs && <small>other words, other answer</small>}
+          </dd>
+        </div>
+        <div>
+          <dt>In your order</dt>
+          <dd>{now?.said.headline ?? "\u2026"}</dd>
+        </div>
+      </dl>
+      {reordered && changed && (
+        <div class="change">
+          <dl>
+            <div>
+              <dt>Largest change of a logit</dt>
+              <dd class="number">{short(changed.largest_change, 2)}</dd>
+            </div>
+            <div>
+              <dt>Tokens changed</dt>
+              <dd class="number">{changed.changed_tokens}</dd>
+            </div>
+            {weights !== null && (
+              <div>
+                <dt>Largest change of a weight</dt>
+                <dd class="number">{short(weights, 2)}</dd>
+              </div>
+            )}
+          </dl>
+          <Gauge change={changed.largest_change} allowed={changed.tolerance} />
+        </div>
+      )}
+    </section>
+  );
+}
+
+const [LEAST, MOST] = [1e-9, 10];
+
+/** A change on a logarithmic scale, with what rounding alone may bring about. */
+export function Gauge({ change, allowed }: { change: number; allowed: number }) {
+  const at = scaleLog().domain([LEAST, MOST]).range([0, 100]).clamp(true);
+  const label = `A change of ${short(change, 2)}; up to ${short(allowed, 2)} is rounding`;
+  return (
+    <div class="gauge" role="img" aria-label={label}>
+      <div class="track">
+        <i class="allowed" style={{ width: `${at(allowed)}%` }} />
+        <i class="change-at" data-beyond={change > allowed} style={{ left: `${change === 0 ? 0 : at(change)}%` }} />
+      </div>
+      <div class="ticks" aria-hidden="true">
+        <span style={{ left: "0%" }}>0</span>
+        <span style={{ left: `${at(allowed)}%` }}>{short(allowed, 2)} rounding</span>
+        <span style={{ left: "100%" }}>10</span>
+      </div>
+    </div>
+  );
+}
+
+interface EveryProps {
+  found: Scrambled;
+  count: number;
+  show: ((order: number[]) => void) | null;
+}
+
+export function EveryOrder({ found, count, show }: EveryProps) {
+  const which = found.exhaustive ? `All ${found.orders} orders` : `${found.orders} orders, drawn at random,`;
+  return (
+    <section class="every panel" data-verdict={found.holds ? "holds" : "fails"} aria-label="Every order">
+      <div class="verdict">
+        <span class="mark" aria-hidden="true">
+          {found.holds ? "\u2713" : "\u2717"}
+        </span>
+        <div>
+          <h2 aria-live="polite">{found.holds ? "No order changes anything" : "Some orders change the answer"}</h2>
+          <p>
+            {which} of {count} were read.{" "}
+            {found.changed_tokens === 0 ? "No token changed." : `${found.changed_tokens} tokens changed.`} The largest
+            change of a logit is <b class="number">{short(found.largest_change, 2)}</b>.
+          </p>
+        </div>
+        {show && found.largest_change > 0 && (
+          <button type="button" onClick={() => show(found.worst)}>
+            Show that order
+          </button>
+        )}
+      </div>
+      <Gauge change={found.largest_change} allowed={found.tolerance} />
+    </section>
+  );
+}
