@@ -88,6 +88,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/lookup.py
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/mxfp4.py
 	$(BIN)/python benchmarks/explorer.py
 	$(BIN)/python benchmarks/run.py
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import CheckpointError, InputError, require, require_positive
 
 
 def test_the_message_says_what_was_got_what_was_expected_and_how_to_mend() -> None:
@@ -17,9 +17,11 @@ def test_the_message_says_what_was_got_what_was_expected_and_how_to_mend() -> No
 
 
 def test_it_survives_the_way_to_another_process() -> None:
-    error = InputError("a", "b", "c")
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is InputError
+    for kind in (InputError, CheckpointError):
+        error = kind("a", "b", "c")
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is kind
+        assert isinstance(copy, InputError)
     assert (copy.got, copy.expected, copy.fix, str(copy)) == ("a", "b", "c", str(error))
 
 

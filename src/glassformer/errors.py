@@ -20,6 +20,10 @@ class InputError(ValueError):
         return type(self), (self.got, self.expected, self.fix)
 
 
+class CheckpointError(InputError):
+    """A checkpoint that cannot be used: ``got`` names the file and, where it is about tensors, each of them."""
+
+
 def require(condition: bool, got: str, expected: str, fix: str) -> None:
     """Raise :class:`InputError` with these three parts unless ``condition`` holds."""
     if not condition:

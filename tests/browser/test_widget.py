@@ -183,7 +183,7 @@ def test_a_widget_without_a_kernel_says_so(notebook: Notebook, explorer: Explore
     notebook.widgets["one"] = ExplorerWidget(explorer, {})
     arguments = ["one", *(carried[name] for name in ("_esm", "_css", "state", "_page"))]
     notebook.page.evaluate("(given) => show(...given)", arguments)
-    expect(notebook.page.get_by_role("status")).to_contain_text("No answer yet from the notebook")
+    expect(notebook.page.locator("#one [role=status]")).to_contain_text("No answer yet from the notebook")
     notebook.page.evaluate("widgets.one.views[0].close()")
     assert notebook.page.evaluate("widgets.one.model.listeners()") == 0
     notebook.silent = False

@@ -229,7 +229,7 @@ def test_configurations_that_are_refused(change: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_experts": None}, "dense"),
+        ({"expert_format": "mxfp4", "hidden_dim": 32}, "packed experts"),
         ({"sinks": True}, "sinks"),
         ({"attention_bias": True}, "biases in attention"),
         ({"ff_bias": True}, "biases in the experts"),

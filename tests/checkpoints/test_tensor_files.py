@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from glassformer.checkpoints.tensor_files import read_json, read_tensors, stored_tensors
-from glassformer.errors import InputError
+from glassformer.checkpoints.tensor_files import (
+    Wanted,
+    check_tensors,
+    lies_inside,
+    open_tensors,
+    read_json,
+    read_tensors,
+    stored_tensors,
+)
+from glassformer.errors import CheckpointError, InputError
 
 TENSORS = {"a": torch.randn(2, 3), "b.weight": torch.randn(4), "c": torch.arange(5)}
 
@@ -66,7 +75,8 @@ def test_pieces_with_an_index(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file .*model-2\.safetensors"):
         stored_tensors(tmp_path)
     index.write_text(json.dumps({"weight_map": {"a": "../../elsewhere/model-1.safetensors"}}))
-    assert stored_tensors(tmp_path).keys() == {"a"}  # an index leads to no other directory
+    with pytest.raises(CheckpointError, match=r"with a in '\.\./\.\./elsewhere/model-1\.safetensors'"):
+        stored_tensors(tmp_path)
     index.write_text("{}")
     with pytest.raises(InputError, match="without a weight_map"):
         stored_tensors(tmp_path)
@@ -74,8 +84,183 @@ def test_pieces_with_an_index(tmp_path: Path) -> None:
 
 def test_names_that_become_one_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {"bert.a": torch.zeros(1), "a": torch.ones(1)})
-    with pytest.raises(InputError, match=r"a twice in .*: as a and as bert\.a|a twice in .*: as bert\.a and as a"):
+    with pytest.raises(InputError, match=r"a twice in .*: as a in model\.safetensors and as bert\.a in"):
         stored_tensors(tmp_path, lambda name: name.removeprefix("bert."))
+
+
+def test_an_index_that_does_not_agree_with_the_files_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"a": TENSORS["a"]}, "model-1.safetensors")
+    write(tmp_path, {"b": TENSORS["b.weight"]}, "model-2.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-2.safetensors", "b": "model-2.safetensors"}}))
+    with pytest.raises(CheckpointError, match=r"index\.json with a in model-2\.safetensors"):
+        stored_tensors(tmp_path)
+    for elsewhere in (
+        "../model-1.safetensors",
+        "/etc/passwd",
+        "sub\\model.safetensors",
+        "x.bin",
+        "a\0.safetensors",
+        3,
+        None,
+    ):
+        index.write_text(json.dumps({"weight_map": {"a": elsewhere}}))
+        with pytest.raises(CheckpointError, match=r"with a in .*expected the name of a safetensors file in the same"):
+            stored_tensors(tmp_path)
+
+
+def test_files_without_an_index_are_all_read(tmp_path: Path) -> None:
+    """As OpenAI's own program reads a directory."""
+    write(tmp_path, {"a": TENSORS["a"]}, "model--00001-of-00002.safetensors")
+    write(tmp_path, {"b": TENSORS["b.weight"]}, "model--00002-of-00002.safetensors")
+    assert stored_tensors(tmp_path).keys() == {"a", "b"}
+    write(tmp_path, {"b": TENSORS["b.weight"]}, "model.extra.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"b twice in .* in model--00002-of-00002\.safetensors and as b in model\.ex"
+    ):
+        stored_tensors(tmp_path)
+
+
+def test_rows_are_read_alone(tmp_path: Path) -> None:
+    tensors = {
+        "a": torch.randn(5, 3, 2),
+        "b": torch.randn(7).bfloat16(),
+        "none": torch.zeros(0, 3),
+        "c": torch.tensor(2),
+    }
+    with open_tensors(stored_tensors(write(tmp_path, tensors))) as read:
+        assert torch.equal(read("a", 1, 4), tensors["a"][1:4])
+        assert torch.equal(read("a", 3), tensors["a"][3:])
+        assert torch.equal(read("b", 0, 2), tensors["b"][:2])
+        assert read("none").shape == (0, 3)
+        assert read("c") == 2
+        assert read("a").is_contiguous()
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, {"a": torch.randn(500)}) / "model.safetensors"
+    with open_tensors(stored_tensors(tmp_path)) as read:
+        os.truncate(file, 1000)
+        with pytest.raises(
+            CheckpointError, match=r"model\.safetensors, which cannot be read \(at a: the file ends here"
+        ):
+            read("a")
+
+
+def test_kinds_that_torch_lacks_may_stand_beside_what_is_read(tmp_path: Path) -> None:
+    raw(tmp_path, {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "b": entry("F4", [4], 4, 6)}, bytes(6))
+    stored = stored_tensors(tmp_path)
+    with open_tensors(stored) as read:
+        assert read("a") == 0
+        with pytest.raises(CheckpointError, match=r"b of kind F4 in .*model\.safetensors"):
+            read("b")
+
+
+def test_kinds_and_shapes_are_held_against_what_is_wanted(tmp_path: Path) -> None:
+    stored = stored_tensors(write(tmp_path, TENSORS))
+    check_tensors(stored, {"a": Wanted([2, 3]), "b.weight": Wanted([4]), "c": Wanted([5], ("U8", "I64"))}, tmp_path)
+    with pytest.raises(CheckpointError, match=r"c of kind I64 instead of U8 in model\.safetensors"):
+        check_tensors(stored, {"a": Wanted([2, 3]), "b.weight": Wanted([4]), "c": Wanted([5], ("U8",))}, tmp_path)
+
+
+def entry(kind: Any, shape: Any, begin: Any, end: Any) -> dict[str, Any]:
+    return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+
+
+def raw(directory: Path, header: Any, data: bytes, length: int | None = None) -> None:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    content = (len(text) if length is None else length).to_bytes(8, "little") + text + data
+    (directory / "model.safetensors").write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"a": entry("F32", [2], 0, 4)}, "'a' with 4 bytes for the shape"),
+        ({"a": entry("F32", [2**62, 2**62, 2**62], 0, 8)}, "'a' with 8 bytes for the shape"),
+        ({"a": entry("F32", [-1, -2], 0, 8)}, "'a' without a shape"),
+        ({"a": entry("F32", [2.0], 0, 8)}, "'a' without a shape"),
+        ({"a": entry("F32", [True, 2], 0, 8)}, "'a' without a shape"),
+        ({"a": entry("F32", [2] + 16 * [1], 0, 8)}, "'a' without a shape"),
+        ({"a": entry("F32", {"2": 1}, 0, 8)}, "'a' without a shape"),
+        ({"a": entry("F32", [2], 0, "8")}, "'a' without a shape"),
+        ({"a": entry("F32", [2], 8, 0)}, "'a' with -8 bytes"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4, 8]}}, "'a' without a shape"),
+        ({"a": {"dtype": "F32", "shape": [2]}}, "'a' without a shape"),
+        ({"a": entry("F33", [2], 0, 8)}, "'a' of the unknown dtype 'F33'"),
+        ({"a": entry(32, [2], 0, 8)}, "'a' without a shape"),
+        ({"a": 3}, "'a' without a shape"),
+        ({"a": entry("F32", [1], 0, 4), "b": entry("F32", [2], 0, 8)}, "'b' at 0 where the tensor before it ends at 4"),
+        ({"a": entry("F32", [1], 0, 4), "b": entry("F16", [1], 6, 8)}, "'b' at 6 where the tensor before it ends at 4"),
+        ({"a": entry("F32", [1], 4, 8)}, "'a' at 4 where"),
+        ({"a": entry("F32", [1], 0, 4)}, "bytes, where the tensors end at"),
+        ({"a": entry("F32", [3], 0, 12)}, "bytes, where the tensors end at"),
+        ({}, "bytes, where the tensors end at"),
+        ([], "no JSON object in the header"),
+        (b'{"a": {}, "a": {}}', "'a' twice"),
+        (b'{"a": {"dtype": "F32", "dtype": "F16", "shape": [2], "data_offsets": [0, 8]}}', "'dtype' twice"),
+        (b"{", "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_headers_that_lie_are_refused(tmp_path: Path, header: Any, message: str) -> None:
+    raw(tmp_path, header, bytes(8))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        stored_tensors(tmp_path)
+    assert "model.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize("length", [10**6, 2**63, 2**64 - 1])
+def test_a_header_longer_than_the_file_is_refused(tmp_path: Path, length: int) -> None:
+    raw(tmp_path, {}, bytes(8), length)
+    with pytest.raises(CheckpointError, match="bytes, which end within the header"):
+        stored_tensors(tmp_path)
+
+
+def test_a_header_of_absurd_length_is_not_read(tmp_path: Path) -> None:
+    raw(tmp_path, {}, b"", 2**40)
+    os.truncate(tmp_path / "model.safetensors", 2**41)  # takes no room on the disk
+    with pytest.raises(CheckpointError, match="a header of more than"):
+        stored_tensors(tmp_path)
+
+
+def test_links_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir(), outside.mkdir()
+    write(outside, TENSORS)
+    (outside / "config.json").write_text("{}")
+    for name in ("model.safetensors", "config.json"):
+        (inside / name).symlink_to(outside / name)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors, a link to .*outside"):
+        stored_tensors(inside)
+    with pytest.raises(CheckpointError, match=r"config\.json, a link to .*outside"):
+        read_json(inside / "config.json")
+    (tmp_path / "name").symlink_to(outside)
+    assert stored_tensors(tmp_path / "name").keys() == TENSORS.keys()  # what the user names may be a link itself
+
+
+def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "models--x--y" / "blobs", tmp_path / "models--x--y" / "snapshots" / "0123"
+    blobs.mkdir(parents=True), snapshot.mkdir(parents=True)
+    write(blobs, TENSORS, "abc")
+    (snapshot / "model.safetensors").symlink_to("../../blobs/abc")
+    assert stored_tensors(snapshot).keys() == TENSORS.keys()
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to(write(tmp_path, TENSORS) / "model.safetensors")
+    with pytest.raises(CheckpointError, match="a link to"):
+        stored_tensors(snapshot)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match=r"no file .*model\.safetensors"):
+        stored_tensors(tmp_path)
+    with pytest.raises(CheckpointError, match=r"no file .*config\.json"):
+        read_json(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 30, -1])
@@ -102,6 +287,8 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         (b"", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
         (b"[1]", "with a list; expected a JSON object"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "'c' twice"),
+        (b" " * 2**22 + b"{}", "more than 4194304 bytes"),
         (None, "no file"),
     ],
 )
@@ -116,3 +303,25 @@ def test_the_advice_for_a_broken_file_fits_ones_own_training_too(tmp_path: Path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="restore it from a copy, or download or train it anew"):
         read_json(tmp_path / "config.json")
+
+
+def test_a_link_that_leads_nowhere_is_no_missing_file(tmp_path: Path) -> None:
+    write(tmp_path, TENSORS, "part.safetensors")
+    for name in ("model.safetensors.index.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(tmp_path / "gone")
+        with pytest.raises(CheckpointError, match=f"no file .*{name}"):
+            stored_tensors(tmp_path)
+
+
+def test_what_lies_inside(tmp_path: Path) -> None:
+    inside = tmp_path / "cache" / "snapshots" / "abc"
+    for directory in (inside, tmp_path / "cache" / "blobs", tmp_path / "elsewhere"):
+        directory.mkdir(parents=True)
+    for name, target in (
+        ("blob", tmp_path / "cache" / "blobs" / "1"),
+        ("near", inside / "own"),
+        ("far", tmp_path / "elsewhere" / "1"),
+    ):
+        (inside / name).symlink_to(target)
+    found = [name for name in ("own", "near", "blob", "far") if lies_inside(inside / name)]
+    assert found == ["own", "near", "blob"]

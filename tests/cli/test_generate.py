@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.cli import generate as command
 from glassformer.cli.main import main
 from glassformer.cli.runs import read_run
+from glassformer.data.recurrence import RecurrenceConfig, make_split
+from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.errors import InputError
 from glassformer.generation import SamplingRule, generate
+from glassformer.labs.gpt_oss.plan import Experiment
+from glassformer.labs.gpt_oss.training_runs import train_model
 from glassformer.models import Decoder
-from glassformer.training import load_weights
+from glassformer.training import TrainingConfig, load_weights
 
 TINY = [
     *("--model.num-layers", "1", "--model.hidden-dim", "16", "--model.ff-dim", "32"),
@@ -188,3 +196,127 @@ def test_a_compiled_step_is_asked_for(recurrence_run: Path, monkeypatch: pytest.
         assert "".join(command.run(flags)) == "3 1 2"
     assert asked == [False, True]
     assert torch.is_grad_enabled()
+
+
+def released_continuation(directory: Path, prompt: list[int], count: int, stops: list[int]) -> list[int]:
+    """The greedy tokens that Python gets for the model of ``directory``."""
+    return generate(load_decoder(directory).eval(), [prompt], count, stop_tokens=stops)[0]
+
+
+def test_a_released_model_goes_on_as_in_python(tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", str(tiny_gpt_oss), "--prompt", "Hé <|end|>", "--max-new-tokens", "12", "--temperature", "0"]
+    assert main(["generate", *flags, "--device", "cpu"]) == 0
+    tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
+    prompt = tokenizer.encode("Hé <|end|>")
+    assert len(prompt) == 11
+    expected = released_continuation(tiny_gpt_oss, prompt, 12, [])
+    said = capsys.readouterr()
+    assert said.out == tokenizer.decode([*prompt, *expected]) + "\n"
+    assert said.err.startswith("11 tokens read in ")
+    assert main(["generate", *flags, "--no-speed"]) == 0
+    assert capsys.readouterr() == (said.out, "")
+
+
+@pytest.mark.parametrize("name", ["number", "word"])
+def test_stop_tokens_end_the_text_and_are_not_shown(
+    name: str, tiny_gpt_oss: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
+    prompt = tokenizer.encode("Hi")
+    free = released_continuation(tiny_gpt_oss, prompt, 12, [])
+    stop = free[5]
+    named = tmp_path / "tokenizer.json"
+    content = json.loads((tiny_gpt_oss / "tokenizer.json").read_text())
+    if name == "word":
+        # The tokenizer has a name for the token that the model says anyway.
+        spelt = {number: piece for piece, number in content["model"]["vocab"].items()}.get(stop)
+        if spelt is None:
+            pytest.skip("the model says a special token there")
+        content["added_tokens"].append(content["added_tokens"][0] | {"id": stop, "content": spelt})
+        told = spelt
+    else:
+        told = str(stop)
+    named.write_text(json.dumps(content))
+    flags = ["--model", str(tiny_gpt_oss), "--tokenizer", str(named), "--prompt", "Hi", "--temperature", "0"]
+    assert main(["generate", *flags, "--max-new-tokens", "12", "--stop", told]) == 0
+    shown = capsys.readouterr().out
+    assert shown == tokenizer.decode([*prompt, *free[: free.index(stop)]]) + "\n"
+
+
+@pytest.mark.parametrize(("kind", "prompt", "tokens"), [("bytes", "Hé", [72, 195, 169]), ("numbers", "7 8", [7, 8])])
+def test_a_model_without_a_tokenizer_reads_bytes_or_numbers(
+    kind: str, prompt: str, tokens: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_random_gpt_oss(tmp_path / "model", replace(GPT_OSS_TINY, vocab_size=200, num_layers=1))
+    flags = ["--model", str(tmp_path / "model"), "--tokenizer", kind, "--prompt", prompt, "--temperature", "0"]
+    expected = released_continuation(tmp_path / "model", tokens, 6, [])
+    assert main(["generate", *flags, "--max-new-tokens", "6"]) == 0
+    out = capsys.readouterr().out.removesuffix("\n")
+    if kind == "numbers":
+        assert [int(number) for number in out.split()] == [*tokens, *expected]
+    else:
+        assert out == bytes([*tokens, *expected]).decode(errors="replace")
+        flags[flags.index("--prompt") + 1] = "日"
+        assert main(["generate", *flags]) == 2
+        assert "the byte 230 for a model of vocab_size = 200" in capsys.readouterr().err
+
+
+def test_a_run_of_the_lab_speaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = RecurrenceConfig()
+    experiment = Experiment(
+        "tiny", "Tiny", model={"n_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "head_dim": 8}
+    )
+    split = make_split(data, num_train=64, num_test=8, seed=0)
+    config = TrainingConfig(steps=2, batch_size=8, warmup_steps=0)
+    run = tmp_path / "lab" / "trainings" / "tiny"
+    model, _ = train_model(experiment, config, data, split, run, 0)
+    load_weights(model, run / "best")
+    expected = generate(model, [[1, 2]], 5)[0]
+    capsys.readouterr()
+    assert main(["generate", "--run", str(run), "--prompt", "1 2", "--max-new-tokens", "5", "--temperature", "0"]) == 0
+    assert capsys.readouterr().out == " ".join(map(str, [1, 2, *expected])) + "\n"
+    assert main(["generate", "--run", str(tmp_path / "lab"), "--prompt", "1 2"]) == 2
+    assert "a lab of several runs; expected one of its runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "neither --run nor --model"),
+        (["--run", "a", "--model", "b"], "--run and --model"),
+        (["--run", "a", "--tokenizer", "bytes"], "--tokenizer with --run"),
+    ],
+)
+def test_one_of_run_and_model_is_asked_for(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        main(["generate", "--prompt", "x", *flags])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prompt", ""], "an empty prompt"),
+        (["--prompt", "x", "--stop", "<|nothing|>"], r"--stop <|nothing|> for "),
+        (["--prompt", "x", "--stop", "280"], "a number from 0 to 279"),
+        (["--prompt", "x", "--tokenizer", "numbers"], "whole numbers from 0 to 279"),
+        (["--prompt", "x", "--tokenizer", "bytes"], "vocab_size = 280; expected a model of at most 256 tokens"),
+        (["--prompt", "x", "--tokenizer", "missing.json"], "cannot be read"),
+        (["--prompt", "x", "--max-new-tokens", "601"], "max_seq_len = 600"),
+    ],
+)
+def test_what_a_released_model_cannot_continue_is_one_line(
+    flags: list[str], message: str, tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--model", str(tiny_gpt_oss), *flags]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_without_a_tokenizer_the_way_out_is_told(bare_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--model", str(bare_gpt_oss), "--prompt", "x"]) == 2
+    assert "pass --tokenizer" in capsys.readouterr().err

@@ -259,7 +259,7 @@ def test_help_tells_every_field_but_the_vocabulary(
         main(["train", "--help"])
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
-    simple = {"clamp", "yarn", "vocab_size"}
+    simple = {"clamp", "yarn", "vocab_size", "expert_format"}
     for prefix, kind in (("model", command.ModelFlags), ("training", command.TrainingConfig)):
         for field in dataclasses.fields(kind):
             flag = f"--{prefix}.{field.name.replace('_', '-')}"

@@ -124,6 +124,19 @@ def test_tables_stay_in_float32(dtype: torch.dtype) -> None:
     assert rotary(torch.randn(1, 1, 3, 8, dtype=dtype)).dtype == dtype
 
 
+@pytest.mark.parametrize("yarn", [None, Yarn()])
+def test_tables_outlive_a_model_without_memory(yarn: Yarn | None) -> None:
+    plain = RotaryEmbedding(8, 64, yarn=yarn)
+    with torch.device("meta"):
+        made = torch.nn.Sequential(torch.nn.Linear(2, 2), RotaryEmbedding(8, 64, yarn=yarn))
+    assert made[0].weight.is_meta
+    for rotary in (made[1], made.to_empty(device="cpu")[1], made.to("meta").to_empty(device="cpu").bfloat16()[1]):
+        assert torch.equal(rotary.cos, plain.cos)
+        assert torch.equal(rotary.sin, plain.sin)
+    assert RotaryEmbedding(8, 64).to("meta").cos.is_meta
+    assert torch.equal(made[1].rotation(200)[0], plain.rotation(200)[0])
+
+
 def test_tables_are_no_part_of_the_state_dict() -> None:
     assert RotaryEmbedding(8, 16).state_dict() == {}
 
@@ -186,7 +199,7 @@ def test_yarn_is_hugging_faces(rope: dict[str, Any]) -> None:
     frequencies, size = _compute_yarn_parameters(config, torch.device("cpu"))
     yarn = Yarn(rope["factor"], rope["original"], rope["fast"], rope["slow"], rope["truncate"])
     plain = 1.0 / rope["base"] ** (torch.arange(0, 64, 2) / 64)
-    torch.testing.assert_close(yarn.frequencies(plain, rope["base"]), frequencies, rtol=1e-6, atol=0)
+    torch.testing.assert_close(yarn.frequencies(plain, rope["base"]), frequencies, rtol=1e-7, atol=0)
     assert yarn.concentration == pytest.approx(size)
     rotary = RotaryEmbedding(64, 100, rope["base"], yarn=yarn)
     angles = torch.outer(torch.arange(100.0), frequencies)

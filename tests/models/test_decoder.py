@@ -12,11 +12,15 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
+from glassformer.layers.packed_experts import PackedMixture
 from glassformer.layers.positions import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 
 BASE = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)
+PACKABLE = DecoderConfig(
+    vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=64, num_heads=2, head_dim=4, num_experts=4, ff_bias=True
+)
 GPT_OSS = {
     "num_kv_heads": 2,
     "window": 6,
@@ -376,3 +380,29 @@ def test_without_sinks_a_run_of_one_token_looks_like_its_first_and_with_sinks_it
         logits = make(sinks=sinks, num_kv_heads=2)(tokens)[0]
         same = torch.allclose(logits, logits[:1].expand_as(logits), atol=1e-5)
         assert same is not sinks
+
+
+def test_packed_experts_are_those_of_the_dense_decoder() -> None:
+    """In the places of the dense ones, and with the same logits where these hold what the packed ones mean."""
+    config = dataclasses.replace(PACKABLE, expert_format="mxfp4")
+    packed, dense = Decoder(config).eval(), Decoder(PACKABLE).eval()
+    dense.load_state_dict({**dense.state_dict(), **{k: v for k, v in packed.state_dict().items() if ".ffn." not in k}})
+    for ours, theirs in zip(packed.layers, dense.layers, strict=True):
+        ours.ffn = PackedMixture.pack(theirs.ffn)
+        theirs.ffn = ours.ffn.unpack(torch.float32)
+    tokens = torch.randint(20, (2, 30))
+    with torch.no_grad():
+        assert (packed(tokens) - dense(tokens)).abs().max() <= 1e-4
+    assert isinstance(Decoder(config).layers[0].ffn, PackedMixture)
+
+
+def test_a_step_beyond_the_first_tables_finds_its_rotation() -> None:
+    model = Decoder(dataclasses.replace(PACKABLE, num_layers=1, max_seq_len=5000)).eval()
+    assert len(model.rotary.cos) == 4096
+    cache = model.new_cache(1)
+    tokens = torch.randint(20, (1, 4097))
+    with torch.no_grad():
+        expected = model(tokens)[:, -1]
+        model(tokens[:, :-1], cache=cache)
+        step = model.step(tokens[:, -1:], torch.tensor([4096]), cache)
+    assert (step - expected).abs().max() <= 1e-5

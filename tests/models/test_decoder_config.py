@@ -33,6 +33,23 @@ def test_a_configuration_survives_json(form: dict[str, Any]) -> None:
     assert DecoderConfig.from_json(text) == config
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"expert_format": "int4"}, "expert_format = 'int4'"),
+        ({"num_experts": None}, "expert_format = 'mxfp4' with num_experts = None"),
+        ({"hidden_dim": 48}, "hidden_dim = 48"),
+        ({"ff_dim": 16}, "ff_dim = 16"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_experts_that_cannot_be_packed_are_refused(change: dict[str, Any], message: str) -> None:
+    sizes = {"vocab_size": 9, "num_layers": 1, "hidden_dim": 32, "ff_dim": 64, "num_heads": 2, "head_dim": 4}
+    DecoderConfig(**sizes, num_experts=2, expert_format="mxfp4")
+    with pytest.raises(InputError, match=message):
+        DecoderConfig(**{**sizes, "num_experts": 2, "expert_format": "mxfp4", **change})
+
+
 @pytest.mark.usefixtures("without_type_checks")
 def test_json_that_is_no_configuration_is_refused() -> None:
     fields = json.loads(BASE.to_json())

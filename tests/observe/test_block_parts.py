@@ -104,3 +104,11 @@ def test_shared_weights_count_once() -> None:
     assert count_parameters([layer, layer]) == count_parameters([nn.ModuleList([layer]), layer]) == 16
     norm = norm_part([nn.LayerNorm(5), nn.LayerNorm(5)], "there", "[5]", "Last ")
     assert (norm.name, norm.parameters, norm.module, norm.gives) == ("Last LayerNorm", 20, "there", "[5]")
+
+
+def test_packed_weights_count_as_unpacked() -> None:
+    sizes = {"hidden_dim": 32, "ff_dim": 64, "num_experts": 3, "ff_bias": True}
+    dense, packed = decoder(**sizes), decoder(**sizes, expert_format="mxfp4")
+    assert count_parameters([packed]) == count_parameters([dense])
+    summaries = [block_summary(next(iter(stacks(model)))) for model in (dense, packed)]
+    assert summaries[0] == summaries[1]

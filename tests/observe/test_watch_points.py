@@ -10,8 +10,11 @@ from small_models import EXPERTS, decoder, encoder, encoder_decoder
 from torch import nn
 
 from glassformer.errors import InputError
+from glassformer.layers.experts import MixtureOfExperts
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.packed_experts import PackedMixture
 from glassformer.models.single_head import SingleHead
-from glassformer.observe.watch_points import choose_points, own_points, select
+from glassformer.observe.watch_points import _expert_outputs, choose_points, own_points, select
 
 
 def names(model: nn.Module, what: Any = "weights", modules: Any = None, layers: Any = None, heads: Any = None) -> Any:
@@ -112,3 +115,20 @@ def test_experts_mix_to_what_the_layer_returns() -> None:
             mixed = (point.expert_outputs(x, choices) * shares[..., None]).sum(2)
             torch.testing.assert_close(mixed, point.module(x), rtol=1e-5, atol=1e-6)
             assert torch.equal(probabilities.topk(2).indices, choices)
+
+
+@torch.no_grad()
+def test_packed_experts_are_seen_as_dense_ones() -> None:
+    dense = MixtureOfExperts(32, 32, 4, 2, bias=True, clamp=Clamp())
+    model = decoder(hidden_dim=32, ff_dim=32, num_experts=4, ff_bias=True, clamp=Clamp(), expert_format="mxfp4")
+    packed = PackedMixture.pack(dense)
+    model.layers[0].ffn = packed
+    point = next(point for point in own_points(model) if point.role == "experts")
+    assert point.route is not None
+    assert point.expert_outputs is not None
+    x = torch.randn(1, 5, 32)
+    _, choices, shares = point.route(x)
+    each = point.expert_outputs(x, choices)
+    torch.testing.assert_close((each * shares[..., None]).sum(2), packed(x), rtol=1e-5, atol=1e-5)
+    as_dense = _expert_outputs(packed.unpack(torch.float32))(x, choices)
+    torch.testing.assert_close(each, as_dense, rtol=1e-4, atol=1e-5)

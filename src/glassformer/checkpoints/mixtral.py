@@ -7,13 +7,16 @@ One network, two ways of naming its experts. Files on disk keep a tensor per exp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.checkpoints.assembly import choose_dtype, empty_decoder, fill, require_layers, require_memory
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, Wanted, check_tensors, open_tensors, stored_tensors
+from glassformer.errors import CheckpointError, InputError, require, require_positive
 from glassformer.layers.positions import convert_rows
 from glassformer.models import Decoder, DecoderConfig
 
@@ -51,6 +54,7 @@ _INSIDE = {
     "attention.output.weight": "self_attn.o_proj.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
 }
+_Get = Callable[[str], Tensor]
 _ROUTER, _EXPERTS = "ffn.router.score.weight", {"ffn.gate": "w1", "ffn.up": "w3", "ffn.down": "w2"}
 
 
@@ -72,30 +76,73 @@ def decoder_from_mixtral(config: Mapping[str, Any], tensors: Mapping[str, Tensor
 
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088; the layout is Hugging Face's.
     """
-    decoder_config = _read_config(config)
-    released = any(".block_sparse_moe." in name for name in tensors)
+    decoder_config = read_mixtral_config(config)
+    released = _are_released(tensors)
     tied = decoder_config.tied_output
     if tied:
         tensors = _without_tied_output(tensors)
     _check_tensors(tensors, _shapes(decoder_config, released))
     decoder = Decoder(decoder_config).to(tensors["model.embed_tokens.weight"].dtype)
-    state = {name: tensors[theirs] for name, theirs in _OUTSIDE.items() if theirs in tensors}
+    state = _state(tensors.__getitem__, decoder_config, released)
     if tied:
         state["output.weight"] = state["embedding.weight"]
-    for layer in range(decoder_config.num_layers):
-        ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
-        state |= {ours + name: tensors[theirs + their_name] for name, their_name in _INSIDE.items()}
-        experts = _released_experts if released else _current_experts
-        state |= {ours + name: tensor for name, tensor in experts(tensors, theirs, decoder_config).items()}
     decoder.load_state_dict(state)
     return decoder
+
+
+def load_mixtral(
+    directory: Path,
+    config: Mapping[str, Any],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+) -> Decoder:
+    """As :func:`decoder_from_mixtral`, from a directory, tensor by tensor.
+
+    Args:
+        directory: Where the files lie.
+        config: The content of its ``config.json``.
+        dtype: None: as the embedding is stored.
+        device: None: the CPU.
+
+    Raises:
+        CheckpointError: A file that is missing or damaged, a configuration that is refused there too, tensors that are
+            missing, unknown, or of another shape or kind, or more weights than this machine's memory.
+        InputError: A ``dtype`` that is none.
+    """
+    stored = stored_tensors(directory)
+    try:
+        read_config = read_mixtral_config(config)
+    except InputError as error:
+        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
+    except (TypeError, AttributeError, OverflowError) as error:
+        fault = f"{directory / CONFIG_FILE} with a fault: {error}"
+        raise CheckpointError(fault, "numbers where numbers belong", "Take the file anew.") from error
+    require_layers(read_config, stored, directory)
+    released = _are_released(stored)
+    shapes = _shapes(read_config, released)
+    again = stored.pop("lm_head.weight", None) if read_config.tied_output else None
+    check_tensors(stored, {name: Wanted(shape) for name, shape in shapes.items()}, directory)
+    dtype = choose_dtype(dtype, stored["model.embed_tokens.weight"])
+    device = torch.device("cpu") if device is None else device
+    decoder = empty_decoder(read_config, dtype, directory)
+    require_memory(decoder, device, directory)
+    with open_tensors(stored if again is None else {**stored, "lm_head.weight": again}) as read:
+        if again is not None and not torch.equal(read("lm_head.weight"), read("model.embed_tokens.weight")):
+            raise CheckpointError(
+                f"{again.file} with an lm_head.weight that differs from model.embed_tokens.weight, and "
+                f"tie_word_embeddings = True in {CONFIG_FILE}",
+                "one tensor for both",
+                "Set tie_word_embeddings to False to keep both.",
+            )
+        return fill(decoder, _state(lambda name: read(name).to(device, dtype), read_config, released), device)
 
 
 def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The configuration and tensors of the Mixtral model that computes the same logits as ``decoder``.
 
-    Key weights are multiplied into the query projections (a factor commutes with the rotation), and an interleaved
-    rotary layout is rewritten as half-split.
+    Key weights are multiplied into the query projections (a factor commutes with the rotation), an interleaved rotary
+    layout is rewritten as half-split, and a dense feed-forward network is the only expert.
 
     Returns:
         The content of ``config.json``, and the tensors by the names of the released files, on the decoder's device, in
@@ -105,7 +152,11 @@ def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Te
         InputError: A decoder with parts that Mixtral lacks: all of them are named.
     """
     config = decoder.config
-    _refuse_foreign_parts(config)
+    _refuse(
+        mixtral_lacks(config),
+        "a decoder that Mixtral can express",
+        "Save it in gpt-oss's layout, which has all of these, or in glassformer's own.",
+    )
     state = {name: tensor.detach() for name, tensor in decoder.state_dict().items()}
     tensors = {theirs: state[name] for name, theirs in _OUTSIDE.items() if name in state}
     if config.tied_output:
@@ -115,16 +166,25 @@ def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Te
         inside = {name: state[ours + name] for name in _INSIDE}
         inside |= _rotated_as_mixtral(inside, state.get(ours + "attention.key_weights"), config)
         tensors |= {theirs + _INSIDE[name]: tensor for name, tensor in inside.items()}
-        tensors[f"{theirs}block_sparse_moe.gate.weight"] = state[ours + _ROUTER]
+        hidden = state[ours + "ffn_norm.weight"]
+        router = state[ours + _ROUTER] if config.num_experts else hidden.new_zeros(1, len(hidden))
+        tensors[f"{theirs}block_sparse_moe.gate.weight"] = router
         for name, their_name in _EXPERTS.items():
-            for expert, weight in enumerate(state[ours + name]):
+            of_each = state[ours + name] if config.num_experts else state[f"{ours}{name}.weight"][None]
+            for expert, weight in enumerate(of_each):
                 tensors[f"{theirs}block_sparse_moe.experts.{expert}.{their_name}.weight"] = weight
     return _write_config(config, decoder.embedding.weight.dtype), tensors
 
 
-def _read_config(config: Mapping[str, Any]) -> DecoderConfig:
+def read_mixtral_config(config: Mapping[str, Any]) -> DecoderConfig:
+    """The configuration of the decoder for the content of a ``config.json``; what is missing has Mixtral's default.
+
+    Raises:
+        InputError: Another architecture, a part that the decoder lacks, or impossible sizes.
+    """
     read = {**_DEFAULTS, **config}
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    require(isinstance(rope, dict), f"rope_parameters = {rope!r}", "an object", "Take the file anew.")
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     for name, got, expected in (
         ("model_type", read.get("model_type", "mixtral"), "mixtral"),
@@ -173,8 +233,8 @@ def _write_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
         "rope_theta": config.rope_base,
         "sliding_window": config.window,
         "attention_dropout": config.dropout,
-        "num_experts_per_tok": config.top_k,
-        "num_local_experts": config.num_experts,
+        "num_experts_per_tok": config.top_k if config.num_experts else 1,
+        "num_local_experts": config.num_experts or 1,
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
 
@@ -235,22 +295,40 @@ def _without_tied_output(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
 
 
-def _released_experts(tensors: Mapping[str, Tensor], layer: str, config: DecoderConfig) -> dict[str, Tensor]:
+def _are_released(names: Iterable[str]) -> bool:
+    return any(".block_sparse_moe." in name for name in names)
+
+
+def _state(get: _Get, config: DecoderConfig, released: bool) -> dict[str, Tensor]:
+    """The decoder's state dict, without an output projection that is the embedding."""
+    outside = {
+        name: theirs for name, theirs in _OUTSIDE.items() if not (config.tied_output and name == "output.weight")
+    }
+    state = {name: get(theirs) for name, theirs in outside.items()}
+    experts = _released_experts if released else _current_experts
+    for layer in range(config.num_layers):
+        ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
+        state |= {ours + name: get(theirs + their_name) for name, their_name in _INSIDE.items()}
+        state |= {ours + name: tensor for name, tensor in experts(get, theirs, config).items()}
+    return state
+
+
+def _released_experts(get: _Get, layer: str, config: DecoderConfig) -> dict[str, Tensor]:
     moe = f"{layer}block_sparse_moe."
     stacked = {
-        name: torch.stack([tensors[f"{moe}experts.{e}.{theirs}.weight"] for e in range(config.num_experts or 0)])
+        name: torch.stack([get(f"{moe}experts.{e}.{theirs}.weight") for e in range(config.num_experts or 0)])
         for name, theirs in _EXPERTS.items()
     }
-    return {_ROUTER: tensors[f"{moe}gate.weight"], **stacked}
+    return {_ROUTER: get(f"{moe}gate.weight"), **stacked}
 
 
-def _current_experts(tensors: Mapping[str, Tensor], layer: str, config: DecoderConfig) -> dict[str, Tensor]:
-    gate_up = tensors[f"{layer}mlp.experts.gate_up_proj"]
+def _current_experts(get: _Get, layer: str, config: DecoderConfig) -> dict[str, Tensor]:
+    gate_up = get(f"{layer}mlp.experts.gate_up_proj")
     return {
-        _ROUTER: tensors[f"{layer}mlp.gate.weight"],
-        "ffn.gate": gate_up[:, : config.ff_dim],
-        "ffn.up": gate_up[:, config.ff_dim :],
-        "ffn.down": tensors[f"{layer}mlp.experts.down_proj"],
+        _ROUTER: get(f"{layer}mlp.gate.weight"),
+        "ffn.gate": gate_up[:, : config.ff_dim].contiguous(),
+        "ffn.up": gate_up[:, config.ff_dim :].contiguous(),
+        "ffn.down": get(f"{layer}mlp.experts.down_proj"),
     }
 
 
@@ -267,18 +345,18 @@ def _rotated_as_mixtral(
     return {"attention.query.weight": query, "attention.key.weight": key}
 
 
-def _refuse_foreign_parts(config: DecoderConfig) -> None:
+def mixtral_lacks(config: DecoderConfig) -> list[str]:
+    """The parts of a decoder that Mixtral cannot express."""
     parts = {
-        "a dense feed-forward network": config.num_experts is None,
         "sinks": config.sinks,
         "biases in attention": config.attention_bias,
         "biases in the experts": config.ff_bias,
         "a clamped activation": config.clamp is not None,
         "YaRN": config.yarn is not None,
         "a window on some layers only": config.window is not None and config.windowed_layers != "all",
+        "packed experts": config.expert_format != "dense",
     }
-    foreign = [part for part, present in parts.items() if present]
-    _refuse(foreign, "a decoder that Mixtral can express", "Keep such a decoder in glassformer's own format.")
+    return [part for part, present in parts.items() if present]
 
 
 def _refuse(faults: Iterable[str], expected: str, fix: str) -> None:

@@ -1,22 +1,59 @@
-"""Safetensors files whose tensors are all checked before the first is read, and then read one at a time."""
+"""Safetensors files whose tensors are all checked before the first is read, and then read one at a time.
+
+The header is read here and not by the safetensors package: that maps the file into memory, so that what has been read
+counts until the file is closed, and takes a header of 100 MB. Here a tensor is read to where it stays.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from glassformer.errors import InputError, require
+from glassformer.errors import CheckpointError
 
 _ANEW = "It is damaged: restore it from a copy, or download or train it anew."
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
+
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""Kinds of floating-point numbers, as safetensors writes them."""
+_DTYPES = FLOATS | {
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "BOOL": torch.bool,
+}
+KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
+"""How safetensors writes a dtype."""
+# Kinds that are not read, but may stand in a file beside what is.
+_BITS = {kind: 8 * dtype.itemsize for kind, dtype in _DTYPES.items()} | {
+    "U16": 16,
+    "U32": 32,
+    "U64": 64,
+    "C64": 64,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F4": 4,
+}
+# Headers of the largest models' files have less than a tenth of this; parsing it takes a second and 200 MiB at most.
+_LONGEST_JSON = 2**22
+_METADATA = "__metadata__"
 
 
 @dataclass(frozen=True)
@@ -29,37 +66,109 @@ class StoredTensor:
     shape: list[int]
     kind: str
     """As safetensors writes it: ``"F32"``."""
+    start: int = 0
+    """Where in the file its first byte lies."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a tensor must be: its shape, and the kinds of numbers it may hold."""
+
+    shape: list[int]
+    kinds: tuple[str, ...] = tuple(FLOATS)
 
 
 def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[str, StoredTensor]:
-    """Every tensor of ``model.safetensors``, or of the pieces that ``model.safetensors.index.json`` lists.
+    """Every tensor of a directory: of ``model.safetensors``, of the pieces that ``model.safetensors.index.json`` lists,
+    or where there is neither, of all files with that ending.
+
+    Headers are checked as a whole: sizes that agree with shapes, tensors that lie side by side and fill the file, no
+    name twice. No tensor is read.
 
     Args:
         directory: Where the files lie.
         clean: Makes one spelling of the several that files have for a name; the result's keys are what it returns.
 
     Raises:
-        InputError: A file that is missing or damaged, or two tensors whose cleaned name is the same.
+        CheckpointError: A file that is missing, damaged, or lies elsewhere (a link out of the directory, but for those
+            of the Hugging Face hub's cache); an index that names files elsewhere or does not agree with them; or two
+            tensors whose cleaned name is the same.
     """
-    index = directory / f"{WEIGHTS_FILE}.index.json"
-    files = {WEIGHTS_FILE}
-    if index.exists() and not (directory / WEIGHTS_FILE).exists():
-        pieces = read_json(index).get("weight_map")
-        if not isinstance(pieces, dict):
-            raise InputError(f"{index} without a weight_map", "the file of each tensor", "Download it anew.")
-        files = {Path(str(name)).name for name in pieces.values()}
+    index = directory / INDEX_FILE
+    places: dict[str, str] = {}
+    files = [WEIGHTS_FILE]
+    # A link that leads nowhere is there too.
+    if not os.path.lexists(directory / WEIGHTS_FILE):
+        if os.path.lexists(index):
+            places = _places(index)
+            files = sorted(set(places.values()))
+        else:
+            files = sorted(path.name for path in directory.glob("*.safetensors")) or files
     tensors: dict[str, StoredTensor] = {}
-    for file in sorted(files):
+    for file in files:
         for tensor in _stored_in(directory / file):
             name = clean(tensor.name)
             if name in tensors:
-                raise InputError(
-                    f"{name} twice in {directory}: as {tensors[name].name} and as {tensor.name}",
+                raise CheckpointError(
+                    f"{name} twice in {directory}: as {tensors[name].name} in {tensors[name].file.name} and as "
+                    f"{tensor.name} in {file}",
                     "each tensor once",
                     "Remove one of them.",
                 )
             tensors[name] = tensor
+    found = {tensor.name: tensor.file.name for tensor in tensors.values()}
+    if wrong := [f"{name} in {file}" for name, file in places.items() if found.get(name) != file]:
+        raise CheckpointError(f"{index} with {', '.join(wrong)}", "tensors where they are", "Download all files anew.")
     return tensors
+
+
+def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wanted], directory: Path) -> None:
+    """Hold what is stored in ``directory`` against what is wanted.
+
+    Raises:
+        CheckpointError: Tensors that are missing, unknown, of another shape or kind: all of them are named.
+    """
+    faults = [f"missing {name}" for name in wanted if name not in stored]
+    faults += [f"unknown {tensor.name} in {tensor.file.name}" for name, tensor in stored.items() if name not in wanted]
+    for name, want in wanted.items():
+        tensor = stored.get(name)
+        if tensor is not None and tensor.shape != want.shape:
+            faults.append(f"{tensor.name} of shape {tensor.shape} instead of {want.shape} in {tensor.file.name}")
+        elif tensor is not None and tensor.kind not in want.kinds:
+            kinds = " or ".join(want.kinds)
+            faults.append(f"{tensor.name} of kind {tensor.kind} instead of {kinds} in {tensor.file.name}")
+    if faults:
+        raise CheckpointError(
+            f"{directory} with {', '.join(faults)}",
+            f"exactly the tensors that {CONFIG_FILE} tells of",
+            f"Take {CONFIG_FILE} and the weights from the same place.",
+        )
+
+
+@contextmanager
+def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., Tensor]]:
+    """``read(name, start=0, stop=None)``: rows of a tensor along its first axis, in memory of their own.
+
+    Raises:
+        CheckpointError: When reading, a kind of number that torch lacks, or a file that has changed since.
+    """
+    with ExitStack() as stack:
+        opened: dict[Path, FileIO] = {}
+
+        def read(name: str, start: int = 0, stop: int | None = None) -> Tensor:
+            tensor = stored[name]
+            if tensor.kind not in _DTYPES:
+                raise CheckpointError(
+                    f"{tensor.name} of kind {tensor.kind} in {tensor.file}", f"one of {', '.join(_DTYPES)}", "Cast it."
+                )
+            try:
+                if tensor.file not in opened:
+                    opened[tensor.file] = stack.enter_context(FileIO(tensor.file))
+                return _rows(opened[tensor.file], tensor, start, stop)
+            except OSError as error:
+                raise _damaged(tensor.file, f"at {tensor.name}: {error}") from error
+
+        yield read
 
 
 def read_tensors(
@@ -73,65 +182,156 @@ def read_tensors(
         dtype: Of the result, whatever it is in the file.
 
     Raises:
-        InputError: Tensors that are missing, unknown, of another shape or no floating-point numbers: all of them are
-            named, and nothing is read.
+        CheckpointError: Tensors that are missing, unknown, of another shape or no floating-point numbers: all of them
+            are named, and nothing is read.
     """
-    names = {name for name, _ in wanted.values()}
-    faults = [f"missing {name}" for name, _ in wanted.values() if name not in stored]
-    faults += [f"unknown {tensor.name}" for name, tensor in stored.items() if name not in names]
-    for name, shape in wanted.values():
-        tensor = stored.get(name)
-        if tensor is not None and tensor.shape != shape:
-            faults.append(f"{tensor.name} of shape {tensor.shape} instead of {shape}")
-        elif tensor is not None and tensor.kind not in ("F64", "F32", "F16", "BF16"):
-            faults.append(f"{tensor.name} of kind {tensor.kind}")
-    if faults:
-        raise InputError(
-            ", ".join(faults),
-            f"exactly the floating-point tensors that {CONFIG_FILE} tells of",
-            f"Take {CONFIG_FILE} and the weights from the same place.",
-        )
-    read: dict[str, Tensor] = {}
-    for file in sorted({tensor.file for tensor in stored.values()}):
-        try:
-            with safe_open(file, "pt") as opened:
-                for ours, (name, _) in wanted.items():
-                    if stored[name].file == file:  # copied, as what is not lies in the file itself
-                        read[ours] = opened.get_tensor(stored[name].name).to(dtype, copy=True)
-        except (SafetensorError, OSError) as error:
-            raise _damaged(file, error) from error
-    return read
+    directories = {str(tensor.file.parent) for tensor in stored.values()}
+    check_tensors(stored, {name: Wanted(shape) for name, shape in wanted.values()}, Path(*directories))
+    with open_tensors(stored) as read:
+        return {ours: read(name).to(dtype) for ours, (name, _) in wanted.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in the file ``path``.
 
     Raises:
-        InputError: No file, or one with something else in it.
+        CheckpointError: No file, or one with something else in it: a name twice, or more than 4 MiB, among them.
     """
-    require(path.is_file(), f"no file {path}", "a JSON object", "Pass the directory that holds it.")
+    if not path.is_file():
+        raise CheckpointError(f"no file {path}", "a JSON object", "Pass the directory that holds it.")
+    _require_inside(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = _parse(file.read(_LONGEST_JSON + 1))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}, which cannot be read ({error})", "a JSON object", _ANEW) from error
-    require(isinstance(content, dict), f"{path} with a {type(content).__name__}", "a JSON object", _ANEW)
+        raise CheckpointError(f"{path}, which cannot be read ({error})", "a JSON object", _ANEW) from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} with a {type(content).__name__}", "a JSON object", _ANEW)
     return content
 
 
+def _parse(text: bytes) -> Any:
+    if len(text) > _LONGEST_JSON:
+        raise ValueError(f"more than {_LONGEST_JSON} bytes")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        read = dict(pairs)
+        if len(read) < len(pairs):
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            raise ValueError(f"{twice!r} twice")
+        return read
+
+    return json.loads(text.decode("utf-8"), object_pairs_hook=once)
+
+
+def _places(index: Path) -> dict[str, str]:
+    """The file of each tensor, as an index tells it."""
+    pieces = read_json(index).get("weight_map")
+    if not isinstance(pieces, dict) or not pieces:
+        raise CheckpointError(f"{index} without a weight_map", "the file of each tensor", _ANEW)
+    for tensor, file in pieces.items():
+        plain = isinstance(file, str) and file.endswith(".safetensors") and not set(file) & set("/\\\0")
+        if not plain:
+            raise CheckpointError(
+                f"{index} with {tensor} in {file!r}",
+                "the name of a safetensors file in the same directory",
+                "Files elsewhere are not read: put all of them into one directory.",
+            )
+    return pieces
+
+
+def lies_inside(file: Path) -> bool:
+    """Whether ``file`` lies in its directory, or where the hub's cache keeps it, and is no link to elsewhere."""
+    directory = file.parent.resolve()
+    places = [directory]
+    if directory.parent.name == "snapshots":  # snapshots/<revision>/<name> links to blobs/<hash>
+        places.append(directory.parent.parent / "blobs")
+    return any(file.resolve().is_relative_to(place) for place in places)
+
+
+def _require_inside(file: Path) -> None:
+    """A link in a directory from a stranger must not make us read what lies elsewhere."""
+    if not lies_inside(file):
+        raise CheckpointError(
+            f"{file}, a link to {file.resolve()}", "files in the directory itself", "Pass the directory they lie in."
+        )
+
+
 def _stored_in(file: Path) -> list[StoredTensor]:
-    require(
-        file.is_file(),
-        f"no file {file}",
-        "weights as safetensors",
-        "Download it too, or save the model as safetensors: nothing that would have to be unpickled is read.",
-    )
+    if not file.is_file():
+        raise CheckpointError(
+            f"no file {file}",
+            "weights as safetensors",
+            "Download it too, or save the model as safetensors: nothing that would have to be unpickled is read.",
+        )
+    _require_inside(file)
     try:
-        with safe_open(file, "pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no dictionary
-            return [StoredTensor(file, name, list(part.get_shape()), part.get_dtype()) for name, part in slices.items()]
-    except (SafetensorError, OSError) as error:
-        raise _damaged(file, error) from error
+        with file.open("rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            length = int.from_bytes(opened.read(8), "little")
+            if size < 8 or length > size - 8:
+                raise ValueError(f"{size} bytes, which end within the header")
+            if length > _LONGEST_JSON:
+                raise ValueError(f"a header of more than {_LONGEST_JSON} bytes")
+            header = _parse(opened.read(length))
+            if not isinstance(header, dict):
+                raise ValueError("no JSON object in the header")
+            return _entries(file, header, 8 + length, size)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(file, str(error)) from error
 
 
-def _damaged(file: Path, error: Exception) -> InputError:
-    return InputError(f"{file}, which cannot be read ({error})", "a complete safetensors file", _ANEW)
+def _entries(file: Path, header: dict[str, Any], first: int, size: int) -> list[StoredTensor]:
+    spans: list[tuple[int, int, StoredTensor]] = []
+    for name, entry in header.items():
+        if name == _METADATA:
+            continue
+        told: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        shape, kind, offsets = told.get("shape", ""), told.get("dtype"), told.get("data_offsets", "")
+        if not (_whole_numbers(shape) and _whole_numbers(offsets) and len(offsets) == 2 and isinstance(kind, str)):
+            raise ValueError(f"{name!r} without a shape, a dtype or two offsets")
+        if kind not in _BITS:
+            raise ValueError(f"{name!r} of the unknown dtype {kind!r}")
+        begin, end = offsets
+        if math.prod(shape) * _BITS[kind] != (end - begin) * 8:
+            raise ValueError(f"{name!r} with {end - begin} bytes for the shape {shape} of {kind}")
+        spans.append((begin, end, StoredTensor(file, name, shape, kind, first + begin)))
+    reached = 0
+    for begin, end, tensor in sorted(spans, key=lambda span: span[:2]):
+        if begin != reached:
+            raise ValueError(f"{tensor.name!r} at {begin} where the tensor before it ends at {reached}")
+        reached = end
+    if first + reached != size:
+        raise ValueError(f"{size} bytes, where the tensors end at {first + reached}")
+    return [tensor for _, _, tensor in spans]
+
+
+def _whole_numbers(values: Any) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) <= 16
+        and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    )
+
+
+def _rows(file: FileIO, tensor: StoredTensor, start: int, stop: int | None) -> Tensor:
+    dtype = _DTYPES[tensor.kind]
+    shape = list(tensor.shape)
+    skipped = 0
+    if start or stop is not None:
+        skipped = start * math.prod(shape[1:]) * dtype.itemsize
+        shape[0] = len(range(shape[0])[start:stop])
+    out = torch.empty(shape, dtype=dtype, device="cpu")
+    rest = memoryview(out.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    file.seek(tensor.start + skipped)
+    while rest:
+        got = file.readinto(rest)
+        if not got:
+            raise OSError("the file ends here")
+        rest = rest[got:]
+    return out
+
+
+def _damaged(file: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{file}, which cannot be read ({reason})", "a complete safetensors file", _ANEW)

@@ -1,43 +1,58 @@
-"""``glassformer generate``: continue a prompt with the model of a run."""
+"""``glassformer generate``: continue a prompt with the model of a run or of a directory."""
 
 from __future__ import annotations
 
 import codecs
+import functools
+import json
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from glassformer.cli.released import Stopwatch, find_released, require_tokenizer, write
 from glassformer.cli.runs import read_run
-from glassformer.cli.training_data import RECURRENCE
-from glassformer.errors import require, require_positive
+from glassformer.cli.trained import find_trained
+from glassformer.cli.training_data import BYTES, RECURRENCE
+from glassformer.errors import InputError, require, require_positive
 from glassformer.generation import SamplingRule, stream
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training import load_weights
 from glassformer.training.run_directory import RunDirectory
 
+TEXT = "text"
+
 
 @dataclass(frozen=True)
 class GenerateFlags:
-    """Continue a prompt with the best model of a run that 'glassformer train' made; prints both in one.
+    """Continue a prompt; prints both in one. With --run the best model of a run of 'glassformer train' or of the
+    gpt-oss lab, with --model one that was downloaded or converted: gpt-oss, Mixtral, or what glassformer wrote.
 
     Raises:
-        InputError: A number out of its range.
+        InputError: A number out of its range, neither or both of run and model, or flags that belong to the other.
     """
-
-    run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """Directory of the run."""
 
     prompt: Annotated[str, tyro.conf.arg(metavar="TEXT")]
     """What to continue: a text, or numbers as in "1 2 3" for a run on the recurrence."""
 
+    run: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Directory of a run."""
+
+    model: Annotated[str | None, tyro.conf.arg(metavar="DIR|NAME")] = None
+    """Directory of a model, or its name on the Hugging Face hub."""
+
+    tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME|bytes|numbers")] = None
+    """For --model: a tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub; 'bytes' or
+    'numbers' for a model whose tokens are these. None: the one beside the weights."""
+
     max_new_tokens: int = 200
-    """Tokens to add: bytes of a text, or numbers."""
+    """Tokens to add at most: bytes of a text, numbers, or what the tokenizer makes of a text."""
 
     temperature: float = 0.8
     """Divides the logits: 0 always takes the most likely token, 1 leaves the model's distribution as it is."""
@@ -51,13 +66,34 @@ class GenerateFlags:
     seed: int | None = None
     """The same seed gives the same text. None: another one each time."""
 
+    stop: tuple[str, ...] = ()
+    """Special tokens that end the text, by name or number, beside those that the model's files name."""
+
     stream: bool = True
     """Print each token as soon as it is chosen, or all at the end."""
+
+    speed: bool = True
+    """Say at the end, on standard error, how many tokens came a second."""
 
     compile: tyro.conf.FlagCreatePairsOff[bool] = False
     """Compile the step first: half a minute or so, then about 1.5 times as fast. Needs a C++ compiler."""
 
+    device: str = "auto"
+    """For --model: cpu, cuda, or auto, a GPU where there is one."""
+
     def __post_init__(self) -> None:
+        require(
+            (self.run is None) != (self.model is None),
+            "neither --run nor --model" if self.run is None else "--run and --model",
+            "one of the two",
+            "Pass --run DIR for a run of 'glassformer train', --model DIR for a model's directory.",
+        )
+        require(
+            self.run is None or self.tokenizer is None,
+            "--tokenizer with --run",
+            "--tokenizer with --model",
+            "A run knows its tokens: leave it out.",
+        )
         require_positive(max_new_tokens=self.max_new_tokens)
         _ = self.rule
 
@@ -67,20 +103,119 @@ class GenerateFlags:
         return SamplingRule(self.temperature, self.top_k, self.top_p, self.seed)
 
 
-def run(flags: GenerateFlags) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Task:
+    """A prompt in tokens, what continues it, and how tokens are shown."""
+
+    prompt: list[int]
+    load: Callable[[], Decoder]
+    decode: Callable[[Iterable[int]], Iterator[str]]
+    stop_tokens: Sequence[int] = ()
+
+
+def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: None) -> Iterator[str]:
     """The prompt and what follows it, in pieces, as they are generated.
 
+    Args:
+        flags: What to continue and how.
+        watch: Is given the stopwatch of this text before it begins.
+
     Raises:
-        InputError: No run there, or none with weights yet; a prompt that is empty or has tokens that the model does not
-            know; more tokens than it can read.
+        InputError: No run or model there, or none with weights yet; a prompt that is empty or has tokens that the model
+            does not know; more tokens than it can read.
     """
-    stored = read_run(flags.run)
-    kind = stored.data["kind"]
-    prompt = encode(flags.prompt, kind, stored.model.vocab_size)
-    model = _load_model(flags.run, stored.model)
-    steps = stream(model, [prompt], flags.max_new_tokens, rule=flags.rule, compile=flags.compile)
-    new_tokens = (token for (token,) in steps if token is not None)
-    return decode(chain(prompt, new_tokens), kind)
+    task = _of_run(flags, flags.run) if flags.run is not None else _of_model(flags)
+    steps = stream(
+        task.load(),
+        [task.prompt],
+        flags.max_new_tokens,
+        rule=flags.rule,
+        stop_tokens=task.stop_tokens,
+        compile=flags.compile,
+    )
+    stopwatch = Stopwatch(len(task.prompt))
+    watch(stopwatch)
+    new_tokens = stopwatch.timed(token for (token,) in steps if token is not None)
+    # A token that ends the text is no part of it.
+    shown = (token for token in new_tokens if token not in task.stop_tokens)
+    return task.decode(chain(task.prompt, shown))
+
+
+def _of_run(flags: GenerateFlags, directory: Path) -> _Task:
+    if _is_of_lab(directory):
+        trained = find_trained(directory)
+        assert trained is not None
+        kind, vocab_size, load = RECURRENCE, trained.config.vocab_size, trained.load
+    else:
+        stored = read_run(directory)
+        kind, vocab_size = stored.data["kind"], stored.model.vocab_size
+        load = functools.partial(_load_model, directory, stored.model)
+    stop = [
+        _number(each, vocab_size, f"a run on {'the recurrence' if kind == RECURRENCE else 'bytes'}")
+        for each in flags.stop
+    ]
+    return _Task(encode(flags.prompt, kind, vocab_size), load, functools.partial(decode, kind=kind), stop)
+
+
+def _of_model(flags: GenerateFlags) -> _Task:
+    plain = {"bytes": TEXT, "numbers": RECURRENCE}.get(flags.tokenizer or "")
+    released = find_released(flags.model or "", None if plain else flags.tokenizer)
+    vocab_size = released.vocab_size
+    load = functools.partial(released.load, flags.device)
+    if plain is not None:
+        require(
+            plain == RECURRENCE or vocab_size <= BYTES,
+            f"--tokenizer bytes for a model of vocab_size = {vocab_size}",
+            f"a model of at most {BYTES} tokens",
+            "Use the tokenizer that belongs to the model.",
+        )
+        prompt = encode(flags.prompt, plain, vocab_size)
+        require(
+            max(prompt) < vocab_size,
+            f"the byte {max(prompt)} for a model of vocab_size = {vocab_size}",
+            "bytes that it knows",
+            "Use the tokenizer that belongs to the model.",
+        )
+        stop = [_number(each, vocab_size, f"--tokenizer {flags.tokenizer}") for each in flags.stop]
+        return _Task(prompt, load, functools.partial(decode, kind=plain), stop)
+    tokenizer = require_tokenizer(released)
+    prompt = [*tokenizer.begin, *tokenizer.encode(flags.prompt)]
+    require(len(prompt) > 0, "an empty prompt", "at least one character", "Begin the text: --prompt Once.")
+    stop = [
+        tokenizer.specials[each] if each in tokenizer.specials else _number(each, vocab_size, tokenizer.source)
+        for each in flags.stop
+    ]
+
+    def shown(tokens: Iterable[int]) -> Iterator[str]:
+        """Without what stands before every text."""
+        return tokenizer.stream(islice(tokens, len(tokenizer.begin), None))
+
+    return _Task(prompt, load, shown, [*released.stop_tokens, *stop])
+
+
+def _number(stop: str, vocab_size: int, what: str) -> int:
+    require(
+        stop.isdecimal() and int(stop) < vocab_size,
+        f"--stop {stop} for {what}",
+        f"a number from 0 to {vocab_size - 1}, or the name of a special token",
+        "Name one that the model has.",
+    )
+    return int(stop)
+
+
+def _is_of_lab(directory: Path) -> bool:
+    """Whether the gpt-oss lab made the run: it describes its models in the course's words."""
+    trainings = directory / "trainings"
+    if trainings.is_dir():
+        names = ", ".join(sorted(each.name for each in trainings.iterdir() if each.is_dir()))
+        raise InputError(
+            f"--run {directory}, a lab of several runs", "one of its runs", f"Use --run {trainings}/NAME: {names}."
+        )
+    try:
+        stored = json.loads(RunDirectory(directory).config_file.read_text(encoding="utf-8"))
+        return "n_layers" in stored["description"]["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
@@ -120,10 +255,13 @@ def decode(tokens: Iterable[int], kind: str) -> Iterator[str]:
 def main(arguments: Sequence[str], prog: str) -> int:
     """Parse ``arguments``, print the prompt and its continuation; return the exit status."""
     flags = tyro.cli(GenerateFlags, prog=prog, args=arguments)
-    pieces = run(flags)
+    stopwatches: list[Stopwatch] = []
+    pieces = run(flags, stopwatches.append)
     for piece in pieces if flags.stream else ["".join(pieces)]:
-        print(piece, end="", flush=True)
+        write(piece)
     print()
+    if flags.speed:
+        print(*stopwatches, sep="\n", file=sys.stderr)
     return 0
 
 

@@ -34,10 +34,14 @@ class Command:
 COMMANDS: dict[str, Command] = {
     "lab": Command("glassformer.cli.lab", "run a lab from start to end and write its report"),
     "train": Command("glassformer.cli.train", "train a decoder on a text file or on the recurrence"),
-    "generate": Command("glassformer.cli.generate", "continue a prompt with a trained decoder"),
+    "generate": Command("glassformer.cli.generate", "continue a prompt with a trained or released decoder"),
+    "chat": Command("glassformer.cli.chat", "talk with gpt-oss"),
     "classify": Command("glassformer.cli.classify", "tell the class of texts, and which tokens mattered"),
     "explore": Command("glassformer.cli.explore", "look inside models in the browser, or save the page as one file"),
     "design": Command("glassformer.cli.design", "build an attention head that solves a task, with its proof"),
+    "info": Command("glassformer.cli.info", "tell what a directory of weights holds and what memory it needs"),
+    "convert": Command("glassformer.cli.convert", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
+    "random-model": Command("glassformer.cli.random_model", "write a gpt-oss of any size with random weights"),
     "verify": Command("glassformer.cli.verify", "check whether an attention head solves a task, on every sequence"),
 }
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -51,6 +51,8 @@ class ModelFlags(DecoderConfig):
     ff_dim: int = 384
     num_heads: int = 4
     head_dim: int = 32
+    # Packed experts cannot be trained.
+    expert_format: tyro.conf.Suppress[Literal["dense", "mxfp4"]] = "dense"
 
 
 @dataclass(frozen=True)

@@ -127,10 +127,20 @@ class MixtureOfExperts(nn.Module):
         flat = indices.flatten()
         self.load = torch.zeros_like(self.load).scatter_add_(0, flat, torch.ones_like(flat))
         self.balance_loss = _balance_loss(scores, self.load) if self.balance and self.training else None
-        experts = Experts(self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias, self.clamp)
         if torch.is_autocast_enabled(x.device.type):
             tokens = tokens.to(torch.get_autocast_dtype(x.device.type))
-        return mix_experts(experts, tokens, weights, indices, self.load).view(x.shape)
+        return self.mix(tokens, weights, indices, self.load).view(x.shape)
+
+    def mix(
+        self,
+        tokens: Float[Tensor, "token hidden_dim"],
+        weights: Float[Tensor, "token choice"],
+        indices: Int[Tensor, "token choice"],
+        load: Int[Tensor, " expert"],
+    ) -> Float[Tensor, "token hidden_dim"]:
+        """The weighted sum of given experts, whatever the router says; ``load`` is how many tokens each one gets."""
+        experts = Experts(self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias, self.clamp)
+        return mix_experts(experts, tokens, weights, indices, load)
 
 
 def _balance_loss(scores: Float[Tensor, "token expert"], load: Int[Tensor, " expert"]) -> Float[Tensor, ""]:

@@ -121,8 +121,10 @@ class Yarn:
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0.0), min(high, 2 * pairs - 1.0)
-        ramp = ((torch.arange(pairs, dtype=torch.float32) - low) / max(high - low, 1e-3)).clamp(0, 1)
-        return plain / self.factor * ramp + plain * (1 - ramp)
+        ramp = (torch.arange(pairs, dtype=torch.float32, device=plain.device) - low) / max(high - low, 1e-3)
+        # In the order of the released models' code: far away, the last bit of a frequency is many of an angle.
+        kept = 1 - ramp.clamp(0, 1)
+        return plain / self.factor * (1 - kept) + plain * kept
 
 
 class RotaryEmbedding(nn.Module):
@@ -142,7 +144,8 @@ class RotaryEmbedding(nn.Module):
     rewrites trained weights from one to the other.
 
     Cosines and sines are computed once for ``max_seq_len`` positions, in float32, and doubled when a longer sequence
-    comes. They are not part of the state dict.
+    comes. They are not part of the state dict. A module made on the meta device has them all the same, on the CPU, and
+    keeps them through ``to_empty``.
 
     Args:
         head_dim: Even.
@@ -178,20 +181,26 @@ class RotaryEmbedding(nn.Module):
         self._precompute(max_seq_len)
 
     def _precompute(self, length: int, device: torch.device | None = None) -> None:
-        frequencies = 1.0 / self.base ** (torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim)
-        size = 1.0
+        device = torch.get_default_device() if device is None else device
+        # Nobody could fill them in later: they are in no file.
+        device = torch.device("cpu") if device.type == "meta" else device
+        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device="cpu")
+        frequencies, size = 1.0 / self.base ** (pairs / self.head_dim), 1.0
         if self.yarn is not None:
             frequencies, size = self.yarn.frequencies(frequencies, self.base), self.yarn.concentration
-        angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
+        angles = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies)
         self.register_buffer("cos", (angles.cos() * size).to(device), persistent=False)
         self.register_buffer("sin", (angles.sin() * size).to(device), persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> RotaryEmbedding:
-        """Move to other devices, but stay in float32 when the model is cast: half precision blurs far positions."""
+        """Move to other devices, but keep float32 and the numbers: half precision blurs far positions."""
         cos, sin = self.cos, self.sin
         super()._apply(fn, recurse)
-        if self.cos.dtype != torch.float32:
-            self.cos, self.sin = cos.to(self.cos.device), sin.to(self.sin.device)
+        device = self.cos.device
+        if cos.device.type == "meta" and device.type != "meta":
+            self._precompute(len(cos), device)
+        elif self.cos is not cos:  # what fn returned may be of another dtype, or empty
+            self.cos, self.sin = cos.to(device), sin.to(device)
         return self
 
     def rotation(self, length: int, start: int = 0) -> Rotation:

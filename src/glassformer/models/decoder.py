@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +17,7 @@ from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import RMSNorm
+from glassformer.layers.packed_experts import PackedMixture
 from glassformer.layers.positions import RotaryEmbedding, Rotation
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.tokens import look_up, require_real, require_tokens
@@ -56,6 +59,38 @@ class Decoder(nn.Module):
         self.reset_parameters()
         if config.tied_output:
             self.output.weight = self.embedding.weight
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, **options: Any) -> Decoder:
+        """The decoder of a directory or of a model on the Hugging Face hub, such as ``"openai/gpt-oss-20b"``.
+
+        gpt-oss in Hugging Face's and OpenAI's layout, Mixtral, and what :meth:`save_pretrained` wrote.
+
+        Args:
+            source: Where it is.
+            options: Those of :func:`glassformer.checkpoints.decoders.load_decoder`, which does the work.
+
+        Raises:
+            InputError: As there.
+        """
+        # The formats of files know the models; the models know of them in these two methods alone.
+        from glassformer.checkpoints.decoders import load_decoder
+
+        return load_decoder(source, **options)
+
+    def save_pretrained(self, directory: str | Path, **options: Any) -> None:
+        """Write a directory that other programs read as gpt-oss or Mixtral with the same logits.
+
+        Args:
+            directory: Where to; it is complete or absent, whatever happens.
+            options: Those of :func:`glassformer.checkpoints.decoders.save_decoder`, which does the work.
+
+        Raises:
+            InputError: As there: where nothing equivalent exists, among others.
+        """
+        from glassformer.checkpoints.decoders import save_decoder
+
+        save_decoder(self, directory, **options)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -162,6 +197,7 @@ class Decoder(nn.Module):
             f"at most the model's {config.max_seq_len}",
             "Make the model with a larger max_seq_len.",
         )
+        self.rotary.rotation(length)  # step() looks positions up, and cannot lengthen the tables
         weight = self.embedding.weight
         heads = config.num_kv_heads or config.num_heads
         return Cache(
@@ -213,6 +249,15 @@ def _block(config: DecoderConfig, layer: int) -> Block:
     ffn: nn.Module
     if config.num_experts is None:
         ffn = SwiGLU(config.hidden_dim, config.ff_dim, bias=config.ff_bias, clamp=config.clamp)
+    elif config.expert_format == "mxfp4":
+        ffn = PackedMixture(
+            config.hidden_dim,
+            config.ff_dim,
+            config.num_experts,
+            config.top_k,
+            bias=config.ff_bias,
+            clamp=config.clamp,
+        )
     else:
         ffn = MixtureOfExperts(
             config.hidden_dim,

@@ -41,6 +41,8 @@ class DecoderConfig:
     """Experts in each layer; None: one dense feed-forward network."""
     top_k: int = 2
     """Experts each token passes through."""
+    expert_format: Literal["dense", "mxfp4"] = "dense"
+    """Experts as matrices that can be trained, or packed into 4.25 bits a weight, for inference alone."""
     balance_experts: bool = False
     """Compute the load-balancing loss in training."""
     key_weights: bool = False
@@ -102,6 +104,20 @@ class DecoderConfig:
                 f"top_k = {self.top_k} with num_experts = {self.num_experts}",
                 "top_k <= num_experts",
                 "A token cannot get more experts than there are.",
+            )
+        require(
+            self.expert_format in ("dense", "mxfp4"),
+            f"expert_format = {self.expert_format!r}",
+            "'dense' or 'mxfp4'",
+            "Only 'dense' can be trained.",
+        )
+        if self.expert_format == "mxfp4":
+            require(
+                self.num_experts is not None and self.hidden_dim % 32 == 0 and self.ff_dim % 32 == 0,
+                f"expert_format = 'mxfp4' with num_experts = {self.num_experts}, hidden_dim = {self.hidden_dim}, "
+                f"ff_dim = {self.ff_dim}",
+                "experts whose widths are multiples of 32",
+                "32 weights of a row share one exponent.",
             )
         require(0 <= self.dropout < 1, f"dropout = {self.dropout}", "a probability in [0, 1)", "0 switches it off.")
         require(self.rope_base > 1, f"rope_base = {self.rope_base}", "a number above 1", "The paper uses 10000.")

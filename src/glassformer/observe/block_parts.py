@@ -15,6 +15,7 @@ from glassformer.layers.encoder_block import EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import MLP, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.packed_experts import PackedMixture
 from glassformer.layers.positions import RotaryEmbedding
 
 Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", "head"]
@@ -117,8 +118,14 @@ def norm_part(norms: Sequence[nn.Module], module: str, stream: str, before: str 
 
 
 def count_parameters(modules: Iterable[nn.Module]) -> int:
-    """How many weights the modules have together; one that several share counts once."""
-    return sum({id(weight): weight.numel() for module in modules for weight in module.parameters()}.values())
+    """How many weights the modules have together; one that several share counts once, packed ones as unpacked."""
+    sizes: dict[int, int] = {}
+    for module in modules:
+        sizes.update((id(weight), weight.numel()) for weight in module.parameters())
+        for part in module.modules():
+            if isinstance(part, PackedMixture):  # two weights in a byte
+                sizes[id(part)] = 2 * (part.gate_up_blocks.numel() + part.down_blocks.numel())
+    return sum(sizes.values())
 
 
 def _attentions(block: AnyBlock) -> dict[str, GroupedQueryAttention]:
@@ -172,14 +179,14 @@ def _extras(attention: GroupedQueryAttention, rotary: RotaryEmbedding | None) ->
 
 
 def _ffn_details(ffn: nn.Module) -> tuple[str, ...]:
-    if isinstance(ffn, MixtureOfExperts):
+    if isinstance(ffn, MixtureOfExperts | PackedMixture):
         inside = f"each {ffn.hidden_dim} → {ffn.ff_dim} → {ffn.hidden_dim}, {_activation(ffn)}"
         return (f"{ffn.num_experts} experts, {ffn.top_k} for each token", inside)
     assert isinstance(ffn, MLP | SwiGLU)
     return (f"{ffn.up.in_features} → {ffn.up.out_features} → {ffn.up.in_features}, {_activation(ffn)}",)
 
 
-def _activation(ffn: MLP | SwiGLU | MixtureOfExperts) -> str:
+def _activation(ffn: MLP | SwiGLU | MixtureOfExperts | PackedMixture) -> str:
     if isinstance(ffn, MLP):
         return {"relu": "ReLU", "gelu": "GELU"}[ffn.activation]
     return "SwiGLU" if ffn.clamp is None else f"SwiGLU clamped at {ffn.clamp.limit:g}"
@@ -213,7 +220,7 @@ def _attention_steps(attention: GroupedQueryAttention, stack: Stack, name: str, 
 def _ffn_steps(ffn: nn.Module, name: str, stack: Stack) -> list[Part]:
     kind: Kind = "feed-forward"
     stream = stack.stream
-    if isinstance(ffn, MixtureOfExperts):
+    if isinstance(ffn, MixtureOfExperts | PackedMixture):
         chosen, router = f"the {ffn.top_k} of {ffn.num_experts} with the highest scores", count_parameters([ffn.router])
         return [
             Part("Router", kind, (chosen,), router, f"{ffn.top_k} experts and their weights"),

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.layers.block import Block
 from glassformer.layers.decoder_block import CrossBlock
-from glassformer.layers.dispatch import Experts, mix_experts
 from glassformer.layers.encoder_block import EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.packed_experts import PackedMixture
 from glassformer.models.single_head import SingleHead
 from glassformer.observe.captured import AXES
 
@@ -91,7 +91,7 @@ def own_points(model: nn.Module) -> Iterator[Point]:
             assert isinstance(ffn, nn.Module)
             at = f"{name}.ffn".removeprefix(".")
             yield Point("ffn", at, ffn, layer_of(name, len(blocks)), module, source)
-            if isinstance(ffn, MixtureOfExperts):
+            if isinstance(ffn, MixtureOfExperts | PackedMixture):
                 route, outputs = _route(ffn), _expert_outputs(ffn)
                 number = layer_of(name, len(blocks))
                 yield Point("experts", at, ffn, number, module, source, route=route, expert_outputs=outputs)
@@ -219,7 +219,7 @@ def _layers_of(layers: Selection, point: Point, there: Sequence[Point]) -> tuple
     return select("layers", layers, counts[point.source])
 
 
-def _route(module: MixtureOfExperts) -> Callable[[Tensor], Routed]:
+def _route(module: MixtureOfExperts | PackedMixture) -> Callable[[Tensor], Routed]:
     def route(x: Tensor) -> Routed:
         shares, choices, scores = module.router.choose(x)
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)), choices, shares
@@ -227,11 +227,8 @@ def _route(module: MixtureOfExperts) -> Callable[[Tensor], Routed]:
     return route
 
 
-def _expert_outputs(module: MixtureOfExperts) -> Callable[[Tensor, Tensor], Tensor]:
+def _expert_outputs(module: MixtureOfExperts | PackedMixture) -> Callable[[Tensor, Tensor], Tensor]:
     def outputs(x: Tensor, choices: Tensor) -> Tensor:
-        experts = Experts(
-            module.gate, module.up, module.down, module.gate_bias, module.up_bias, module.down_bias, module.clamp
-        )
         tokens, each = x.reshape(-1, x.shape[-1]), choices.reshape(-1, choices.shape[-1])
         if torch.is_autocast_enabled(x.device.type):
             tokens = tokens.to(torch.get_autocast_dtype(x.device.type))  # as the mixture itself does
@@ -239,7 +236,7 @@ def _expert_outputs(module: MixtureOfExperts) -> Callable[[Tensor, Tensor], Tens
         made = []
         for choice in each.split(1, dim=1):
             load = choice.flatten().bincount(minlength=module.num_experts)
-            made.append(mix_experts(experts, tokens, ones, choice, load))
+            made.append(module.mix(tokens, ones, choice, load))
         return torch.stack(made, 1).view(*choices.shape, -1)
 
     return outputs

@@ -1,0 +1,232 @@
+"""gpt-oss at its true size on this machine: loading, a prompt of 128 tokens, generation; seconds, memory, bytes read.
+
+    python benchmarks/gpt_oss_20b.py [--directory /tmp/gpt-oss-20b] [--threads 2] [--out benchmarks/gpt_oss_20b.json]
+
+Makes a checkpoint of random weights where there is none (13.8 GB, some minutes; the disk is asked first), and leaves it
+there unless ``--remove``. ``--size eighth`` tries the script out.
+
+Loading and generating have a process of their own each, which the system stops beyond ``--limit`` GiB of data
+(RLIMIT_DATA: what a program writes to, and not the files it maps). Peaks are the kernel's VmHWM, counted anew for each
+stage, and ``ru_maxrss`` for the whole process. Both count resident pages, those of mapped files too: ``anonymous`` and
+``file`` (RssAnon, RssFile) tell them apart. Weights are read into memory of the process and not mapped; the system's
+own copies of the files belong to nobody and are given up when memory is short, so after a load on a machine with
+little more memory than the model, the disk is not warm any more: ``cached`` tells what is left.
+
+Bandwidth is what all threads together read, at best of some turns, when they add up the numbers of a tensor of 1 GiB.
+The bytes of a token are those of the weights that it passes, and of the keys and values that it sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.checkpoints.description import describe
+from glassformer.checkpoints.random_gpt_oss import SIZES, plan_random_gpt_oss, write_random_gpt_oss
+from glassformer.generation.generate import stream
+from glassformer.layers import mxfp4_native
+from glassformer.models import Decoder
+
+HERE = Path(__file__).parent
+GIB = 2**30
+
+
+def status() -> dict[str, int]:
+    """Of /proc/self/status, the sizes in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+
+
+def cached() -> int:
+    """How much memory the system uses for copies of files, of all programs."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Cached:"))
+
+
+def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What ``work`` returns, its seconds, and the peak while it ran."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM counts from here
+    start = time.perf_counter()
+    result = work()
+    seconds = time.perf_counter() - start
+    now = status()
+    return result, {
+        "seconds": seconds,
+        "peak_gib": now["VmHWM"] / GIB,
+        "now_gib": now["VmRSS"] / GIB,
+        "anonymous_gib": now["RssAnon"] / GIB,
+        "file_gib": now["RssFile"] / GIB,
+    }
+
+
+def make(options: argparse.Namespace) -> dict[str, Any]:
+    """Write the checkpoint."""
+    size, told = measured(lambda: write_random_gpt_oss(options.directory, SIZES[options.size], layout=options.layout))
+    return {**told, "bytes": size, "bytes_per_second": size / told["seconds"]}
+
+
+def load(options: argparse.Namespace) -> dict[str, Any]:
+    """Load it, and nothing else."""
+    mxfp4_native.kernel()  # built once in a machine's life
+    _, told = measured(lambda: Decoder.from_pretrained(options.directory, device=options.device))
+    return told
+
+
+def generate(options: argparse.Namespace) -> dict[str, Any]:
+    """Load it, read a prompt, and go on."""
+    mxfp4_native.kernel()
+    model, loading = measured(lambda: Decoder.from_pretrained(options.directory, device=options.device).eval())
+    generator = torch.Generator().manual_seed(0)
+    prompt = torch.randint(model.config.vocab_size, (1, options.prompt), generator=generator).to(options.device)
+    results: dict[str, Any] = {"load": loading}
+    # A first short one, so that what happens once is not counted: threads start, tables are made.
+    list(stream(model, prompt[:, :2], 2))
+    steps = stream(model, prompt, options.tokens + 1)
+    first, results["prefill"] = measured(lambda: next(steps))
+    rest, results["generation"] = measured(lambda: list(steps))
+    results["generation"]["tokens_per_second"] = len(rest) / results["generation"]["seconds"]
+    results["prefill"]["tokens_per_second"] = options.prompt / results["prefill"]["seconds"]
+    results["tokens"] = [token for (token,) in [first, *rest]]
+    if options.device != "cpu":
+        results["device_peak_gib"] = torch.cuda.max_memory_allocated() / GIB
+    return results
+
+
+def bandwidth(options: argparse.Namespace) -> dict[str, Any]:
+    """Bytes that all threads read in a second."""
+    numbers = torch.ones(GIB // 4, device=options.device)
+    best = float("inf")
+    for _ in range(10):
+        start = time.perf_counter()
+        numbers.sum().item()
+        best = min(best, time.perf_counter() - start)
+    return {"bytes_per_second": GIB / best}
+
+
+STAGES = {"make": make, "load": load, "generate": generate, "bandwidth": bandwidth}
+
+
+def in_process(stage: str, options: argparse.Namespace, limit: float | None = None) -> dict[str, Any]:
+    """Run a stage in a process of its own, under a limit in GiB."""
+    told = {name: value for name, value in vars(options).items() if name not in ("out", "remove", "limit", "stage")}
+    flags = [f"--{name}={value}" for name, value in told.items()]
+    command = [sys.executable, __file__, *flags, f"--stage={stage}", *([f"--limit={limit}"] if limit else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        return {"failed": done.returncode, "limit_gib": limit}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result | {"limit_gib": limit}
+
+
+def run_stage(options: argparse.Namespace) -> None:
+    """What a process of :func:`in_process` does."""
+    torch.set_num_threads(options.threads)
+    if options.limit:
+        most = int(options.limit * GIB)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    result = STAGES[options.stage](options)
+    result["ru_maxrss_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+    print(json.dumps(result))
+
+
+def bytes_of_a_token(directory: Path, context: int) -> dict[str, int]:
+    """What one token reads, by what it is."""
+    found = describe(directory)
+    config = found.config
+    stored = found.stored_bytes
+    return {
+        "experts": stored["experts"] * config.top_k // config.num_experts,
+        "attention": stored["attention"],
+        "output": stored["output"],
+        "router and norms": stored["router"] + stored["norms"],
+        "keys and values": found.cache(context),
+    }
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--size", choices=sorted(SIZES), default="20b")
+    parser.add_argument("--layout", choices=("huggingface", "openai"), default="huggingface")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompt", type=int, default=128, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=int, default=20, help="tokens to generate")
+    parser.add_argument("--limit", type=float, help="GiB of data; 16 for loading and 17 for generation at 20b")
+    parser.add_argument("--remove", action="store_true", help="remove the checkpoint at the end")
+    parser.add_argument("--out", type=Path, default=HERE / "gpt_oss_20b.json")
+    parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.directory = options.directory or Path(f"/tmp/gpt-oss-{options.size}-random")
+    return options
+
+
+def main() -> None:
+    """Measure everything, print it, write the JSON file."""
+    options = arguments()
+    if options.stage:
+        run_stage(options)
+        return
+    results: dict[str, Any] = {"size": options.size, "layout": options.layout, "device": options.device}
+    if not options.directory.exists():
+        needed = sum(each.nbytes for each in plan_random_gpt_oss(SIZES[options.size]).in_layout("openai").values())
+        free = shutil.disk_usage(options.directory.absolute().parent).free
+        print(f"{options.directory} takes {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free", flush=True)
+        results["make"] = show("make", in_process("make", options))
+    results["bandwidth"] = show("bandwidth", in_process("bandwidth", options))
+    for stage, limit in (("load", 16.0), ("generate", 17.0)):
+        warm(options.directory)
+        before = cached()
+        results[stage] = in_process(stage, options, options.limit or (limit if options.device == "cpu" else None))
+        results[stage]["cached_gib_before_and_after"] = [before / GIB, cached() / GIB]
+        show(stage, results[stage])
+    if "generation" in results["generate"]:
+        # In the middle of what is generated.
+        read = bytes_of_a_token(options.directory, options.prompt + options.tokens // 2)
+        reached = sum(read.values()) * results["generate"]["generation"]["tokens_per_second"]
+        results["reading"] = {
+            "bytes_per_token": {"total": sum(read.values()), **read},
+            "bytes_per_second": reached,
+            "share_of_bandwidth": reached / results["bandwidth"]["bytes_per_second"],
+        }
+        show("reading", results["reading"])
+    kernel = mxfp4_native.kernel()
+    results["machine"] = {
+        "threads": options.threads,
+        "kernel": None if kernel is None else mxfp4_native.LEVELS[kernel.level],
+        "processor": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {options.out}")
+    if options.remove:
+        shutil.rmtree(options.directory)
+
+
+def warm(directory: Path) -> None:
+    """Read all files once, so that what the system can keep of them is in memory."""
+    for file in sorted(directory.glob("*.safetensors")):
+        with file.open("rb", buffering=0) as opened:
+            while opened.read(2**24):
+                pass
+
+
+def show(name: str, result: dict[str, Any]) -> dict[str, Any]:
+    print(name, json.dumps(result, indent=2), flush=True)
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Decoders from directories of weights and to them: gpt-oss in two layouts, Mixtral, and our own.
+
+A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from glassformer.checkpoints.assembly import (
+    choose_dtype,
+    empty_decoder,
+    fill,
+    require_layers,
+    require_memory,
+    require_no_nan,
+)
+from glassformer.checkpoints.bert import find_directory
+from glassformer.checkpoints.directory import new_directory, write_text
+from glassformer.checkpoints.gpt_oss import load_gpt_oss
+from glassformer.checkpoints.gpt_oss_config import layout_of
+from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, particulars
+from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, mixtral_lacks
+from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    FLOATS,
+    Wanted,
+    check_tensors,
+    open_tensors,
+    read_json,
+    stored_tensors,
+)
+from glassformer.errors import CheckpointError, InputError, require
+from glassformer.layers.block import Block
+from glassformer.layers.experts import MixtureOfExperts
+from glassformer.layers.packed_experts import PackedMixture
+from glassformer.models import Decoder, DecoderConfig
+
+Layout = Literal["gpt_oss", "mixtral", "glassformer"]
+_OWN = "glassformer-decoder"
+
+
+def load_decoder(
+    source: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    experts: Literal["dense", "mxfp4"] | None = None,
+    device: str | torch.device = "cpu",
+) -> Decoder:
+    """The decoder of a directory, or of a model on the Hugging Face hub.
+
+    It computes the logits of Hugging Face's ``GptOssForCausalLM`` or ``MixtralForCausalLM``. Tensors are read one by
+    one to where they stay, so that loading takes little more memory than the decoder.
+
+    Args:
+        source: A directory, or where there is none of that name, a model on the hub such as ``"openai/gpt-oss-20b"``.
+            ``config.json`` tells what it is: gpt-oss in Hugging Face's layout or OpenAI's, Mixtral, or what
+            :func:`save_decoder` wrote.
+        dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
+        experts: ``"mxfp4"`` keeps experts packed, or packs them (which rounds); ``"dense"`` keeps or expands them;
+            None: as they are stored. In gpt-oss's layouts that happens while they are read, in others afterwards.
+        device: Where the decoder shall be.
+
+    Returns:
+        A decoder in training mode like every new module. Packed experts take no gradient.
+
+    Raises:
+        CheckpointError: A file that is missing, damaged or leads elsewhere; another architecture, or one with a part
+            that the decoder lacks; tensors that are missing, unknown, or of another shape or kind (all of them are
+            named); or more weights than this machine's memory.
+        InputError: No such directory and no such model or no connection; or an option that does not exist.
+    """
+    require(
+        experts in (None, "dense", "mxfp4"), f"experts = {experts!r}", "'dense', 'mxfp4' or None", "Use one of these."
+    )
+    directory, place = find_directory(source), torch.device(device)
+    config = read_json(directory / CONFIG_FILE)
+    layout = layout_of(config)
+    if layout is not None:
+        return load_gpt_oss(directory, config, layout, dtype=dtype, experts=experts, device=place)
+    kind = config.get("model_type")
+    if kind not in ("mixtral", _OWN):
+        raise CheckpointError(
+            f"{directory / CONFIG_FILE} of the model_type {kind!r}",
+            f"'gpt_oss', 'mixtral', {_OWN!r}, or OpenAI's configuration of gpt-oss",
+            "Other architectures compute something else.",
+        )
+    if kind == "mixtral":
+        decoder = load_mixtral(directory, config, dtype=dtype, device=place)
+    else:
+        decoder = _load_own(directory, config, dtype, place)
+    if experts is not None and experts != decoder.config.expert_format:
+        _convert_experts(decoder, experts)
+    return decoder
+
+
+def save_decoder(
+    decoder: Decoder,
+    directory: str | Path,
+    *,
+    layout: Layout | None = None,
+    replace: bool = False,
+    shard_bytes: int = SHARD_BYTES,
+    config_extras: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a directory that :func:`load_decoder` reads, and in the first two layouts other programs too.
+
+    Args:
+        decoder: On any device.
+        directory: Where to: complete or, whatever happens, as it was before.
+        layout: ``"mixtral"`` and ``"gpt_oss"`` are Hugging Face's, and what they lack is rewritten with what they have
+            (:func:`~glassformer.checkpoints.mixtral.mixtral_from_decoder`,
+            :func:`~glassformer.checkpoints.gpt_oss_export.gpt_oss_from_decoder`); ``"glassformer"`` keeps every part as
+            it is. None: Mixtral where it has all parts, otherwise gpt-oss. A warning tells where programs that take
+            gpt-oss's released configuration for granted would go wrong.
+        replace: Whether the directory may exist already; it is then replaced as a whole.
+        shard_bytes: Size of a file of weights, beyond which there are several with an index.
+        config_extras: More for ``config.json``, such as ``{"eos_token_id": 200002}``.
+
+    Raises:
+        InputError: The directory exists and ``replace`` is false; an unknown layout; or a decoder for which nothing
+            equivalent exists in the layout, which is named.
+    """
+    layouts = (None, "gpt_oss", "mixtral", "glassformer")
+    require(
+        layout in layouts, f"layout = {layout!r}", "'gpt_oss', 'mixtral', 'glassformer' or None", "Use one of these."
+    )
+    if layout is None:
+        layout = "gpt_oss" if mixtral_lacks(decoder.config) else "mixtral"
+    planned: dict[str, Planned]
+    if layout == "gpt_oss":
+        written, planned = gpt_oss_from_decoder(decoder)
+        if told := ", ".join(particulars(written)):
+            warnings.warn(
+                f"{directory} has {told}. Transformers 5.23 asks for these; programs that take the released gpt-oss's "
+                "for granted compute other logits.",
+                stacklevel=3,
+            )
+    elif layout == "mixtral":
+        written, tensors = mixtral_from_decoder(decoder)
+        planned = {name: plan(tensor) for name, tensor in tensors.items()}
+    else:
+        written = {"model_type": _OWN, **dataclasses.asdict(decoder.config)}
+        state = decoder.state_dict()
+        if decoder.config.tied_output:
+            del state["output.weight"]
+        planned = {name: plan(tensor) for name, tensor in state.items()}
+    extras = dict(config_extras or {})
+    taken = ", ".join(sorted(extras.keys() & written.keys()))
+    require(not taken, f"config_extras with {taken}", "what the decoder does not tell itself", "Leave it out.")
+    with new_directory(Path(directory), replace=replace) as draft:
+        write_text(draft / CONFIG_FILE, json.dumps(written | extras, indent=2) + "\n")
+        write_tensors(draft, planned, shard_bytes=shard_bytes)
+
+
+def _load_own(
+    directory: Path, stored_config: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device
+) -> Decoder:
+    fields = {field.name for field in dataclasses.fields(DecoderConfig)}
+    try:
+        config = DecoderConfig.from_json(
+            json.dumps({name: stored_config[name] for name in stored_config if name in fields})
+        )
+    except InputError as error:
+        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
+    stored = stored_tensors(directory)
+    require_layers(config, stored, directory)
+    missing = "embedding.weight" not in stored or stored["embedding.weight"].kind not in FLOATS
+    decoder = empty_decoder(
+        config, torch.float32 if missing else choose_dtype(dtype, stored["embedding.weight"]), directory
+    )
+    state = decoder.state_dict()
+    if config.tied_output:
+        del state["output.weight"]
+    check_tensors(
+        stored,
+        {
+            name: Wanted(list(tensor.shape), tuple(FLOATS) if tensor.is_floating_point() else ("U8",))
+            for name, tensor in state.items()
+        },
+        directory,
+    )
+    require_memory(decoder, device, directory)
+    with open_tensors(stored) as read:
+        read_state = {name: read(name).to(device, tensor.dtype) for name, tensor in state.items()}
+    for name, tensor in read_state.items():
+        if name.endswith("_scales"):
+            require_no_nan(tensor, stored[name])
+    return fill(decoder, read_state, device)
+
+
+def _convert_experts(decoder: Decoder, experts: Literal["dense", "mxfp4"]) -> None:
+    decoder.config = dataclasses.replace(decoder.config, expert_format=experts)
+    for block in decoder.layers:
+        assert isinstance(block, Block)
+        if isinstance(block.ffn, PackedMixture):
+            block.ffn = block.ffn.unpack(decoder.embedding.weight.dtype)
+        else:
+            assert isinstance(block.ffn, MixtureOfExperts)  # the configuration has experts
+            block.ffn = PackedMixture.pack(block.ffn)

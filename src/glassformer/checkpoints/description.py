@@ -1,0 +1,225 @@
+"""What a directory of weights holds, told from its configuration and the headers of its files: no tensor is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from glassformer.checkpoints.assembly import empty_decoder, require_layers
+from glassformer.checkpoints.bert import read_bert_config
+from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_layouts import are_packed, wanted
+from glassformer.checkpoints.mixtral import read_mixtral_config
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    KINDS,
+    StoredTensor,
+    check_tensors,
+    read_json,
+    stored_tensors,
+)
+from glassformer.errors import CheckpointError, InputError
+from glassformer.layers import mxfp4
+from glassformer.models import DecoderConfig
+from glassformer.models.encoder_config import EncoderConfig
+
+Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
+"""What a tensor belongs to."""
+
+_BITS = {kind: 8 * dtype.itemsize for dtype, kind in KINDS.items()}
+_BLOCKS = "blocks"
+# The first part of which a word stands in a tensor's name is the tensor's.
+_WORDS: dict[Part, tuple[str, ...]] = {
+    "norms": ("norm",),
+    "router": ("router", "mlp.gate.", "block_sparse_moe.gate."),
+    "attention": ("attn", "attention"),
+    "experts": ("experts.", "mlp1_", "mlp2_"),
+    "others": ("pooler.", "cls.", "classifier.", "position_ids"),
+    "output": ("lm_head.", "unembedding."),
+    "embedding": ("embed", "positions.", "token_types."),
+    "feed-forward": ("ffn.", "mlp.", "intermediate.", "output.dense"),
+}
+_OWN_DECODER, _OWN_ENCODER = "glassformer-decoder", "glassformer-encoder"
+_ENCODERS = ("bert", "roberta", "xlm-roberta")
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a directory holds."""
+
+    family: str
+    """"gpt-oss", "Mixtral", "BERT" or "glassformer"."""
+    layout: str
+    """Whose names and configuration: "Hugging Face", "OpenAI" or "glassformer"."""
+    config: DecoderConfig | EncoderConfig
+    """What the model is made of."""
+    parameters: dict[Part, int]
+    """How many numbers each part has; those in MXFP4 count as what they expand to."""
+    stored_bytes: dict[Part, int]
+    """What each part takes on the disk."""
+    num_files: int
+    """Files of weights."""
+
+    @property
+    def total(self) -> int:
+        """Parameters."""
+        return sum(self.parameters.values())
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token passes: all but the experts that it did not choose, and the embedding, of which it
+        reads one row, unless that is the output projection too."""
+        config, parts = self.config, self.parameters
+        idle = 0 if isinstance(config, DecoderConfig) and config.tied_output else parts.get("embedding", 0)
+        if isinstance(config, DecoderConfig) and config.num_experts is not None:
+            idle += parts.get("experts", 0) * (config.num_experts - config.top_k) // config.num_experts
+        return self.total - idle
+
+    @property
+    def experts(self) -> Literal["mxfp4", "dense"] | None:
+        """How experts are stored; None: there are none."""
+        if not isinstance(self.config, DecoderConfig) or self.config.num_experts is None:
+            return None
+        return self.config.expert_format
+
+    def memory(self, number_bytes: int, *, packed: bool = False) -> int | None:
+        """Bytes of the loaded weights.
+
+        Args:
+            number_bytes: Of a number: 2 in bfloat16, 4 in float32.
+            packed: Whether experts are held in MXFP4.
+
+        Returns:
+            None where experts cannot be packed, or there are none.
+        """
+        config = self.config
+        if not packed:
+            return number_bytes * self.total
+        if not isinstance(config, DecoderConfig) or config.num_experts is None:
+            return None
+        if config.hidden_dim % mxfp4.GROUP or config.ff_dim % mxfp4.GROUP:
+            return None
+        weights = 3 * config.num_layers * config.num_experts * config.hidden_dim * config.ff_dim
+        return weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP + number_bytes * (self.total - weights)
+
+    def cache(self, tokens: int, number_bytes: int = 2) -> int:
+        """Bytes of the keys and values of a text of so many tokens; an encoder keeps none."""
+        config = self.config
+        if isinstance(config, EncoderConfig):
+            return 0
+        seen = sum(min(tokens, config.layer_window(layer) or tokens) for layer in range(config.num_layers))
+        return 2 * seen * (config.num_kv_heads or config.num_heads) * config.head_dim * number_bytes
+
+
+def describe(directory: Path) -> Description:
+    """What ``directory`` holds: gpt-oss in two layouts, Mixtral, the BERT family, or what glassformer wrote.
+
+    Raises:
+        CheckpointError: Another architecture, or one with a part that our networks lack; a file that is missing or
+            damaged; or a decoder's tensors that are not those of its configuration.
+    """
+    told = read_json(directory / CONFIG_FILE)
+    stored = stored_tensors(directory)
+    family, layout, config = _read_config(directory, told, stored)
+    described = _described(family, layout, config, stored)
+    if isinstance(config, DecoderConfig) and family != "gpt-oss":
+        _require_count(described, config, directory)
+    return described
+
+
+def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
+    """What a directory of weights holds whose configuration stands elsewhere, as in a run.
+
+    Raises:
+        CheckpointError: As :func:`describe`.
+    """
+    stored = stored_tensors(directory)
+    require_layers(config, stored, directory)
+    described = _described("glassformer", "glassformer", config, stored)
+    _require_count(described, config, directory)
+    return described
+
+
+def _described(
+    family: str, layout: str, config: DecoderConfig | EncoderConfig, stored: Mapping[str, StoredTensor]
+) -> Description:
+    parts: dict[Part, int] = {}
+    sizes: dict[Part, int] = {}
+    for name, tensor in stored.items():
+        part, count = _part(name, config), math.prod(tensor.shape)
+        sizes[part] = sizes.get(part, 0) + count * _BITS.get(tensor.kind, 0) // 8
+        if tensor.kind == "U8":  # two codes in each byte; exponents are no weights of their own
+            count = 2 * count if name.endswith(_BLOCKS) else 0
+        tied = part == "output" and isinstance(config, DecoderConfig) and config.tied_output
+        parts[part] = parts.get(part, 0) + (0 if tied else count)
+    return Description(family, layout, config, parts, sizes, len({tensor.file for tensor in stored.values()}))
+
+
+def _read_config(
+    directory: Path, told: Mapping[str, Any], stored: Mapping[str, StoredTensor]
+) -> tuple[str, str, DecoderConfig | EncoderConfig]:
+    """Family, layout, and the configuration, which has been held against the files."""
+    file, kind, whose = directory / CONFIG_FILE, told.get("model_type"), layout_of(told)
+    try:
+        if whose is not None:
+            config = read_gpt_oss_config(told, whose, file)
+            require_layers(config, stored, directory)
+            packed = are_packed(whose, stored)
+            config = replace(config, expert_format="mxfp4" if packed else "dense")
+            check_tensors(stored, wanted(config, whose, packed=packed), directory)
+            return "gpt-oss", "Hugging Face" if whose == "huggingface" else "OpenAI", config
+        if kind in ("mixtral", _OWN_DECODER):
+            mixtral = kind == "mixtral"
+            config = read_mixtral_config(told) if mixtral else DecoderConfig.from_json(_known(DecoderConfig, told))
+            require_layers(config, stored, directory)
+            return ("Mixtral", "Hugging Face", config) if mixtral else ("glassformer", "glassformer", config)
+        if kind == _OWN_ENCODER:
+            return "glassformer", "glassformer", EncoderConfig.from_json(_known(EncoderConfig, told))
+        if kind in _ENCODERS:
+            return "BERT", "Hugging Face", read_bert_config(told)
+    except CheckpointError:
+        raise
+    except InputError as error:
+        raise CheckpointError(f"{file} with {error.got}", error.expected, error.fix) from error
+    except (TypeError, AttributeError, OverflowError) as error:
+        fault = f"{file} with a fault: {error}"
+        raise CheckpointError(fault, "numbers where numbers belong", "Take the file anew.") from error
+    raise CheckpointError(
+        f"{file} of the model_type {kind!r}",
+        "gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
+        "Other architectures compute something else.",
+    )
+
+
+def _known(config: type[DecoderConfig] | type[EncoderConfig], told: Mapping[str, Any]) -> str:
+    return json.dumps({field.name: told[field.name] for field in fields(config) if field.name in told})
+
+
+def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:
+    if name == "output.weight":
+        return "output"
+    lower = name.lower()
+    part: Part = next((part for part, words in _WORDS.items() if any(word in lower for word in words)), "others")
+    mixture = isinstance(config, DecoderConfig) and config.num_experts is not None
+    return "experts" if part == "feed-forward" and mixture else part
+
+
+def _require_count(described: Description, config: DecoderConfig, directory: Path) -> None:
+    """The files of gpt-oss are checked by name; of others, the count tells."""
+    decoder = empty_decoder(config, torch.float32, directory)
+    wanted_numbers = sum(weight.numel() for weight in decoder.parameters())
+    for name, buffer in decoder.state_dict().items():
+        if buffer.dtype == torch.uint8 and name.endswith(_BLOCKS):
+            wanted_numbers += 2 * buffer.numel()
+    if described.total != wanted_numbers:
+        raise CheckpointError(
+            f"{directory} with {described.total:,} parameters",
+            f"{wanted_numbers:,}, as {CONFIG_FILE} tells",
+            f"Take {CONFIG_FILE} and the weights from the same place.",
+        )

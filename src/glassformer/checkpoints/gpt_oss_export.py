@@ -1,0 +1,198 @@
+"""A decoder as the gpt-oss model that computes the same logits: what gpt-oss lacks is rewritten with what it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_layouts import expert_names, sources
+from glassformer.checkpoints.shards import Planned, plan
+from glassformer.errors import require
+from glassformer.layers.block import Block
+from glassformer.layers.dispatch import Experts
+from glassformer.layers.experts import MixtureOfExperts
+from glassformer.layers.feedforward import Clamp, SwiGLU
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.packed_experts import PackedMixture
+from glassformer.layers.positions import convert_rows
+from glassformer.models import Decoder, DecoderConfig
+
+NO_SINK = -1e30
+"""A sink's logit that stands for none: its weight is exp(-1e30) = 0, and unlike -inf no program stumbles over it."""
+
+
+def gpt_oss_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:
+    """The configuration and tensors of the gpt-oss model that computes the same logits as ``decoder``.
+
+    gpt-oss's form is the decoder's with all its parts, so most are written as they are. The others:
+
+    ==========================  =======================================================================================
+    the decoder                 what is written
+    ==========================  =======================================================================================
+    key weights w               ``w Wq`` for the query projection: ``q . (w k) = (w q) . k``, and a factor commutes with
+                                the rotation
+    interleaved rotation        the rows of query and key projections in half-split order
+    no biases, no sinks         biases of 0, sinks of :data:`NO_SINK`
+    one dense network           one expert, which every token gets with weight 1
+    plain SwiGLU                ``gate sigmoid(gate) up`` as ``gate sigmoid(alpha gate) ((up - 1) + 1)`` with ``alpha``
+                                1, biases of ``up`` smaller by 1, and a limit that no input can reach: a norm's output
+                                is at most ``sqrt(hidden_dim)`` times its weight long
+    output tied to embedding    a copy
+    ==========================  =======================================================================================
+
+    Returns:
+        The content of Hugging Face's ``config.json``, and the tensors by Hugging Face's names, in the decoder's dtype,
+        made when they are written.
+
+    Raises:
+        InputError: Packed experts with the plain SwiGLU, which would have to be rewritten.
+    """
+    config = decoder.config
+    packed = config.expert_format == "mxfp4"
+    require(
+        config.clamp is not None or not packed,
+        "packed experts with the plain SwiGLU",
+        "gpt-oss's clamped SwiGLU, or dense experts",
+        "Keep it in glassformer's own layout.",
+    )
+    clamp = config.clamp or Clamp(alpha=1.0, limit=_unreachable(decoder))
+    form = replace(config, clamp=clamp, attention_bias=True, tied_output=False)
+    weight = decoder.embedding.weight
+    theirs = {ours: source.name for ours, source in sources(form, "huggingface").items()}
+    planned = {
+        theirs["embedding.weight"]: plan(weight),
+        theirs["final_norm.weight"]: plan(decoder.final_norm.weight),
+        theirs["output.weight"]: plan(decoder.output.weight),
+    }
+    for layer, block in enumerate(decoder.layers):
+        assert isinstance(block, Block)
+        inside = {
+            "attention_norm.weight": plan(block.attention_norm.weight),
+            "ffn_norm.weight": plan(block.ffn_norm.weight),
+            **_attention(block.attention, config),
+            **_router(block.ffn, weight),
+        }
+        planned |= {theirs[f"layers.{layer}.{ours}"]: tensor for ours, tensor in inside.items()}
+        planned |= _experts(block.ffn, layer, plain=config.clamp is None)
+    return write_gpt_oss_config(form, weight.dtype, packed=packed), planned
+
+
+def particulars(written: dict[str, Any]) -> list[str]:
+    """What of a configuration for gpt-oss is read by programs that ask for it, and otherwise by those that take the
+    released models' values for granted."""
+    layers = written["num_hidden_layers"]
+    released = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
+    found = {
+        "windows on other than the even layers (layer_types)": written["layer_types"] != released,
+        f"a SwiGLU of another form (swiglu_alpha = {written['swiglu_alpha']}, swiglu_limit = "
+        f"{written['swiglu_limit']})": (written["swiglu_alpha"], written["swiglu_limit"]) != (1.702, 7.0),
+        "positions without YaRN (rope_scaling)": written["rope_scaling"]["rope_type"] != "yarn",
+        f"rms_norm_eps = {written['rms_norm_eps']}": written["rms_norm_eps"] != 1e-5,
+    }
+    return [part for part, present in found.items() if present]
+
+
+def _attention(attention: GroupedQueryAttention, config: DecoderConfig) -> dict[str, Planned]:
+    weights = attention.key_weights
+
+    def rotated(projection: nn.Linear, heads: int, *, weighted: bool) -> Iterator[Planned]:
+        for tensor in (projection.weight, projection.bias):
+            out = projection.weight.new_zeros(len(projection.weight)) if tensor is None else tensor
+            if weighted and weights is not None:
+                factors = weights.repeat_interleave(config.head_dim)
+                out = out * (factors[:, None] if out.dim() == 2 else factors)
+            yield plan(out if config.rope_layout == "half-split" else convert_rows(out, heads, to="half-split"))
+
+    query = rotated(attention.query, attention.num_heads, weighted=True)
+    key = rotated(attention.key, attention.num_kv_heads, weighted=False)
+    planned = dict(zip(("attention.query.weight", "attention.query.bias"), query, strict=True))
+    planned |= dict(zip(("attention.key.weight", "attention.key.bias"), key, strict=True))
+    for name in ("value", "output"):
+        projection: nn.Linear = getattr(attention, name)
+        planned[f"attention.{name}.weight"] = plan(projection.weight)
+        planned[f"attention.{name}.bias"] = plan(_or_zeros(projection.bias, projection.weight))
+    sinks = attention.sinks
+    none = attention.query.weight.new_full((attention.num_heads,), NO_SINK)
+    return planned | {"attention.sinks": plan(none if sinks is None else sinks)}
+
+
+def _router(ffn: nn.Module, like: Tensor) -> dict[str, Planned]:
+    if isinstance(ffn, SwiGLU):
+        weight, bias = like.new_zeros(1, like.shape[1]), like.new_zeros(1)
+    else:
+        assert isinstance(ffn, MixtureOfExperts | PackedMixture)
+        weight = ffn.router.score.weight
+        bias = _or_zeros(ffn.router.score.bias, weight)
+    return {"ffn.router.score.weight": plan(weight), "ffn.router.score.bias": plan(bias)}
+
+
+def _experts(ffn: nn.Module, layer: int, *, plain: bool) -> dict[str, Planned]:
+    names = expert_names("huggingface", layer)
+    if isinstance(ffn, PackedMixture):
+        experts, rows = ffn.gate_up_scales.shape[:2]
+        like = ffn.router.score.weight
+        gate_up_bias = like.new_zeros(experts, rows) if ffn.gate_up_bias is None else ffn.gate_up_bias
+        down_bias = like.new_zeros(experts, ffn.hidden_dim) if ffn.down_bias is None else ffn.down_bias
+        packed = {
+            **dict(zip(names.packed("gate_up"), (plan(ffn.gate_up_blocks), plan(ffn.gate_up_scales)), strict=True)),
+            **dict(zip(names.packed("down"), (plan(ffn.down_blocks), plan(ffn.down_scales)), strict=True)),
+        }
+        return packed | {names.gate_up_bias: plan(gate_up_bias), names.down_bias: plan(down_bias)}
+    weights = _dense(ffn)
+    gate, up, down = weights.gate, weights.up, weights.down
+    experts, ff, hidden = gate.shape
+    up_bias = _or_zeros(weights.up_bias, up) - (1 if plain else 0)
+    gate_up_bias = torch.stack([_or_zeros(weights.gate_bias, gate), up_bias], dim=2).flatten(1)
+
+    def gate_up_of_each() -> Iterator[Tensor]:
+        for expert in range(experts):
+            yield torch.stack([gate[expert], up[expert]], dim=1).flatten(0, 1).t()
+
+    return {
+        names.gate_up: Planned([experts, hidden, 2 * ff], gate.dtype, gate_up_of_each),
+        names.gate_up_bias: plan(gate_up_bias),
+        names.down: Planned([experts, ff, hidden], down.dtype, lambda: (each.t() for each in down)),
+        names.down_bias: plan(_or_zeros(weights.down_bias, down)),
+    }
+
+
+def _dense(ffn: nn.Module) -> Experts:
+    """The weights of a dense mixture, or of one network as a mixture of one."""
+    if isinstance(ffn, SwiGLU):
+        parts = (ffn.gate, ffn.up, ffn.down)
+        gate, up, down = (part.weight[None] for part in parts)
+        gate_bias, up_bias, down_bias = (None if part.bias is None else part.bias[None] for part in parts)
+        return Experts(gate, up, down, gate_bias, up_bias, down_bias)
+    assert isinstance(ffn, MixtureOfExperts)
+    return Experts(ffn.gate, ffn.up, ffn.down, ffn.gate_bias, ffn.up_bias, ffn.down_bias)
+
+
+def _or_zeros(bias: Tensor | None, weight: Tensor) -> Tensor:
+    return weight.new_zeros(weight.shape[:-1]) if bias is None else bias
+
+
+def _unreachable(decoder: Decoder) -> float:
+    """A limit beyond what any gate or up projection can give, bias and rounding included; a power of two."""
+    reached = [torch.zeros(1, dtype=torch.float64)]
+    for block in decoder.layers:
+        assert isinstance(block, Block)
+        weights = _dense(block.ffn)
+        norm = block.ffn_norm.weight.double()
+        for matrix, bias in ((weights.gate, weights.gate_bias), (weights.up, weights.up_bias)):
+            for weight, its_bias in zip(matrix, _or_zeros(bias, matrix), strict=True):
+                reach = (weight.double() * norm).norm(dim=-1) * math.sqrt(len(norm)) + its_bias.double().abs()
+                reached.append(reach.max().detach().cpu().view(1))
+    greatest = torch.cat(reached).max().item()
+    require(
+        math.isfinite(greatest),
+        "weights that are infinite or NaN",
+        "finite weights",
+        "Look for the step of the training that made them.",
+    )
+    return 2.0 ** (math.ceil(math.log2(greatest + 1)) + 1)

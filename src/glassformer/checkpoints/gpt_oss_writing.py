@@ -1,0 +1,233 @@
+"""gpt-oss to files in either layout, tensor by tensor: nothing of a model has to be in memory to be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from glassformer.checkpoints.directory import new_directory, write_text
+from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matrix, expert_names, sources
+from glassformer.checkpoints.shards import SHARD_BYTES, Planned, write_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE
+from glassformer.errors import InputError, require
+from glassformer.models import DecoderConfig
+
+Packed = tuple[Planned, Planned]
+"""Codes and exponents of MXFP4."""
+
+# OpenAI keeps the 20b in one file; of the 120b it has several.
+_SHARD_BYTES: dict[GptOssLayout, int] = {"huggingface": SHARD_BYTES, "openai": 2 * 10**10}
+# Beyond the decoder's configuration, as the released models' files have them.
+_RELEASED = {"eos_token_id": 200002, "pad_token_id": 199999}
+_RELEASED_VOCABULARY = 201088
+
+
+@dataclass(frozen=True)
+class PlannedExperts:
+    """One layer's experts in no layout yet.
+
+    A matrix is ``[expert, out, in]`` with one part ``[out, in]`` for each expert, or packed. Gate and up rows
+    alternate.
+    """
+
+    gate_up: Planned | Packed
+    gate_up_bias: Planned
+    down: Planned | Packed
+    down_bias: Planned
+
+    def matrix(self, matrix: Matrix) -> Planned | Packed:
+        """One of the two by its name."""
+        return self.gate_up if matrix == "gate_up" else self.down
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A gpt-oss model in no layout yet.
+
+    Args:
+        config: Its form. ``expert_format`` tells whether the experts are packed.
+        weights: By the decoder's own names, all but the experts.
+        experts: For each layer.
+    """
+
+    config: DecoderConfig
+    weights: Mapping[str, Planned]
+    experts: Sequence[PlannedExperts]
+
+    def in_layout(self, layout: GptOssLayout) -> dict[str, Planned]:
+        """Every tensor by its name in the files of ``layout``; OpenAI's has query, key and value in one."""
+        rows: dict[str, list[Planned]] = {}
+        for ours, source in sources(self.config, layout).items():
+            rows.setdefault(source.name, []).append(self.weights[ours])  # they come in the order of their rows
+        found = {name: _concatenated(parts) for name, parts in rows.items()}
+        for layer, experts in enumerate(self.experts):
+            names = expert_names(layout, layer)
+            for matrix in MATRICES:
+                weights = experts.matrix(matrix)
+                if isinstance(weights, tuple):
+                    found |= dict(zip(names.packed(matrix), weights, strict=True))
+                else:
+                    found[names.dense(matrix)] = _transposed(weights) if layout == "huggingface" else weights
+            found |= {names.gate_up_bias: experts.gate_up_bias, names.down_bias: experts.down_bias}
+        return found
+
+
+def write_gpt_oss(
+    model: PlannedModel,
+    directory: Path,
+    layout: GptOssLayout,
+    *,
+    extras: Mapping[str, Any] | None = None,
+    beside: Iterable[Path] = (),
+    shard_bytes: int | None = None,
+    replace: bool = False,
+    progress: bool = False,
+) -> int:
+    """Write a directory in ``layout``: complete or, whatever happens, as it was before.
+
+    Of the model, what its longest part takes is held.
+
+    Args:
+        model: What is written.
+        directory: Where to.
+        layout: Hugging Face's, or OpenAI's.
+        extras: More for Hugging Face's ``config.json``.
+        beside: Files to copy into the directory, such as a tokenizer's.
+        shard_bytes: Size of a file of weights; None: 5 GB, and 20 GB in OpenAI's layout.
+        replace: Whether the directory may exist already.
+        progress: Show a bar on a terminal.
+
+    Returns:
+        The bytes of all tensors.
+
+    Raises:
+        InputError: The directory exists, there is no room on the disk, or OpenAI's configuration has no words for the
+            model: what it lacks is named.
+    """
+    config = model.config
+    if layout == "openai":
+        written = write_openai_config(config)
+    else:
+        dtype = model.weights["embedding.weight"].dtype
+        written = write_gpt_oss_config(config, dtype, packed=config.expert_format == "mxfp4")
+        if config.vocab_size == _RELEASED_VOCABULARY:
+            written |= _RELEASED
+        written |= {name: value for name, value in (extras or {}).items() if name not in written or name in _RELEASED}
+    planned = model.in_layout(layout)
+    size = sum(tensor.nbytes for tensor in planned.values())
+    require_room(directory, size)
+    with (
+        tqdm(total=size, unit="B", unit_scale=True, desc=directory.name, disable=None if progress else True) as bar,
+        new_directory(directory, replace=replace) as draft,
+    ):
+        write_text(draft / CONFIG_FILE, json.dumps(written, indent=2) + "\n")
+        for file in beside:
+            shutil.copyfile(file, draft / file.name)
+        watched = {name: _watched(tensor, bar.update) for name, tensor in planned.items()}
+        write_tensors(draft, watched, shard_bytes=shard_bytes or _SHARD_BYTES[layout])
+    return size
+
+
+def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
+    """OpenAI's ``config.json`` of a decoder in the form of gpt-oss.
+
+    It does not hold ``max_seq_len``: that is read as the original length times YaRN's factor.
+
+    Raises:
+        InputError: Parts that this configuration has no words for, all of which are named.
+    """
+    clamp, yarn = config.clamp, config.yarn
+    lacking = {
+        "no sinks": not config.sinks,
+        "no biases": not (config.attention_bias and config.ff_bias),
+        "no experts": config.num_experts is None,
+        "key weights": config.key_weights,
+        "another SwiGLU than gpt-oss's": clamp is None or clamp.alpha != 1.702,
+        "windows on other layers than the even ones": config.window is not None and config.windowed_layers != "even",
+        f"norm_eps = {config.norm_eps}": config.norm_eps != 1e-5,
+        "an output tied to the embedding": config.tied_output,
+        "interleaved rotation": config.rope_layout != "half-split",
+        "YaRN with rounded borders": yarn is not None and yarn.truncate,
+    }
+    found = ", ".join(part for part, present in lacking.items() if present)
+    require(not found, f"a model with {found}", "what OpenAI's config.json can tell", "Write Hugging Face's layout.")
+    assert clamp is not None
+    return {
+        "num_hidden_layers": config.num_layers,
+        "num_experts": config.num_experts,
+        "experts_per_token": config.top_k,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_dim,
+        "intermediate_size": config.ff_dim,
+        "swiglu_limit": clamp.limit,
+        "head_dim": config.head_dim,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads or config.num_heads,
+        "sliding_window": config.window or 0,
+        "initial_context_length": yarn.original_max_seq_len if yarn else config.max_seq_len,
+        "rope_theta": config.rope_base,
+        "rope_scaling_factor": yarn.factor if yarn else 1.0,
+        "rope_ntk_alpha": yarn.beta_slow if yarn else 1.0,
+        "rope_ntk_beta": yarn.beta_fast if yarn else 32.0,
+    }
+
+
+def require_room(directory: Path, size: int) -> None:
+    """Refuse to begin what the disk cannot hold.
+
+    Raises:
+        InputError: Less than ``size`` bytes free, and 64 MB more, where ``directory`` is or shall be.
+    """
+    there = next(place for place in directory.absolute().parents if place.is_dir())
+    free = shutil.disk_usage(there).free
+    require(
+        free >= size + 2**26,
+        f"{directory}, where {free / 1e9:.1f} GB are free",
+        f"room for {size / 1e9:.1f} GB",
+        "Free some, or choose a directory on another disk.",
+    )
+
+
+def _concatenated(parts: list[Planned]) -> Planned:
+    if len(parts) == 1:
+        return parts[0]
+    dtype = parts[0].dtype
+    for each in parts:
+        dtype = torch.promote_types(dtype, each.dtype)
+
+    def rows() -> Iterator[Tensor]:
+        for each in parts:
+            yield from (part.to(dtype) for part in each.parts())
+
+    return Planned([sum(each.shape[0] for each in parts), *parts[0].shape[1:]], dtype, rows)
+
+
+def _transposed(experts: Planned) -> Planned:
+    count, out, into = experts.shape
+
+    def matrices() -> Iterator[Tensor]:
+        for matrix in experts.parts():
+            if matrix.shape != (out, into):
+                raise InputError(f"a part of shape {tuple(matrix.shape)}", f"one expert, {(out, into)}", "Cut it so.")
+            yield matrix.t()
+
+    return Planned([count, into, out], experts.dtype, matrices)
+
+
+def _watched(tensor: Planned, tell: Callable[[int], object]) -> Planned:
+    def parts() -> Iterator[Tensor]:
+        for part in tensor.parts():
+            yield part
+            tell(part.nbytes)
+
+    return dataclasses.replace(tensor, parts=parts)

@@ -1,0 +1,225 @@
+"""gpt-oss models of any size with random weights, in both layouts and real MXFP4: to test and to measure with."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matrix, matrix_sizes, sources, wanted
+from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedExperts, PlannedModel, write_gpt_oss
+from glassformer.checkpoints.shards import Planned
+from glassformer.errors import require
+from glassformer.layers import mxfp4
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.positions import Yarn
+from glassformer.models import DecoderConfig
+
+GPT_OSS_20B = DecoderConfig(
+    vocab_size=201088,
+    num_layers=24,
+    hidden_dim=2880,
+    ff_dim=2880,
+    num_heads=64,
+    head_dim=64,
+    num_kv_heads=8,
+    window=128,
+    windowed_layers="even",
+    num_experts=32,
+    top_k=4,
+    expert_format="mxfp4",
+    sinks=True,
+    attention_bias=True,
+    ff_bias=True,
+    clamp=Clamp(),
+    max_seq_len=131072,
+    rope_base=150000.0,
+    yarn=Yarn(),
+)
+"""The released gpt-oss-20b."""
+GPT_OSS_120B = dataclasses.replace(GPT_OSS_20B, num_layers=36, num_experts=128)
+"""The released gpt-oss-120b."""
+GPT_OSS_EIGHTH = dataclasses.replace(
+    GPT_OSS_20B, vocab_size=50272, num_layers=12, hidden_dim=1440, ff_dim=1440, num_heads=32, num_experts=32
+)
+"""An eighth of the 20b in bytes."""
+GPT_OSS_TINY = dataclasses.replace(
+    GPT_OSS_20B,
+    vocab_size=1024,
+    num_layers=4,
+    hidden_dim=64,
+    ff_dim=64,
+    num_heads=8,
+    head_dim=16,
+    num_kv_heads=2,
+    window=16,
+    num_experts=16,
+)
+"""A model of 1 MB, for tests."""
+SIZES = {"tiny": GPT_OSS_TINY, "eighth": GPT_OSS_EIGHTH, "20b": GPT_OSS_20B, "120b": GPT_OSS_120B}
+"""Forms by name."""
+
+LOGITS_STD = 2.0
+"""How far the logits of a random model lie apart."""
+
+_BIAS_STD = 0.1
+# What the released config.json holds and no decoder reads.
+_RELEASED_EXTRAS: dict[str, Any] = {
+    "initializer_range": 0.02,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.9,
+    "use_cache": True,
+}
+# Numbers drawn at a time: enough to be fast, few beside a GiB.
+_PIECE = 2**22
+# Of codes that are all equally likely.
+_CODE_MEAN_SQUARE = sum(each**2 for each in mxfp4.MAGNITUDES) / len(mxfp4.MAGNITUDES)
+
+
+def write_random_gpt_oss(
+    directory: str | Path,
+    config: DecoderConfig = GPT_OSS_TINY,
+    *,
+    layout: GptOssLayout = "huggingface",
+    seed: int = 0,
+    shard_bytes: int | None = None,
+    replace: bool = False,
+    progress: bool = False,
+) -> int:
+    """Write a random model as the released ones are written: names, kinds of numbers, ``config.json`` and pieces.
+
+    It is drawn tensor by tensor in less than a GiB of memory, at some 200 MB a second. Weights have the spread that
+    keeps what passes at its size: logits are finite and ``LOGITS_STD`` apart. The codes of MXFP4 are equally likely,
+    and two neighbouring exponents are mixed so that the spread comes out right.
+
+    Every tensor is drawn from ``seed`` and its name alone. So the same seed gives the same network in both layouts,
+    and with dense experts, which are those of the packed form expanded, too.
+
+    Args:
+        directory: Where to: complete or absent, whatever happens.
+        config: A form of gpt-oss: :data:`SIZES` or another; ``expert_format`` tells whether experts are packed.
+        layout: Hugging Face's, or OpenAI's.
+        seed: Of everything, at least 0.
+        shard_bytes: Size of a file of weights; None: as the released ones.
+        replace: Whether the directory may exist already.
+        progress: Show a bar on a terminal.
+
+    Returns:
+        The bytes of all tensors.
+
+    Raises:
+        InputError: A form that is not gpt-oss's, the directory exists, or there is no room on its disk.
+    """
+    require(seed >= 0, f"seed = {seed}", "at least 0", "Use 0.")
+    return write_gpt_oss(
+        plan_random_gpt_oss(config, seed),
+        Path(directory),
+        layout,
+        extras=_RELEASED_EXTRAS,
+        shard_bytes=shard_bytes,
+        replace=replace,
+        progress=progress,
+    )
+
+
+def plan_random_gpt_oss(config: DecoderConfig, seed: int = 0) -> PlannedModel:
+    """The tensors of a random model, drawn when they are asked for.
+
+    Raises:
+        InputError: A form that is not gpt-oss's.
+    """
+    lacking = {
+        "no experts": config.num_experts is None,
+        "no sinks": not config.sinks,
+        "no biases": not (config.attention_bias and config.ff_bias),
+        "a plain SwiGLU": config.clamp is None,
+        "key weights": config.key_weights,
+        "interleaved rotation": config.rope_layout != "half-split",
+        "widths that are no multiples of 32": config.hidden_dim % 32 != 0 or config.ff_dim % 32 != 0,
+    }
+    told = ", ".join(part for part, present in lacking.items() if present)
+    require(not told, f"a form with {told}", "gpt-oss's", "Begin with GPT_OSS_TINY and replace its sizes.")
+    shapes = wanted(config, "huggingface", packed=True)
+    weights = {
+        ours: _normal(seed, ours, shapes[source.name].shape, *_spread(ours, config))
+        for ours, source in sources(config, "huggingface").items()
+    }
+    return PlannedModel(config, weights, [_experts(seed, layer, config) for layer in range(config.num_layers)])
+
+
+def _spread(name: str, config: DecoderConfig) -> tuple[float, float]:
+    """Mean and standard deviation of a tensor."""
+    if name.endswith("norm.weight"):
+        return 1.0, 0.1
+    if name.endswith(".bias"):
+        return 0.0, _BIAS_STD
+    if name.endswith("sinks") or name == "embedding.weight":
+        return 0.0, 1.0
+    if name == "output.weight":
+        return 0.0, LOGITS_STD * config.hidden_dim**-0.5
+    if name.endswith("attention.output.weight"):
+        return 0.0, (config.num_heads * config.head_dim * 2 * config.num_layers) ** -0.5
+    return 0.0, config.hidden_dim**-0.5
+
+
+def _experts(seed: int, layer: int, config: DecoderConfig) -> PlannedExperts:
+    experts = config.num_experts or 0
+
+    def weights(matrix: Matrix) -> Planned | Packed:
+        rows, width = matrix_sizes(config, matrix)
+        std = (width * (1 if matrix == "gate_up" else 2 * config.num_layers)) ** -0.5
+        shape = [experts, rows, width // mxfp4.GROUP]
+        name = f"layers.{layer}.ffn.{matrix}"
+        codes = functools.partial(_codes, seed, f"{name}_blocks", [*shape[1:], mxfp4.GROUP_BYTES])
+        exponents = functools.partial(_exponents, seed, f"{name}_scales", shape[1:], std)
+        if config.expert_format == "mxfp4":
+            blocks = Planned([*shape, mxfp4.GROUP_BYTES], torch.uint8, lambda: map(codes, range(experts)))
+            return blocks, Planned(shape, torch.uint8, lambda: map(exponents, range(experts)))
+
+        def expanded(expert: int) -> Tensor:
+            return mxfp4.decode(codes(expert), exponents(expert), torch.bfloat16)
+
+        return Planned([experts, rows, width], torch.bfloat16, lambda: map(expanded, range(experts)))
+
+    def bias(matrix: Matrix) -> Planned:
+        shape = [experts, matrix_sizes(config, matrix)[0]]
+        return _normal(seed, f"layers.{layer}.ffn.{matrix}_bias", shape, 0.0, _BIAS_STD)
+
+    gate_up, down = MATRICES
+    return PlannedExperts(weights(gate_up), bias(gate_up), weights(down), bias(down))
+
+
+def _generator(seed: int, name: str, part: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.SFC64([seed, part, *name.encode()]))
+
+
+def _normal(seed: int, name: str, shape: list[int], mean: float, std: float) -> Planned:
+    def pieces() -> Iterator[Tensor]:
+        generator, left = _generator(seed, name), math.prod(shape)
+        while left > 0:
+            count = min(left, _PIECE)
+            yield torch.from_numpy(generator.standard_normal(count, np.float32)).mul_(std).add_(mean).bfloat16()
+            left -= count
+
+    return Planned(shape, torch.bfloat16, pieces)
+
+
+def _codes(seed: int, name: str, shape: list[int], expert: int) -> Tensor:
+    drawn = _generator(seed, name, expert).bytes(math.prod(shape))
+    return torch.from_numpy(np.frombuffer(bytearray(drawn), np.uint8)).view(shape)
+
+
+def _exponents(seed: int, name: str, shape: list[int], std: float, expert: int) -> Tensor:
+    """Powers of two by which codes get the standard deviation ``std``."""
+    power = math.log2(std / math.sqrt(_CODE_MEAN_SQUARE))
+    lower = math.floor(power)
+    share = (4 ** (power - lower) - 1) / 3  # (1 - share) 4^lower + share 4^(lower + 1) = 4^power
+    upper = _generator(seed, name, expert).random(shape, np.float32) < share
+    return torch.from_numpy((upper + np.uint8(127 + lower)).astype(np.uint8))

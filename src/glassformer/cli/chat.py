@@ -1,0 +1,273 @@
+"""``glassformer chat``: talk with gpt-oss, in a terminal or one message at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, get_args
+
+import tyro
+from tyro.conf import Positional
+
+from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
+from glassformer.cli.released import find_released, write
+from glassformer.data.harmony import Effort, Piece, Setting
+from glassformer.errors import require_positive
+from glassformer.generation.continuation import Continuation
+from glassformer.generation.sampling import SamplingRule
+
+HELP = """\
+/new            begin a new conversation
+/effort LEVEL   reason more or less: low, medium, high
+/reasoning      show the reasoning, or hide it
+/quit           end; so does Ctrl-D
+Ctrl-C stops a reply. Three quotation marks (\"\"\") begin and end a message of several lines."""
+
+_QUOTES = '"""'
+_DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
+
+
+@dataclass(frozen=True)
+class ChatFlags:
+    """Talk with gpt-oss. Answers go to standard output, everything else to standard error.
+
+    Raises:
+        InputError: A number out of its range.
+    """
+
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
+    """Directory of a gpt-oss, in Hugging Face's layout or OpenAI's; or a model on the hub: openai/gpt-oss-20b."""
+
+    message: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
+    """Answer this and end. None: a conversation; messages from a pipe are lines."""
+
+    effort: Effort = "medium"
+    """How much the model reasons before it answers."""
+
+    show_reasoning: bool = False
+    """Print the reasoning too, dimmed where the terminal can. It was trained to no standard but being useful: it may
+    say what an answer would not."""
+
+    instructions: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
+    """What holds for the whole conversation; other programs call it the system prompt."""
+
+    context: int = CONTEXT
+    """Tokens of the whole conversation at most. Memory for them is taken at the start."""
+
+    max_new_tokens: int | None = None
+    """Tokens of each reply at most, reasoning included. None: until the context is full."""
+
+    temperature: float = 1.0
+    """Divides the logits: 0 always takes the most likely token, 1 leaves the model's distribution as it is."""
+
+    top_k: int | None = None
+    """Choose among this many most likely tokens only. None: among all."""
+
+    top_p: float = 1.0
+    """Choose among the most likely tokens that together reach this probability."""
+
+    seed: int | None = None
+    """The same seed and messages give the same answers on the same day. None: others each time."""
+
+    speed: bool = True
+    """Say after each reply how many tokens came a second."""
+
+    tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
+    """A tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub. None: the one beside the
+    weights, or one that is installed."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto: a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        require_positive(context=self.context)
+        if self.max_new_tokens is not None:
+            require_positive(max_new_tokens=self.max_new_tokens)
+        _ = self.rule
+
+    @property
+    def rule(self) -> SamplingRule:
+        """How tokens are chosen."""
+        return SamplingRule(self.temperature, self.top_k, self.top_p, self.seed)
+
+
+@dataclass
+class Screen:
+    """Shows replies: answers on standard output, the rest on standard error.
+
+    Args:
+        show_reasoning: Print it too; otherwise a terminal shows that the model is reasoning.
+        speed: Print how fast a reply came.
+    """
+
+    show_reasoning: bool = False
+    speed: bool = True
+
+    def show(self, conversation: Conversation, text: str) -> None:
+        """Send ``text`` and show the reply as it comes.
+
+        Raises:
+            ContextFull: There is no room for it.
+            KeyboardInterrupt: Ctrl-C; the terminal is tidy then.
+        """
+        with contextlib.closing(conversation.say(text)) as pieces:
+            try:
+                self._show(pieces, conversation)
+            except KeyboardInterrupt:
+                self._note("")
+                raise
+        self.end(conversation)
+
+    def end(self, conversation: Conversation) -> None:
+        """What there is to say when a reply is over, for whatever reason."""
+        if conversation.cut is not None:
+            self._note(f"[the reply is cut: {conversation.cut}]")
+        if self.speed and (line := str(conversation.stopwatch)):
+            self._note(f"[{line}]")
+
+    def _show(self, pieces: Iterable[Piece], conversation: Conversation) -> None:
+        answered = reasoning = False
+        for piece in pieces:
+            if is_answer(piece):
+                if not answered:
+                    self._erase_status()
+                answered = True
+                write(piece.text)
+                if piece.ended:
+                    write("\n")
+            elif piece.message.recipient is not None:
+                if piece.ended:
+                    call = f"[the model calls {piece.message.recipient}, which is not here: {piece.message.content}]"
+                    self._erase_status()
+                    self._note(call)
+            elif self.show_reasoning:
+                self._reason(piece, begins=not reasoning)
+                reasoning = not piece.ended
+            else:
+                self._status(f"reasoning, {conversation.stopwatch.generated} tokens")
+        self._erase_status()
+
+    def _reason(self, piece: Piece, begins: bool) -> None:
+        styled = _styled()
+        if begins and not styled:
+            write(f"[{piece.message.channel}] ", sys.stderr)
+        # Each piece is dimmed alone, so that Ctrl-C never leaves a dim terminal.
+        if styled:
+            print(_DIM, end="", file=sys.stderr)
+        write(piece.text, sys.stderr)
+        if styled:
+            print(_PLAIN, end="", file=sys.stderr, flush=True)
+        if piece.ended:
+            write("\n", sys.stderr)
+
+    def _status(self, text: str) -> None:
+        if _styled():
+            print(f"{_ERASE}{_DIM}{text}{_PLAIN}", end="", file=sys.stderr, flush=True)
+
+    def _erase_status(self) -> None:
+        if _styled() and not self.show_reasoning:
+            print(_ERASE, end="", file=sys.stderr, flush=True)
+
+    def _note(self, text: str) -> None:
+        write(f"{text}\n", sys.stderr)
+
+
+def talk(conversation: Conversation, screen: Screen) -> None:
+    """Messages from standard input, answers to them, until the input ends or ``/quit``."""
+    interactive = sys.stdin.isatty()
+    if interactive:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - gives the arrow keys their meaning
+        print("/help tells what there is beside messages; Ctrl-D ends.", file=sys.stderr)
+    while True:
+        try:
+            text = _ask()
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            print("\nCtrl-D or /quit ends.", file=sys.stderr)
+            continue
+        if text is None or text == "/quit":
+            return
+        if text.startswith("/"):
+            print(_obey(text, conversation, screen), file=sys.stderr)
+            continue
+        if not text:
+            continue
+        try:
+            screen.show(conversation, text)
+        except ContextFull as error:
+            print(f"glassformer: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            screen.end(conversation)
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """Parse ``arguments``, load the model and talk; return the exit status."""
+    flags = tyro.cli(ChatFlags, prog=prog, args=arguments)
+    released = find_released(flags.model, flags.tokenizer)
+    tokenizer = require_chat(released)
+    model = released.load(flags.device)
+    continuation = Continuation(model, min(flags.context, model.config.max_seq_len), rule=flags.rule)
+    conversation = Conversation(
+        continuation,
+        tokenizer,
+        Setting(flags.effort, datetime.date.today().isoformat(), flags.instructions),
+        stop_tokens=released.stop_tokens,
+        max_new_tokens=flags.max_new_tokens,
+    )
+    screen = Screen(flags.show_reasoning, flags.speed)
+    if flags.message is not None:
+        screen.show(conversation, flags.message)
+    else:
+        talk(conversation, screen)
+    return 0
+
+
+def _ask() -> str | None:
+    """The next message, None at the end of the input."""
+    line = _line("> ")
+    if line is None or not line.startswith(_QUOTES):
+        return line
+    lines = [line.removeprefix(_QUOTES)]
+    while not lines[-1].endswith(_QUOTES):
+        line = _line("... ")
+        if line is None:
+            break
+        lines.append(line)
+    return "\n".join(lines).removesuffix(_QUOTES).strip()
+
+
+def _line(prompt: str) -> str | None:
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        try:
+            return input(prompt).strip()
+        except EOFError:
+            print()
+            return None
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
+def _obey(command: str, conversation: Conversation, screen: Screen) -> str:
+    """Do what a line that begins with / says; what there is to say about it."""
+    name, _, rest = command.partition(" ")
+    if name == "/new" and not rest:
+        conversation.begin_anew()
+        return "A new conversation."
+    if name == "/effort" and rest.strip() in get_args(Effort):
+        conversation.reason(rest.strip())  # type: ignore[arg-type]
+        return f"Reasoning: {rest.strip()}."
+    if name == "/reasoning" and not rest:
+        screen.show_reasoning = not screen.show_reasoning
+        return f"Reasoning is {'shown' if screen.show_reasoning else 'hidden'}."
+    return HELP
+
+
+def _styled() -> bool:
+    """Whether standard error is a terminal that takes escape sequences, and the user has nothing against them."""
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,162 @@
+"""A conversation with a model that speaks harmony: what was said, and a reply as a stream of pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from glassformer.cli.released import Released, Stopwatch, require_tokenizer
+from glassformer.data.harmony import (
+    FINAL,
+    RETURN,
+    STOPS,
+    Effort,
+    Message,
+    Piece,
+    ReplyReader,
+    Setting,
+    require_harmony,
+    to_keep,
+)
+from glassformer.data.harmony_package import renderer
+from glassformer.data.released_tokenizer import ReleasedTokenizer
+from glassformer.errors import InputError, require
+
+CONTEXT = 8192
+"""Tokens of a conversation where nothing else is said: a cache of 200 MB for gpt-oss-20b."""
+
+
+class ContextFull(InputError):
+    """A message for which the conversation has no room left."""
+
+
+@runtime_checkable
+class Replies(Protocol):
+    """What a conversation asks of a :class:`~glassformer.generation.continuation.Continuation`."""
+
+    max_seq_len: int
+
+    def unread(self, prompt: Sequence[int]) -> int:
+        """How many tokens of ``prompt`` have to be read."""
+
+    def reply(
+        self, prompt: Sequence[int], max_new_tokens: int | None = None, *, stop_tokens: Sequence[int] = ()
+    ) -> Iterator[int]:
+        """The tokens that follow ``prompt``."""
+
+
+class Conversation:
+    """A conversation; each reply reads only what is new.
+
+    Reasoning is left out once its answer stands, as the model was trained to expect.
+
+    Args:
+        continuation: The model, with room for the whole conversation.
+        tokenizer: Its tokenizer, with harmony's special tokens.
+        setting: What stands before the conversation.
+        stop_tokens: With these a reply ends.
+        max_new_tokens: Of each reply at most, reasoning included; None: until the context is full.
+
+    Raises:
+        InputError: A tokenizer without harmony's special tokens.
+    """
+
+    def __init__(
+        self,
+        continuation: Replies,
+        tokenizer: ReleasedTokenizer,
+        setting: Setting,
+        *,
+        stop_tokens: tuple[int, ...] = (),
+        max_new_tokens: int | None = None,
+    ) -> None:
+        require_harmony(tokenizer)
+        self.setting = setting
+        self.messages: list[Message] = []
+        self.stopwatch = Stopwatch(0)
+        """Of the latest reply."""
+        self.cut: str | None = None
+        """Why the latest reply ended before the model ended it; None where it did not."""
+        self._continuation, self._tokenizer = continuation, tokenizer
+        self._stops = frozenset(stop_tokens)
+        self._silent = self._stops - {tokenizer.special(name) for name in STOPS}
+        self._max_new_tokens = max_new_tokens
+        self._render, self.renderer = renderer(tokenizer)
+
+    def begin_anew(self) -> None:
+        """Forget what was said."""
+        self.messages = []
+
+    def reason(self, effort: Effort) -> None:
+        """Let the model reason more or less from the next message on."""
+        self.setting = replace(self.setting, effort=effort)
+
+    def say(self, text: str) -> Generator[Piece, None, None]:
+        """Send a message and give its reply, piece by piece.
+
+        The message and the reply, as far as it came, belong to the conversation however this ends: also when the
+        iterator is closed or an exception, such as Ctrl-C's, passes through. A reply that came to no word of an answer
+        leaves nothing, and its message is taken back.
+
+        Raises:
+            ContextFull: There is no room for the message. The conversation stays as it was.
+        """
+        # What a keyboard or a pipe passed on that is no text counts as U+FFFD.
+        asked = Message("user", text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        prompt = self._render(self.setting, [*self.messages, asked])
+        room = self._continuation.max_seq_len
+        if len(prompt) >= room:
+            raise ContextFull(
+                f"a conversation of {len(prompt)} tokens",
+                f"less than --context {room}",
+                "Begin anew with /new, write less, or start with a larger --context.",
+            )
+        reader = ReplyReader(self._tokenizer)
+        self.cut = "it was interrupted"
+        self.stopwatch = Stopwatch(self._continuation.unread(prompt))
+        tokens = self._continuation.reply(prompt, self._max_new_tokens, stop_tokens=tuple(self._stops))
+        last = -1
+        try:
+            for last in self.stopwatch.timed(tokens):
+                # <|endoftext|> and the like end a reply, but are none of the format's marks.
+                piece = None if last in self._silent else reader.read(last)
+                if piece is not None:
+                    yield piece
+            if last in self._stops:
+                self.cut = None
+            elif self.stopwatch.generated == self._max_new_tokens:
+                self.cut = f"--max-new-tokens {self._max_new_tokens} is reached"
+            else:
+                self.cut = f"--context {room} is full: begin anew with /new, or start with a larger one"
+            if (rest := reader.finish()) is not None:
+                yield rest
+        finally:
+            reader.finish()
+            kept = to_keep(reader.messages)
+            if any(message.content for message in kept):
+                self.messages += [asked, *kept]
+
+
+def require_chat(released: Released) -> ReleasedTokenizer:
+    """The model's tokenizer, if it can chat.
+
+    Raises:
+        InputError: No tokenizer, one without harmony's special tokens, or another model's.
+    """
+    tokenizer = require_tokenizer(released)
+    require_harmony(tokenizer)
+    end, declared = tokenizer.special(RETURN), released.declared_ends
+    ends = ", ".join(map(str, declared))
+    require(
+        not declared or end in declared,
+        f"{tokenizer.source}, whose {RETURN} is {end}, for a model whose texts end with {ends}",
+        "the tokenizer that came with the model",
+        "Look for its tokenizer.json.",
+    )
+    return tokenizer
+
+
+def is_answer(piece: Piece) -> bool:
+    """Whether a piece is for the user: of the final channel, or of no channel, where a reply breaks the format."""
+    return piece.message.recipient is None and piece.message.channel in (FINAL, None)

@@ -1,0 +1,181 @@
+"""``glassformer convert``: weights in one layout to another that computes the same logits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional
+
+from glassformer.checkpoints.bert import find_directory
+from glassformer.checkpoints.conversion import ExpertKind, planned_model, stored_model, with_experts
+from glassformer.checkpoints.decoders import load_decoder, save_decoder
+from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_export import particulars
+from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
+from glassformer.checkpoints.gpt_oss_writing import PlannedModel, write_gpt_oss
+from glassformer.checkpoints.mixtral import mixtral_lacks
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, lies_inside, read_json
+from glassformer.cli.sizes import on_disk
+from glassformer.cli.terminal import say
+from glassformer.cli.trained import find_trained
+from glassformer.errors import require
+from glassformer.models import Decoder, DecoderConfig
+
+Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
+
+_KEPT_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "o200k_base.tiktoken",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "LICENSE",
+    "USAGE_POLICY",
+)
+"""What Hugging Face's directories hold beside the weights, and stays right in another layout."""
+_KEPT_SETTINGS = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "initializer_range",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "use_cache",
+)
+
+
+@dataclass(frozen=True)
+class ConvertFlags:
+    """Write a decoder's weights in another layout, with the same logits.
+
+    gpt-oss goes from either layout to the other tensor by tensor, in less than a GiB of memory. Mixtral, glassformer's
+    own directories and runs (of 'glassformer train' or of the gpt-oss lab) go through memory. What the layout lacks is
+    rewritten with what it has, or refused.
+
+    Raises:
+        InputError: As :func:`convert`.
+    """
+
+    source: Annotated[Positional[str], tyro.conf.arg(metavar="IN")]
+    """A directory of weights, a run, or a model on the Hugging Face hub."""
+
+    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
+    """The directory to make: complete or absent, whatever happens."""
+
+    to: Target
+    """huggingface: Mixtral where that has all parts, otherwise gpt_oss. gpt_oss, mixtral: that one in Hugging Face's
+    layout. openai: gpt-oss as OpenAI's own programs read it. glassformer: every part as it is."""
+
+    experts: ExpertKind | None = None
+    """mxfp4: packed into 4.25 bits a weight, which rounds. bfloat16: as numbers, packed ones exactly. None: as they
+    are."""
+
+    replace: FlagCreatePairsOff[bool] = False
+    """Replace OUT if it exists."""
+
+
+def convert(flags: ConvertFlags) -> list[str]:
+    """Do it; return what there is to say about what was written.
+
+    Raises:
+        CheckpointError: A source that is damaged or of another architecture.
+        InputError: No such source, OUT exists, there is no room for it, or the layout has no equivalent.
+    """
+    require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new directory", "Pass --replace.")
+    run = find_trained(Path(flags.source)) if Path(flags.source).is_dir() else None
+    if run is not None:
+        _require_equivalent(run.config, flags)
+        return _write(run.load(), flags)
+    directory = find_directory(flags.source)
+    config = read_json(directory / CONFIG_FILE)
+    layout = layout_of(config)
+    if layout is not None:
+        _require_equivalent(read_gpt_oss_config(config, layout, directory / CONFIG_FILE), flags)
+        if flags.to != "glassformer":
+            with stored_model(directory, config) as model:
+                return _write_gpt_oss(with_experts(model, flags.experts), flags, config, directory)
+    experts: dict[ExpertKind | None, Literal["mxfp4", "dense"] | None] = {"mxfp4": "mxfp4", "bfloat16": "dense"}
+    # Packing for gpt-oss happens while that is written.
+    decoder = load_decoder(directory, experts=experts.get(flags.experts) if flags.to == "glassformer" else None)
+    _require_equivalent(decoder.config, flags)
+    return _write(decoder, flags)
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """Parse ``arguments``, convert, say what was written; return the exit status."""
+    for line in convert(tyro.cli(ConvertFlags, prog=prog, args=arguments)):
+        say(line)
+    return 0
+
+
+def _require_equivalent(config: DecoderConfig, flags: ConvertFlags) -> None:
+    """Refuse what has no equivalent before anything large is read."""
+    if flags.to != "mixtral":
+        return
+    lacking = mixtral_lacks(config) + (["packed experts"] if flags.experts == "mxfp4" else [])
+    if config.expert_format == "mxfp4" and flags.experts == "bfloat16":
+        lacking.remove("packed experts")
+    require(
+        not lacking,
+        f"{flags.source} with {', '.join(lacking)}, to Mixtral",
+        "a decoder that Mixtral can express",
+        "Use --to gpt_oss, which has all of these, or --to glassformer.",
+    )
+
+
+def _write(decoder: Decoder, flags: ConvertFlags) -> list[str]:
+    to = flags.to
+    if to == "huggingface":
+        to = "gpt_oss" if mixtral_lacks(decoder.config) or flags.experts == "mxfp4" else "mixtral"
+    if to in ("gpt_oss", "openai"):
+        return _write_gpt_oss(with_experts(planned_model(decoder), flags.experts), flags)
+    stays = flags.experts is None or (flags.experts == "mxfp4") == (decoder.config.expert_format == "mxfp4")
+    require(
+        stays, f"--experts {flags.experts} for a run", "the experts as they are", "Convert what --to gpt_oss writes."
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        save_decoder(decoder, flags.out, layout=to, replace=flags.replace)  # type: ignore[arg-type]
+    size = sum(file.stat().st_size for file in flags.out.glob("*.safetensors"))
+    return [_written(flags.out, to, size), *(str(each.message) for each in told)]
+
+
+def _write_gpt_oss(
+    model: PlannedModel, flags: ConvertFlags, config: dict[str, Any] | None = None, directory: Path | None = None
+) -> list[str]:
+    layout: GptOssLayout = "openai" if flags.to == "openai" else "huggingface"
+    size = write_gpt_oss(
+        model,
+        flags.out,
+        layout,
+        extras={name: config[name] for name in _KEPT_SETTINGS if config and name in config},
+        beside=[] if directory is None else _kept_files(directory),
+        replace=flags.replace,
+        progress=True,
+    )
+    lines = [_written(flags.out, "gpt-oss in OpenAI's layout" if layout == "openai" else "gpt-oss", size)]
+    dtype = model.weights["embedding.weight"].dtype
+    packed = model.config.expert_format == "mxfp4"
+    if layout == "huggingface" and (told := particulars(write_gpt_oss_config(model.config, dtype, packed=packed))):
+        lines.append(
+            f"It has {', '.join(told)}. Transformers asks for these; programs that take the released gpt-oss's for "
+            "granted compute other logits."
+        )
+    return lines
+
+
+def _kept_files(directory: Path) -> list[Path]:
+    """Links to elsewhere are not followed."""
+    return [directory / name for name in _KEPT_FILES if (directory / name).is_file() and lies_inside(directory / name)]
+
+
+def _written(out: Path, layout: str, size: int) -> str:
+    names = {"mixtral": "Mixtral", "glassformer": "glassformer's own layout"}
+    return f"{out}: {names.get(layout, layout)}, {on_disk(size)}"

@@ -1,0 +1,192 @@
+"""``glassformer info``: what a directory of weights holds and whether this machine can load it, without loading it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional
+
+from glassformer.checkpoints.bert import find_directory
+from glassformer.checkpoints.description import Description, describe, describe_decoder
+from glassformer.cli.sizes import count, in_memory, on_disk
+from glassformer.cli.terminal import say
+from glassformer.cli.trained import find_trained
+from glassformer.layers import mxfp4_native
+from glassformer.models import DecoderConfig
+
+_CACHED_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class InfoFlags:
+    """Tell what a directory of weights holds and what memory it needs here. Only headers are read."""
+
+    directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
+    """A directory with config.json and weights: gpt-oss in Hugging Face's layout or OpenAI's, Mixtral, the BERT family,
+    what glassformer wrote, or a run of a decoder. Where there is none of that name, a model on the Hugging Face hub,
+    which is downloaded first."""
+
+    json: FlagCreatePairsOff[bool] = False
+    """Print JSON, with sizes in bytes."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is to load with."""
+
+    memory: int | None
+    """Bytes in all; None where the system does not tell."""
+    free: int | None
+    """Bytes that programs could have now."""
+    kernel: str | None
+    """What the MXFP4 kernel makes use of; None: there is no kernel, and torch's operators do its work."""
+    without_kernel: str | None
+    """Why there is none."""
+
+
+def this_machine() -> Machine:
+    """Measure it. The kernel is built if it never was here, which takes about two seconds."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        kernel = mxfp4_native.kernel()
+    reason = str(told[-1].message) if told else None
+    level = None if kernel is None else mxfp4_native.LEVELS[kernel.level]
+    return Machine(_pages("SC_PHYS_PAGES"), _free(), level, reason if kernel is None else None)
+
+
+def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, Any]:
+    """Everything, as numbers."""
+    return {
+        "directory": str(directory),
+        "family": found.family,
+        "layout": found.layout,
+        "experts": found.experts,
+        "parameters": {"total": found.total, "active_per_token": found.active, **found.parameters},
+        "stored_bytes": {"total": sum(found.stored_bytes.values()), **found.stored_bytes},
+        "files": found.num_files,
+        "windows": _windows(found),
+        "memory_bytes": _memory(found),
+        "cache_bytes": {str(_CACHED_TOKENS): found.cache(_CACHED_TOKENS)},
+        "machine": dataclasses.asdict(machine),
+        "config": json.loads(found.config.to_json()),
+    }
+
+
+def as_text(found: Description, machine: Machine, directory: Path) -> str:
+    """The same for people."""
+    lines = [f"{directory}: {found.family} in {found.layout}'s layout", ""]
+    lines += [f"  {name:<14}{value}" for name, value in _form(found) if value]
+    lines += [
+        "",
+        f"  {'':<16}{'parameters':>12}{'on disk':>12}",
+        *(
+            f"  {part:<16}{count(number):>12}{on_disk(found.stored_bytes.get(part, 0)):>12}"
+            for part, number in sorted(found.parameters.items(), key=lambda item: -item[1])
+        ),
+        f"  {'total':<16}{count(found.total):>12}{on_disk(sum(found.stored_bytes.values())):>12}"
+        f"   in {found.num_files} file{'s' if found.num_files > 1 else ''}",
+        f"  {'active':<16}{count(found.active):>12}   for each token",
+        "",
+        *(f"  {name:<22}{in_memory(size):>12}{_fits(size, machine)}" for name, size in _memory(found).items()),
+    ]
+    if cache := found.cache(_CACHED_TOKENS):
+        lines.append(f"  {f'cache, {_CACHED_TOKENS:,} tokens':<22}{in_memory(cache):>12}")
+    if machine.memory is not None:
+        free = "" if machine.free is None else f"   {in_memory(machine.free)} of it free"
+        lines.append(f"  {'this machine':<22}{in_memory(machine.memory):>12}{free}")
+    if found.experts is not None:
+        lines += ["", f"  MXFP4 kernel: {machine.kernel or machine.without_kernel}"]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """Parse ``arguments``, look and print; return the exit status."""
+    flags = tyro.cli(InfoFlags, prog=prog, args=arguments)
+    directory = find_directory(flags.directory)
+    run = find_trained(directory)
+    found = describe(directory) if run is None else describe_decoder(run.weights, run.config)
+    machine = this_machine()
+    if flags.json:
+        print(json.dumps(as_json(found, machine, directory), indent=2))
+    else:
+        say(as_text(found, machine, directory))
+    return 0
+
+
+def _form(found: Description) -> list[tuple[str, str]]:
+    config = found.config
+    if not isinstance(config, DecoderConfig):
+        return [
+            ("layers", f"{config.num_layers}, {config.hidden_dim:,} wide, {config.ff_dim:,} inside"),
+            ("heads", f"{config.num_heads} of width {config.hidden_dim // config.num_heads}"),
+            ("context", f"{config.max_seq_len:,} tokens"),
+            ("vocabulary", f"{config.vocab_size:,}"),
+        ]
+    kv = config.num_kv_heads or config.num_heads
+    windowed = [layer for layer, window in enumerate(_windows(found)) if window is not None]
+    stretch = f", {config.yarn.factor:g} times {config.yarn.original_max_seq_len:,} by YaRN" if config.yarn else ""
+    formats = {"mxfp4": "MXFP4", "dense": "numbers"}
+    experts = f"{config.num_experts} of width {config.ff_dim:,}, {config.top_k} for each token, as "
+    return [
+        ("layers", f"{config.num_layers}, {config.hidden_dim:,} wide"),
+        ("heads", f"{config.num_heads} of width {config.head_dim}, {kv} for keys and values"),
+        ("experts", "" if config.num_experts is None else experts + formats[config.expert_format]),
+        ("feed-forward", f"{config.ff_dim:,} wide" if config.num_experts is None else ""),
+        ("windows", f"{config.window:,} tokens in {_listed(windowed, config.num_layers)}" if windowed else "none"),
+        ("context", f"{config.max_seq_len:,} tokens{stretch}"),
+        ("vocabulary", f"{config.vocab_size:,}"),
+    ]
+
+
+def _windows(found: Description) -> list[int | None]:
+    config = found.config
+    return [
+        config.layer_window(layer) if isinstance(config, DecoderConfig) else None for layer in range(config.num_layers)
+    ]
+
+
+def _listed(windowed: list[int], layers: int) -> str:
+    if len(windowed) == layers:
+        return "all layers"
+    names = ", ".join(map(str, windowed))
+    return f"layers {names}" if len(windowed) <= 4 else f"layers {windowed[0]}, {windowed[1]}, ..., {windowed[-1]}"
+
+
+def _memory(found: Description) -> dict[str, int]:
+    """What loading takes, by how the weights are held."""
+    ways = {
+        "experts packed": found.memory(2, packed=True) if found.experts else None,
+        "all in bfloat16": found.memory(2),
+        "all in float32": found.memory(4),
+    }
+    return {name: size for name, size in ways.items() if size is not None}
+
+
+def _fits(size: int, machine: Machine) -> str:
+    if machine.memory is None:
+        return ""
+    if size > machine.memory:
+        return "   more than this machine has"
+    return "   more than is free now" if machine.free is not None and size > machine.free else "   fits"
+
+
+def _pages(name: str) -> int | None:
+    known = hasattr(os, "sysconf") and name in os.sysconf_names and os.sysconf(name) > 0
+    return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE") if known else None
+
+
+def _free() -> int | None:
+    """What could be had without pushing programs out: files that the system only keeps at hand count as free."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return _pages("SC_AVPHYS_PAGES")
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

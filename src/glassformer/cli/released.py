@@ -1,0 +1,189 @@
+"""A model from a directory or the hub with its tokenizer: what ``chat`` and ``generate --model`` speak with."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.checkpoints.bert import find_directory
+from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
+from glassformer.data.harmony import STOPS
+from glassformer.data.released_tokenizer import ReleasedTokenizer
+from glassformer.data.tokenizer_sources import installed_tokenizer, named_tokenizer, tokenizer_beside
+from glassformer.errors import InputError, require
+from glassformer.models.decoder import Decoder
+
+GENERATION_FILE = "generation_config.json"
+
+_ENDS = (*STOPS, "<|endoftext|>", "</s>")
+# Of released gpt-oss models: o200k_harmony's ids and those that round their number up.
+_HARMONY_VOCAB = 201088
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Released:
+    """Where a model lies, and what is known of it before its weights are loaded.
+
+    Args:
+        directory: Its files; a model of the hub was downloaded.
+        vocab_size: Tokens that it knows.
+        tokenizer: Its tokenizer; None where none was found.
+        declared_ends: The tokens that end a text, as far as its files name them.
+        stop_tokens: With these it ends a text: those, and what its tokenizer has by a name of that meaning.
+    """
+
+    directory: Path
+    vocab_size: int
+    tokenizer: ReleasedTokenizer | None
+    declared_ends: tuple[int, ...]
+    stop_tokens: tuple[int, ...]
+
+    def load(self, device: str = "auto") -> Decoder:
+        """The decoder, in evaluation mode.
+
+        Args:
+            device: ``"auto"``: a GPU where there is one.
+
+        Raises:
+            CheckpointError: Files that are missing, damaged, or of another architecture.
+            InputError: An unknown device.
+        """
+        place = chosen_device(device)
+        if sys.stderr.isatty():
+            print(f"loading {self.directory} ...", file=sys.stderr)
+        return load_decoder(self.directory, device=place).eval()
+
+
+def find_released(source: str, tokenizer: str | None = None) -> Released:
+    """A model's directory and tokenizer; its weights are left alone.
+
+    Args:
+        source: A directory, or a model on the hub.
+        tokenizer: What names the tokenizer, see :func:`~glassformer.data.tokenizer_sources.named_tokenizer`; None: the
+            one beside the weights, or for a model of gpt-oss's vocabulary one that is installed here.
+
+    Raises:
+        CheckpointError: A damaged ``config.json``.
+        InputError: No such model, no such tokenizer, or one with more tokens than the model.
+    """
+    directory = find_directory(source)
+    config = read_json(directory / CONFIG_FILE)
+    require(
+        not {"training", "description"} <= config.keys(),
+        f"{source}, the directory of a run",
+        "a model's directory",
+        "A run speaks with 'glassformer generate --run'; 'glassformer convert' makes a model of it.",
+    )
+    vocab_size = config.get("vocab_size")
+    require(
+        isinstance(vocab_size, int) and vocab_size > 0,
+        f"{directory / CONFIG_FILE} with vocab_size = {vocab_size!r}",
+        "the number of tokens",
+        "Download it again.",
+    )
+    assert isinstance(vocab_size, int)
+    found = tokenizer_beside(directory) if tokenizer is None else named_tokenizer(tokenizer)
+    if found is None and vocab_size == _HARMONY_VOCAB:
+        found = installed_tokenizer()
+    if found is not None:
+        found.require_fits(vocab_size)
+    declared = _declared_ends(directory, config, vocab_size)
+    named = [] if found is None else [found.specials[name] for name in _ENDS if name in found.specials]
+    return Released(directory, vocab_size, found, tuple(declared), tuple(sorted({*declared, *named})))
+
+
+def require_tokenizer(released: Released) -> ReleasedTokenizer:
+    """The model's tokenizer.
+
+    Raises:
+        InputError: None was found; says how to get one.
+    """
+    if released.tokenizer is None:
+        advice = "Download tokenizer.json into it, or pass --tokenizer with a file or a model on the hub"
+        if released.vocab_size == _HARMONY_VOCAB:
+            advice += " (openai/gpt-oss-20b), or pip install 'glassformer[harmony]' with a connection"
+        raise InputError(f"{released.directory} without a tokenizer", "one beside the weights", f"{advice}.")
+    return released.tokenizer
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device of this name; ``"auto"``: a GPU where there is one.
+
+    Raises:
+        InputError: A device that torch does not know or this machine does not have.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # of torch without CUDA the latter
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"the device {name!r} ({reason})", "cpu, or cuda with a GPU", "Use --device cpu.") from error
+    return device
+
+
+class Stopwatch:
+    """Times tokens as they pass: how long the first took, and how many came a second after it."""
+
+    def __init__(self, read: int) -> None:
+        self.read, self.generated, self.seconds_to_first, self.seconds = read, 0, 0.0, 0.0
+
+    def timed(self, tokens: Iterable[int]) -> Iterator[int]:
+        """The same tokens."""
+        began = time.perf_counter()
+        for token in tokens:
+            self.generated += 1
+            self.seconds = time.perf_counter() - began
+            if self.generated == 1:
+                self.seconds_to_first = self.seconds
+            yield token
+
+    def __str__(self) -> str:
+        """One line for people; nothing where nothing came."""
+        if self.generated == 0:
+            return ""
+        line = f"{self.read} tokens read in {self.seconds_to_first:.1f} s, {self.generated} generated"
+        later = self.seconds - self.seconds_to_first
+        if self.generated > 1 and later > 0:
+            # The first token comes out of the reading.
+            line += f" in {self.seconds:.1f} s: {(self.generated - 1) / later:.1f} tokens/s"
+        return line
+
+
+def write(text: str, out: Any = None) -> None:
+    """Print ``text`` at once and no line end; what the stream has no character for becomes a question mark.
+
+    On a terminal, control characters but tabs and line ends become U+FFFD: a model's words shall not move the cursor.
+
+    Args:
+        text: What to print.
+        out: The stream; None: standard output.
+    """
+    out = sys.stdout if out is None else out
+    if out.isatty():
+        text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    if out.encoding is not None:
+        text = text.encode(out.encoding, errors="replace").decode(out.encoding)
+    print(text, end="", flush=True, file=out)
+
+
+def _declared_ends(directory: Path, config: dict[str, Any], vocab_size: int) -> list[int]:
+    path = directory / GENERATION_FILE
+    said = [config, read_json(path) if path.is_file() else {}]
+    ends = [end for each in said for end in _listed(each.get("eos_token_id"))]
+    # Files of small models may keep the numbers of the large one that they were made after.
+    return sorted({end for end in ends if isinstance(end, int) and 0 <= end < vocab_size})
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

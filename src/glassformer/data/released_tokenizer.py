@@ -1,0 +1,323 @@
+"""Tokenizers of released decoders: text to tokens and, token by token, back to text.
+
+They start from bytes, so that no text is unknown to them and a token may be part of a character. The engines are
+``tokenizers`` for a ``tokenizer.json`` and ``tiktoken`` for a ``.tiktoken`` file.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from glassformer.data.tokenizer import read_json, require_text, require_token
+from glassformer.errors import InputError, require, require_positive
+
+HARMONY_SPECIALS = {
+    "<|startoftext|>": 199998,
+    "<|endoftext|>": 199999,
+    "<|return|>": 200002,
+    "<|constrain|>": 200003,
+    "<|channel|>": 200005,
+    "<|start|>": 200006,
+    "<|end|>": 200007,
+    "<|message|>": 200008,
+    "<|call|>": 200012,
+    "<|endofprompt|>": 200018,
+}
+"""The named special tokens of o200k_harmony, gpt-oss's tokenizer. Other ids from 200,000 on are reserved."""
+
+# How o200k cuts a text into the parts within which bytes are merged.
+_WORD = r"[^\r\n\p{L}\p{N}]?"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K_PATTERN = "|".join(
+    (
+        f"{_WORD}{_UPPER}*{_LOWER}+{_ENDING}",
+        f"{_WORD}{_UPPER}+{_LOWER}*{_ENDING}",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+"""o200k's pattern, in the syntax of Rust's regular expressions."""
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+@dataclass(frozen=True)
+class ReleasedTokenizer:
+    """A tokenizer that came with a model.
+
+    Args:
+        source: Where it came from, for messages.
+        vocab_size: One more than its highest id. A model may have room for more.
+        specials: Ids of the special tokens by name; no text encodes to them.
+        ordinary: Tokens of a text.
+        piece: The bytes of an id, None for one that is not in use.
+        begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
+    """
+
+    source: str
+    vocab_size: int
+    specials: Mapping[str, int]
+    ordinary: Callable[[str], list[int]] = field(repr=False)
+    piece: Callable[[int], bytes | None] = field(repr=False)
+    begin: tuple[int, ...] = ()
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of ``text``, without ``begin``. A special token's name in it is text like any other.
+
+        Half a surrogate pair, which is no text, counts as U+FFFD, the sign for what could not be read.
+
+        Raises:
+            InputError: A ``text`` that is no string.
+        """
+        require_text(text)
+        return self.ordinary(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+    def special(self, name: str) -> int:
+        """The id of a special token.
+
+        Raises:
+            InputError: There is none of this name.
+        """
+        require(
+            name in self.specials,
+            f"{self.source} without {name}",
+            f"a tokenizer with {name}",
+            "Use the tokenizer that came with the model.",
+        )
+        return self.specials[name]
+
+    def token_bytes(self, token: int) -> bytes:
+        """What ``token`` stands for: bytes of a text, or a special token's name.
+
+        Ids that are not in use, which a model has where its vocabulary is rounded up, are named ``<|reserved_ID|>``.
+
+        Raises:
+            InputError: A negative id.
+        """
+        require(token >= 0, f"the token {token}", "an id of at least 0", "Decode what the model generated.")
+        found = self.piece(token)
+        return f"<|reserved_{token}|>".encode() if found is None else found
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of ``tokens``, special ones by name; bytes that are no UTF-8 become U+FFFD."""
+        return "".join(self.stream(tokens))
+
+    def stream(self, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of ``tokens``, piece by piece: each character as soon as its last byte is there."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        yield from (decoder.decode(self.token_bytes(token)) for token in tokens)
+        yield decoder.decode(b"", final=True)
+
+    def require_fits(self, vocab_size: int) -> None:
+        """Raise :class:`~glassformer.errors.InputError` unless a model of this ``vocab_size`` knows every token."""
+        require(
+            self.vocab_size <= vocab_size,
+            f"{self.source} with {self.vocab_size} tokens for a model of vocab_size = {vocab_size}",
+            "a tokenizer with no more tokens than the model",
+            "Use the tokenizer that came with the model.",
+        )
+
+
+def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
+    """The tokenizer in a file: a ``tokenizer.json``, or ``o200k_base.tiktoken`` for o200k_harmony.
+
+    Raises:
+        InputError: A file that is missing, damaged or of another kind, or a package that is not installed.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}, which cannot be read: {error}", "the file of a tokenizer", "Check it.") from error
+    if path.suffix == ".tiktoken":
+        ranks = _ranks(content, path)
+        last = max(HARMONY_SPECIALS.values())
+        # The special tokens are not in the file: they belong to this vocabulary alone.
+        require(
+            set(ranks.values()) == set(range(min(HARMONY_SPECIALS.values()))),
+            f"{path} with {len(ranks)} tokens",
+            f"o200k_base's {min(HARMONY_SPECIALS.values())}",
+            "Download o200k_base.tiktoken, or pass a tokenizer.json.",
+        )
+        return from_ranks(ranks, HARMONY_SPECIALS, source=str(path), vocab_size=last + 1)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}, which is no UTF-8: {error}", "a tokenizer.json", "Download it again.") from error
+    return from_json(text, str(path))
+
+
+def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
+    """The tokenizer of a ``tokenizer.json`` with byte pairs: over bytes, as gpt-oss's, or with bytes to fall back on,
+    as Mixtral's.
+
+    Raises:
+        InputError: Text that is no JSON, has a fault, or describes tokens of another kind.
+    """
+    content = read_json(text, source)
+    added = content.get("added_tokens", [])
+    try:
+        # Only tokens that are marked so are text when they stand in a text, and some files do not mark all of theirs.
+        marked = [each | {"special": each["special"] or _named(each["content"])} for each in added]
+        engine = tokenizers.Tokenizer.from_str(
+            text if marked == added else json.dumps(content | {"added_tokens": marked})
+        )
+        names = {each["content"]: each["id"] for each in marked if each["special"]}
+        to_bytes = _piece_reader(content)
+    except InputError:
+        raise
+    except Exception as error:  # the library raises nothing narrower
+        raise InputError(f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
+    require(
+        to_bytes is not None,
+        f"{source} of the kind {_kind(content)}",
+        "byte pairs, over bytes or with bytes to fall back on",
+        "Decoders such as gpt-oss and Mixtral use these; pass the file that came with the model.",
+    )
+    assert to_bytes is not None
+    read, added_texts = to_bytes, {each["content"] for each in added}
+    engine.no_padding()
+    engine.no_truncation()
+    engine.encode_special_tokens = True
+
+    def piece(token: int) -> bytes | None:
+        found = engine.id_to_token(token)
+        return None if found is None else found.encode() if found in added_texts else read(found)
+
+    highest = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)
+    require(highest >= 0, f"{source} without tokens", "a vocabulary", "Download it again.")
+    return ReleasedTokenizer(
+        source,
+        highest + 1,
+        names,
+        lambda text: list(engine.encode(text, add_special_tokens=False).ids),
+        piece,
+        tuple(_before(content, names)),
+    )
+
+
+def from_ranks(
+    ranks: Mapping[bytes, int],
+    specials: Mapping[str, int],
+    *,
+    pattern: str = O200K_PATTERN,
+    source: str = "a tokenizer",
+    vocab_size: int | None = None,
+) -> ReleasedTokenizer:
+    """The tokenizer that merges bytes in the order of ``ranks``, which are the ids, as tiktoken's files hold them.
+
+    Args:
+        ranks: Id of each sequence of bytes.
+        specials: Ids of special tokens.
+        pattern: Within whose matches bytes are merged.
+        source: Where they came from, for messages.
+        vocab_size: None: one more than the highest id.
+
+    Raises:
+        InputError: Ids that stand twice or bytes without one; or the package ``tiktoken`` is not installed.
+    """
+    try:
+        tiktoken = importlib.import_module("tiktoken")
+    except ImportError as error:
+        raise InputError(
+            f"{source} without the package tiktoken",
+            "tiktoken, or a tokenizer.json",
+            "pip install 'glassformer[harmony]'",
+        ) from error
+    names = dict(specials)
+    by_id = {token: piece for piece, token in ranks.items()} | {token: name.encode() for name, token in names.items()}
+    require(
+        len(by_id) == len(ranks) + len(names) and all(bytes([each]) in ranks for each in range(256)),
+        f"{source} whose ids stand twice, or without each of the 256 bytes",
+        "an id of its own for each sequence, among them the single bytes",
+        "Download it again.",
+    )
+    size = max(by_id) + 1 if vocab_size is None else vocab_size
+    require_positive(vocab_size=size)
+    require_token(max(by_id), size)
+    engine = tiktoken.Encoding("harmony", pat_str=pattern, mergeable_ranks=dict(ranks), special_tokens=names)
+    return ReleasedTokenizer(source, size, names, engine.encode_ordinary, by_id.get)
+
+
+def _ranks(content: bytes, path: Path) -> dict[bytes, int]:
+    """A ``.tiktoken`` file: on each line a sequence of bytes in base64 and its rank."""
+    ranks = {}
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line:
+            continue
+        try:
+            piece, rank = line.split()
+            ranks[base64.b64decode(piece, validate=True)] = int(rank)
+        except ValueError as error:  # binascii's is one
+            raise InputError(
+                f"line {number} of {path}: {line[:40]!r}", "bytes in base64 and a rank", "Download it again."
+            ) from error
+    return ranks
+
+
+def _named(content: str) -> bool:
+    return re.fullmatch(r"<\|\w+\|>", content) is not None
+
+
+def _kind(content: Mapping[str, Any]) -> str:
+    return str((content.get("model") or {}).get("type"))
+
+
+def _types(part: Mapping[str, Any] | None) -> set[str]:
+    """The kinds of a normalizer, pre-tokenizer or decoder and of those that it is a sequence of."""
+    if part is None:
+        return set()
+    inner = part.get("decoders") or part.get("pretokenizers") or part.get("normalizers") or part.get("processors") or []
+    return {part["type"]}.union(*map(_types, inner))
+
+
+def _piece_reader(content: Mapping[str, Any]) -> Callable[[str], bytes] | None:
+    """From the spelling of a token in the file to its bytes; None for a kind of token that is not known here."""
+    if _kind(content) != "BPE":
+        return None
+    decoders = _types(content.get("decoder"))
+    if "ByteLevel" in decoders:
+        alphabet = _alphabet()
+        return lambda piece: b"".join(alphabet.get(sign, sign.encode()) for sign in piece)
+    if content["model"].get("byte_fallback") and decoders & {"ByteFallback", "Metaspace", "Replace"}:
+
+        def read(piece: str) -> bytes:
+            byte = _BYTE.fullmatch(piece)
+            return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE, " ").encode()
+
+        return read
+    return None
+
+
+def _alphabet() -> dict[str, bytes]:
+    """GPT-2's spelling of bytes: the printable ones as themselves, the others as the signs from U+0100 on."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): bytes([byte]) for byte in shown} | {
+        chr(256 + index): bytes([byte]) for index, byte in enumerate(others)
+    }
+
+
+def _before(content: Mapping[str, Any], names: Mapping[str, int]) -> Iterator[int]:
+    """The special tokens that a template puts before a text."""
+    processor = content.get("post_processor") or {}
+    for part in (processor, *(processor.get("processors") or [])):
+        for each in part.get("single") or []:
+            if "Sequence" in each:
+                return
+            yield names[each["SpecialToken"]["id"]]

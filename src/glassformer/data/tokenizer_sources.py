@@ -1,0 +1,90 @@
+"""Where a released model's tokenizer is found: beside its weights, on the hub, or in an installed package."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from pathlib import Path
+
+from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_ranks, read_tokenizer
+from glassformer.errors import InputError, require
+
+TOKENIZER_FILES = ("tokenizer.json", "o200k_base.tiktoken")
+"""Names under which a tokenizer lies in a directory, the preferred one first."""
+ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
+"""The environment variable with which openai-harmony is told the directory of its vocabulary."""
+
+_WAYS = (
+    "a directory or file with tokenizer.json or o200k_base.tiktoken, or the name of a model on the hub such as "
+    "openai/gpt-oss-20b"
+)
+
+
+def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
+    """The tokenizer in a model's directory; None where there is none.
+
+    The hub's copies of gpt-oss have OpenAI's layout in a folder ``original`` and the tokenizer one level up: for a
+    directory of that name, that is looked at too.
+
+    Raises:
+        InputError: A damaged file.
+    """
+    places = [directory, directory.resolve().parent] if directory.resolve().name == "original" else [directory]
+    for place in places:
+        for name in TOKENIZER_FILES:
+            if (place / name).is_file():
+                return read_tokenizer(place / name)
+    return None
+
+
+def named_tokenizer(name: str) -> ReleasedTokenizer:
+    """The tokenizer that a user names: a file, a directory with one, or a model on the hub.
+
+    Raises:
+        InputError: None of these, a damaged file, or no connection.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        found = tokenizer_beside(path)
+        require(
+            found is not None, f"{path} without a tokenizer", " or ".join(TOKENIZER_FILES), "Name the file or another."
+        )
+        assert found is not None
+        return found
+    if path.exists() or path.suffix in (".json", ".tiktoken"):
+        return read_tokenizer(path)
+    require(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None, f"the tokenizer {name!r}", _WAYS, "Check the name.")
+    from huggingface_hub import hf_hub_download  # takes a third of a second, and few come here
+
+    try:
+        return read_tokenizer(hf_hub_download(name, TOKENIZER_FILES[0]))
+    except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
+        if isinstance(error, InputError):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"the tokenizer {name!r}, which is no file and could not be had from the hub ({reason})",
+            _WAYS,
+            "Check the name and the connection, or download the file and pass its path.",
+        ) from error
+
+
+def installed_tokenizer() -> ReleasedTokenizer | None:
+    """o200k_harmony, gpt-oss's tokenizer, from this machine or the package ``tiktoken``; None where neither has it.
+
+    First the directory of openai-harmony's vocabulary is looked at, which ``TIKTOKEN_ENCODINGS_BASE`` names. Then
+    tiktoken is asked, which keeps the vocabulary in its cache, and without one downloads 3.6 MB.
+
+    Raises:
+        InputError: A damaged file.
+    """
+    folder = os.environ.get(ENCODINGS_VARIABLE)
+    if folder and (path := Path(folder) / TOKENIZER_FILES[1]).is_file():
+        return read_tokenizer(path)
+    try:
+        engine = importlib.import_module("tiktoken").get_encoding("o200k_base")
+    except Exception:  # no package, or no connection in any of its forms
+        return None
+    ranks = {engine.decode_single_token_bytes(token): token for token in range(min(HARMONY_SPECIALS.values()))}
+    return from_ranks(ranks, HARMONY_SPECIALS, source="tiktoken's o200k_harmony")

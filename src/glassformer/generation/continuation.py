@@ -1,0 +1,147 @@
+"""Continuing one growing text again and again, as in a conversation, without reading it again from its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.errors import require, require_positive
+from glassformer.generation.generate import GREEDY
+from glassformer.generation.sampling import SamplingRule
+from glassformer.models.decoder import Decoder
+
+PREFILL = 512
+"""Tokens of a prompt that are read at a time: enough to use the machine, few enough to be held beside a large model."""
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Where a prompt ended: what the model said there, and what later positions write over."""
+
+    tokens: tuple[int, ...]
+    logits: Float[Tensor, "1 vocab"]
+    rings: tuple[tuple[Tensor, Tensor] | None, ...]
+
+
+class Continuation:
+    """Continues prompts of which each begins as the one before, reading only what is new in each.
+
+    After a reply the text is taken back to the end of its prompt, so that the next prompt may hold the reply in another
+    form, as in conversations whose reasoning is left out later. Keys and values of full layers are still there then;
+    those of windowed layers, which replies write over, were set aside: ``2 * num_kv_heads * window * head_dim`` numbers
+    a layer. A prompt that begins otherwise is read from its start.
+
+    The tokens are those of :func:`~glassformer.generation.generate.generate` for the whole prompt, up to rounding.
+
+    Args:
+        model: Used in evaluation mode, and left in the mode it was in.
+        max_seq_len: Positions in all, for which memory is taken at once; None: the model's.
+        rule: How tokens are chosen. One generator of random numbers serves all replies.
+        prefill: Tokens of a prompt that are read at a time.
+
+    Raises:
+        InputError: ``max_seq_len`` beyond the model's, or a size below 1.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        max_seq_len: int | None = None,
+        *,
+        rule: SamplingRule = GREEDY,
+        prefill: int = PREFILL,
+    ) -> None:
+        self.max_seq_len = model.config.max_seq_len if max_seq_len is None else max_seq_len
+        require_positive(max_seq_len=self.max_seq_len, prefill=prefill)
+        self._model, self._rule, self._prefill = model, rule, prefill
+        self._cache = model.new_cache(1, self.max_seq_len)
+        self._generator = rule.generator(model.embedding.weight.device)
+        self._mark: _Mark | None = None
+
+    def unread(self, prompt: Sequence[int]) -> int:
+        """How many tokens of ``prompt`` have to be read: those behind the last prompt that it begins with."""
+        return len(prompt) - len(self._known(prompt))
+
+    def reply(
+        self, prompt: Sequence[int], max_new_tokens: int | None = None, *, stop_tokens: Sequence[int] = ()
+    ) -> Iterator[int]:
+        """The tokens that follow ``prompt``, one by one; nothing is computed before the first is asked for.
+
+        It may be left at any moment, also by an exception, and the next call goes on as if it had ended.
+
+        Args:
+            prompt: At least one token and at most ``max_seq_len``.
+            max_new_tokens: At most so many; None: until the cache is full, which is after
+                ``max_seq_len - len(prompt) + 1``.
+            stop_tokens: Tokens that end the reply; the one that does is its last.
+
+        Raises:
+            InputError: An empty prompt, one that is too long, or tokens outside the vocabulary.
+        """
+        require(len(prompt) > 0, "an empty prompt", "at least one token", "Start an empty text with a token.")
+        require(
+            len(prompt) <= self.max_seq_len,
+            f"a prompt of {len(prompt)} tokens",
+            f"at most max_seq_len = {self.max_seq_len}",
+            "Shorten it, or make the continuation with a larger max_seq_len.",
+        )
+        room = self.max_seq_len - len(prompt) + 1
+        most = room if max_new_tokens is None else min(room, max_new_tokens)
+        require_positive(max_new_tokens=most)
+        return self._reply(tuple(prompt), most, frozenset(stop_tokens))
+
+    def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
+        logits = self._read_prompt(prompt)
+        for count in range(1, most + 1):
+            token = int(self._rule.choose(logits, self._generator))
+            yield token
+            if token in stop or count == most:
+                return
+            logits = self._read([token])
+
+    def _known(self, prompt: Sequence[int]) -> tuple[int, ...]:
+        known = () if self._mark is None else self._mark.tokens
+        return known if tuple(prompt[: len(known)]) == known else ()
+
+    def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
+        """Logits behind ``prompt``, where the mark is then."""
+        known = self._known(prompt)
+        logits = self._return_to_mark() if known else None
+        if not known:
+            # From here on what the cache holds is no prefix of the mark's text.
+            self._mark = None
+            self._cache.reset()
+        for start in range(len(known), len(prompt), self._prefill):
+            logits = self._read(prompt[start : start + self._prefill])
+        assert logits is not None
+        rings = tuple(
+            None if layer.window is None else (layer.keys.clone(), layer.values.clone()) for layer in self._cache.layers
+        )
+        self._mark = _Mark(prompt, logits, rings)
+        return logits
+
+    def _return_to_mark(self) -> Float[Tensor, "1 vocab"]:
+        mark = self._mark
+        assert mark is not None
+        for layer, ring in zip(self._cache.layers, mark.rings, strict=True):
+            layer.length = len(mark.tokens)
+            if ring is not None:
+                layer.keys.copy_(ring[0])
+                layer.values.copy_(ring[1])
+        return mark.logits
+
+    def _read(self, tokens: Sequence[int]) -> Float[Tensor, "1 vocab"]:
+        """Logits behind ``tokens``, which continue what was read."""
+        model = self._model
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.inference_mode():
+                read = torch.tensor([tokens], dtype=torch.int64, device=model.embedding.weight.device)
+                return model.output(model.hidden(read, cache=self._cache)[:, -1])
+        finally:
+            model.train(was_training)

@@ -1,0 +1,117 @@
+"""Loads the directories named on standard input, under limits, and tells on standard output what came of each.
+
+A load may take 256 MiB of address space, which the system enforces, and 2 seconds of the processor, after which it is
+interrupted. What is opened outside the directory is told too. Arguments: intact directories, loaded first, so that
+what is imported late counts for nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import site
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.checkpoints.conversion import stored_model
+from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.description import describe
+from glassformer.checkpoints.tensor_files import read_json
+from glassformer.errors import CheckpointError, InputError
+
+SECONDS, BYTES = 2.0, 2**28
+HANGS = 60.0
+"""Seconds by the clock, after which nobody waits any longer."""
+_OWN = [os.path.realpath(place) for place in (sys.prefix, sys.base_prefix, "/proc/self", *site.getsitepackages())]
+_OWN.append(str(Path(__file__).resolve().parents[2] / "src"))
+_opened: list[str] = []
+
+
+class TooLongError(Exception):
+    """The processor's time is up."""
+
+
+def too_long(*_: object) -> None:
+    raise TooLongError
+
+
+def note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], (str, bytes)):
+        _opened.append(os.fsdecode(arguments[0]))
+
+
+def outside(directory: str) -> list[str]:
+    places = [os.path.realpath(directory), *_OWN]
+    real = [os.path.realpath(path) for path in _opened]
+    return [path for path in real if not any(path == place or path.startswith(place + "/") for place in places)]
+
+
+def status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def attempt(directory: str) -> dict[str, Any]:
+    """Load, and look without loading: that must not fail otherwise either."""
+    Path("/proc/self/clear_refs").write_text("5")  # makes VmHWM count from here
+    before, began = status("VmHWM"), time.process_time()
+    _opened.clear()
+    told: dict[str, Any] = {"outcome": "loaded", "got": "", "others": []}
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, HANGS)
+    start = time.perf_counter()
+    try:
+        load_decoder(directory)
+    except CheckpointError as error:
+        told |= {"outcome": "refused", "got": error.got}
+    except BaseException as error:
+        told |= {"outcome": f"{type(error).__name__}: {error}"}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    told |= {
+        "seconds": time.process_time() - began,
+        "wall": time.perf_counter() - start,
+        "bytes": status("VmHWM") - before,
+        "outside": outside(directory),
+    }
+    for look in (describe, look_at_each):
+        try:
+            look(Path(directory))
+        except InputError:
+            pass
+        except BaseException as error:
+            told["others"].append(f"{look.__name__}: {type(error).__name__}: {error}")
+    told["outside"] += outside(directory)
+    return told
+
+
+def look_at_each(directory: Path) -> None:
+    """As a conversion does."""
+    with stored_model(directory, read_json(directory / "config.json")) as model:
+        for tensor in model.in_layout("huggingface").values():
+            for part in tensor.parts():
+                assert part.numel() >= 0
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for intact in sys.argv[1:]:
+        assert attempt(intact)["outcome"] == "loaded", intact
+    sys.addaudithook(note)
+    signal.signal(signal.SIGPROF, too_long)
+    signal.signal(signal.SIGALRM, too_long)
+    most = status("VmSize") + BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    for line in sys.stdin:
+        print(json.dumps(attempt(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

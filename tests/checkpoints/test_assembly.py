@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.checkpoints import assembly
+from glassformer.checkpoints.assembly import choose_dtype, empty_decoder, fill, require_layers, require_memory
+from glassformer.checkpoints.tensor_files import StoredTensor
+from glassformer.errors import CheckpointError, InputError
+from glassformer.layers.positions import Yarn
+from glassformer.models import Decoder, DecoderConfig
+
+HERE = Path("here")
+CONFIG = DecoderConfig(
+    vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, num_experts=4, yarn=Yarn()
+)
+
+
+@pytest.mark.parametrize("change", [{}, {"tied_output": True}, {"expert_format": "mxfp4"}])
+def test_an_empty_decoder_that_is_filled_is_the_one_it_was(change: dict[str, Any]) -> None:
+    decoder = Decoder(dataclasses.replace(CONFIG, **change))
+    empty = empty_decoder(decoder.config, torch.float32, HERE)
+    assert all(weight.is_meta for weight in empty.parameters())
+    state = decoder.state_dict()
+    if change.get("tied_output"):
+        del state["output.weight"]
+    filled = fill(empty, state, torch.device("cpu"))
+    assert not any(tensor.is_meta for tensor in (*filled.parameters(), *filled.buffers()))
+    assert all(tensor.data_ptr() == state[name].data_ptr() for name, tensor in filled.named_parameters())
+    assert (filled.output.weight is filled.embedding.weight) == decoder.config.tied_output
+    tokens = torch.randint(20, (1, 30))
+    with torch.no_grad():
+        assert torch.equal(filled(tokens), decoder(tokens))
+
+
+def test_the_dtype_is_that_of_the_embedding_or_the_one_asked_for() -> None:
+    stored = StoredTensor(HERE, "embedding.weight", [2, 2], "BF16")
+    assert choose_dtype(None, stored) == torch.bfloat16
+    assert choose_dtype(torch.float32, stored) == torch.float32
+    assert empty_decoder(CONFIG, torch.bfloat16, HERE).output.weight.dtype == torch.bfloat16
+    with pytest.raises(InputError, match=r"dtype = torch\.int64"):
+        choose_dtype(torch.int64, stored)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_layers": 4}, "num_layers = 4 beside 3 tensors"),
+        ({"num_experts": 13}, "num_experts = 13 beside tensors of 12 numbers"),
+        ({"head_dim": 2**12}, "head_dim = 4096"),
+        ({"norm_eps": math.inf}, "a number that is infinite or NaN"),
+        ({"norm_eps": True}, "true or false for a number"),
+        ({"yarn": Yarn(factor=math.inf)}, "a number that is infinite or NaN"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_cannot_belong_to_the_files_is_refused(change: dict[str, Any], message: str) -> None:
+    stored = {name: StoredTensor(HERE, name, [3, 4], "F32") for name in "abc"}
+    require_layers(CONFIG, stored, HERE)
+    with pytest.raises(CheckpointError, match=rf"here.config\.json with {message}"):
+        require_layers(dataclasses.replace(CONFIG, **change), stored, HERE)
+
+
+def test_sizes_beyond_all_numbers_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json, of which no decoder can be made"):
+        empty_decoder(dataclasses.replace(CONFIG, hidden_dim=2**40, vocab_size=2**40), torch.float32, HERE)
+
+
+def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = empty_decoder(CONFIG, torch.float32, HERE)
+    needed = sum(weight.nbytes for weight in decoder.parameters())
+    pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": needed}
+    monkeypatch.setattr(assembly.os, "sysconf", pages.__getitem__)
+    require_memory(decoder, torch.device("cpu"), HERE)
+    pages["SC_PHYS_PAGES"] = needed - 1
+    require_memory(decoder, torch.device("cuda"), HERE)  # says so itself
+    with pytest.raises(CheckpointError, match=r"here, whose weights take 0\.0 GiB"):
+        require_memory(decoder, torch.device("cpu"), HERE)

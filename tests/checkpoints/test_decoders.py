@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GptOssForCausalLM, MixtralForCausalLM
+
+from glassformer.checkpoints.decoders import load_decoder, save_decoder
+from glassformer.errors import CheckpointError, InputError
+from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.positions import Yarn
+from glassformer.models import Decoder, DecoderConfig
+
+FORM = DecoderConfig(
+    vocab_size=40, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=4, head_dim=8, num_kv_heads=2, num_experts=4
+)
+GPT_OSS = dataclasses.replace(
+    FORM,
+    window=8,
+    windowed_layers="even",
+    sinks=True,
+    attention_bias=True,
+    ff_bias=True,
+    clamp=Clamp(),
+    yarn=Yarn(),
+)
+TOKENS = torch.randint(40, (2, 30))
+
+
+def same(one: Decoder, other: Decoder) -> bool:
+    state = other.state_dict()
+    return one.config == other.config and all(
+        tensor.dtype == state[name].dtype and torch.equal(tensor, state[name])
+        for name, tensor in one.state_dict().items()
+    )
+
+
+def edit(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        FORM,
+        dataclasses.replace(FORM, num_experts=None, tied_output=True, dropout=0.5),
+        dataclasses.replace(FORM, key_weights=True, window=8, rope_layout="interleaved", balance_experts=True),
+        GPT_OSS,
+        dataclasses.replace(GPT_OSS, expert_format="mxfp4"),
+        dataclasses.replace(FORM, expert_format="mxfp4"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_our_own_layout_keeps_everything(tmp_path: Path, config: DecoderConfig, dtype: torch.dtype) -> None:
+    decoder = Decoder(config).to(dtype)
+    decoder.save_pretrained(tmp_path / "own", layout="glassformer", shard_bytes=3000)
+    assert len(list((tmp_path / "own").glob("*.safetensors"))) > 1
+    read = Decoder.from_pretrained(str(tmp_path / "own"))
+    assert same(read, decoder)
+    assert (read.output.weight is read.embedding.weight) == config.tied_output
+    assert torch.equal(read.eval()(TOKENS), decoder.eval()(TOKENS))
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"num_experts": None}, {"window": 9, "windowed_layers": "all"}, {"tied_output": True}]
+)
+def test_without_a_layout_mixtral_is_written_where_it_can_be(tmp_path: Path, change: dict[str, Any]) -> None:
+    decoder = Decoder(dataclasses.replace(FORM, key_weights=True, rope_layout="interleaved", **change)).eval()
+    for block in decoder.layers:
+        torch.nn.init.normal_(block.attention.key_weights)
+    save_decoder(decoder, tmp_path / "there")
+    model, told = MixtralForCausalLM.from_pretrained(tmp_path / "there", output_loading_info=True, dtype="auto")
+    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    read = load_decoder(tmp_path / "there").eval()
+    with torch.no_grad():
+        for logits in (model.eval()(TOKENS).logits, read(TOKENS)):
+            assert (logits - decoder(TOKENS)).abs().max() <= 1e-5
+
+
+def test_without_a_layout_the_rest_is_written_as_gpt_oss(tmp_path: Path) -> None:
+    save_decoder(Decoder(GPT_OSS), tmp_path / "there", config_extras={"eos_token_id": [3, 5]})
+    told = json.loads((tmp_path / "there" / "config.json").read_text())
+    assert (told["model_type"], told["eos_token_id"]) == ("gpt_oss", [3, 5])
+    with pytest.warns(UserWarning, match="layer_types") as caught:
+        Decoder(dataclasses.replace(FORM, window=4)).save_pretrained(tmp_path / "other")
+    assert json.loads((tmp_path / "other" / "config.json").read_text())["model_type"] == "gpt_oss"
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_mixtral_is_read_tensor_by_tensor(tmp_path: Path, released: bool) -> None:
+    decoder = Decoder(FORM)
+    save_decoder(decoder, tmp_path / "there", layout="mixtral", shard_bytes=20_000)
+    directory = tmp_path / "there"
+    if not released:
+        state = MixtralForCausalLM.from_pretrained(directory).state_dict()
+        directory = tmp_path / "current"
+        directory.mkdir()
+        (directory / "config.json").write_text((tmp_path / "there" / "config.json").read_text())
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, directory / "model.safetensors")
+    read = load_decoder(directory)
+    assert dataclasses.replace(read.config, windowed_layers=FORM.windowed_layers) == FORM
+    assert all(torch.equal(weight, decoder.state_dict()[name]) for name, weight in read.state_dict().items())
+    assert load_decoder(directory, dtype=torch.bfloat16).output.weight.dtype == torch.bfloat16
+
+
+def test_a_tied_output_that_is_stored_twice_must_be_the_same(tmp_path: Path) -> None:
+    save_decoder(Decoder(FORM), tmp_path / "there", layout="mixtral")
+    edit(tmp_path / "there", tie_word_embeddings=True)
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors with an lm_head\.weight that differs from model\.embed"
+    ):
+        load_decoder(tmp_path / "there")
+    file = tmp_path / "there" / "model.safetensors"
+    tensors = load_file(file)
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, file)
+    assert load_decoder(tmp_path / "there").config.tied_output
+
+
+@pytest.mark.parametrize("layout", ["gpt_oss", "mixtral", "glassformer"])
+def test_faults_of_the_tensors_are_all_named(tmp_path: Path, layout: str) -> None:
+    save_decoder(Decoder(FORM if layout == "mixtral" else GPT_OSS), tmp_path / "there", layout=layout)
+    file = tmp_path / "there" / "model.safetensors"
+    tensors = load_file(file)
+    names = sorted(tensors)
+    tensors[names[0]] = torch.zeros(1, 1, 1)
+    tensors[names[1]] = tensors[names[1]].to(torch.int32)
+    del tensors[names[2]]
+    save_file({**tensors, "more": torch.zeros(2)}, file)
+    with pytest.raises(CheckpointError) as caught:
+        load_decoder(tmp_path / "there")
+    for part in (f"missing {names[2]}", "unknown more in", f"{names[0]} of shape [1, 1, 1]", f"{names[1]} of kind I32"):
+        assert part in caught.value.got
+    assert str(tmp_path / "there") in caught.value.got
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "message"),
+    [
+        ("mixtral", {"model_type": "llama"}, "model_type 'llama'"),
+        ("mixtral", {"model_type": None}, "model_type None"),
+        ("mixtral", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ("mixtral", {"rms_norm_eps": "small"}, "with a fault"),
+        ("mixtral", {"rope_parameters": [1]}, "rope_parameters"),
+        ("mixtral", {"num_hidden_layers": 10**9}, "num_layers = 1000000000"),
+        ("mixtral", {"num_local_experts": 10**9}, "num_experts = 1000000000"),
+        ("mixtral", {"head_dim": 10**6}, "head_dim = 1000000"),
+        ("glassformer", {"num_layers": 0}, "num_layers = 0"),
+        ("glassformer", {"num_layers": 10**9}, "num_layers = 1000000000"),
+        ("glassformer", {"hidden_dim": 2**60, "vocab_size": 2**60}, "no decoder can be made"),
+        ("glassformer", {"hidden_dim": 64}, r"of shape \[40, 32\] instead of \[40, 64\]"),
+        ("glassformer", {"rope_base": "wide"}, "a configuration with a fault"),
+        ("glassformer", {"rope_base": float("inf")}, "infinite or NaN"),
+        ("glassformer", {"clamp": {"limit": 7, "beta": 1}}, "a configuration with a fault"),
+    ],
+)
+def test_configurations_that_are_refused(tmp_path: Path, layout: Any, change: dict[str, Any], message: str) -> None:
+    save_decoder(Decoder(FORM), tmp_path / "there", layout=layout)
+    edit(tmp_path / "there", **change)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_decoder(tmp_path / "there")
+    assert "config.json" in str(caught.value) or "model.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["gpt_oss", "mixtral", "glassformer"])
+def test_experts_are_packed_and_expanded_when_asked_for(tmp_path: Path, layout: Any) -> None:
+    form = FORM if layout == "mixtral" else GPT_OSS
+    save_decoder(Decoder(form), tmp_path / "dense", layout=layout)
+    packed = load_decoder(tmp_path / "dense", experts="mxfp4")
+    assert packed.config.expert_format == "mxfp4"
+    assert load_decoder(tmp_path / "dense", experts="dense").config.expert_format == "dense"
+    save_decoder(packed, tmp_path / "packed", layout="glassformer" if layout == "mixtral" else layout)
+    dense = load_decoder(tmp_path / "packed", experts="dense")
+    assert dense.config.expert_format == "dense"
+    assert same(load_decoder(tmp_path / "packed"), packed)
+    with torch.no_grad():
+        assert (dense.eval()(TOKENS) - packed.eval()(TOKENS)).abs().max() <= 1e-4
+
+
+def test_a_network_without_experts_cannot_be_packed(tmp_path: Path) -> None:
+    save_decoder(Decoder(dataclasses.replace(FORM, num_experts=None)), tmp_path / "own", layout="glassformer")
+    with pytest.raises(InputError, match="expert_format = 'mxfp4' with num_experts = None"):
+        load_decoder(tmp_path / "own", experts="mxfp4")
+
+
+def test_an_exponent_that_means_nan_is_refused(tmp_path: Path) -> None:
+    save_decoder(Decoder(dataclasses.replace(FORM, expert_format="mxfp4")), tmp_path / "own", layout="glassformer")
+    tensors = load_file(tmp_path / "own" / "model.safetensors")
+    tensors["layers.1.ffn.down_scales"][0, 0, 0] = 255
+    save_file(tensors, tmp_path / "own" / "model.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"layers\.1\.ffn\.down_scales with an exponent of 255.*model\.safetensors"
+    ):
+        load_decoder(tmp_path / "own")
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_options_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="experts = 'int4'"):
+        load_decoder(tmp_path, experts="int4")
+    with pytest.raises(InputError, match="layout = 'gguf'"):
+        save_decoder(Decoder(FORM), tmp_path / "x", layout="gguf")
+    with pytest.raises(InputError, match="config_extras with hidden_size, vocab_size"):
+        save_decoder(
+            Decoder(FORM), tmp_path / "x", config_extras={"vocab_size": 3, "hidden_size": 3, "bos_token_id": 1}
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Decoder(GPT_OSS)
+    save_decoder(decoder, tmp_path / "there")
+    with pytest.raises(InputError, match="exists already"):
+        save_decoder(decoder, tmp_path / "there")
+    before = (tmp_path / "there" / "model.safetensors").read_bytes()
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("glassformer.checkpoints.decoders.write_tensors", dies)
+    with pytest.raises(OSError, match="the disk is full"):
+        save_decoder(Decoder(GPT_OSS), tmp_path / "there", replace=True)
+    assert (tmp_path / "there" / "model.safetensors").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_what_the_layout_cannot_express_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match="sinks, biases in attention, biases in the experts, a clamped activation, YaRN"
+    ):
+        save_decoder(Decoder(GPT_OSS), tmp_path / "x", layout="mixtral")
+    with pytest.raises(InputError, match="packed experts with the plain SwiGLU"):
+        save_decoder(Decoder(dataclasses.replace(FORM, expert_format="mxfp4")), tmp_path / "x")
+
+
+def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the links of its cache, and with none of the files that are of no use here."""
+    decoder = Decoder(GPT_OSS)
+    snapshot = tmp_path / "models--openai--tiny" / "snapshots" / "0a1b"
+    save_decoder(decoder, snapshot)
+    blobs = snapshot.parent.parent / "blobs"
+    blobs.mkdir()
+    for number, file in enumerate(sorted(snapshot.iterdir())):
+        file.rename(blobs / str(number))
+        file.symlink_to(f"../../blobs/{number}")
+    asked: list[tuple[str, list[str]]] = []
+
+    def download(name: str, *, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    assert same(Decoder.from_pretrained("openai/tiny"), decoder)
+    assert asked[0][0] == "openai/tiny"
+    with pytest.raises(InputError, match=r"'http://x', which is no directory"):
+        Decoder.from_pretrained("http://x")
+
+
+def test_both_of_gpt_osss_layouts_are_known(openai_files: Callable[..., Path], tmp_path: Path) -> None:
+    decoder = load_decoder(openai_files())
+    save_decoder(decoder, tmp_path / "theirs", shard_bytes=40_000)
+    assert same(load_decoder(tmp_path / "theirs"), decoder)
+    assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
+    assert load_decoder(tmp_path / "theirs", device="meta").output.weight.is_meta
+
+
+@pytest.mark.parametrize(("windows", "peer"), [(False, MixtralForCausalLM), (True, GptOssForCausalLM)])
+@pytest.mark.filterwarnings("ignore:.*other logits")
+def test_a_model_of_the_lab_is_read_by_hugging_face(tmp_path: Path, windows: bool, peer: Any) -> None:
+    model = Transformer(40, 4, 32, 64, 4, 8, windows, window_size=6, use_moe=windows, num_kv_heads=2).eval()
+    for block in model.layers:
+        torch.nn.init.normal_(block.attention.key_weights)
+    model.save_pretrained(tmp_path / "there")
+    with torch.no_grad():
+        assert (peer.from_pretrained(tmp_path / "there").eval()(TOKENS).logits - model(TOKENS)).abs().max() <= 1e-5

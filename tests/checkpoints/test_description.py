@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+
+from glassformer.checkpoints.bert import save_encoder
+from glassformer.checkpoints.description import describe, describe_decoder
+from glassformer.checkpoints.gpt_oss_writing import write_openai_config
+from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, SIZES, plan_random_gpt_oss, write_random_gpt_oss
+from glassformer.errors import CheckpointError
+from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
+
+DENSE = DecoderConfig(
+    vocab_size=50, num_layers=3, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, num_experts=4, num_kv_heads=2
+)
+
+
+def header_of(size: str, directory: Path) -> None:
+    """The files of a released size, whose weights take no room: the file has a hole."""
+    model = plan_random_gpt_oss(SIZES[size])
+    (directory / "config.json").write_text(json.dumps(write_openai_config(model.config)))
+    header, end = {}, 0
+    for name, tensor in model.in_layout("openai").items():
+        kind = "U8" if tensor.dtype == torch.uint8 else "BF16"
+        header[name] = {"dtype": kind, "shape": tensor.shape, "data_offsets": [end, end + tensor.nbytes]}
+        end += tensor.nbytes
+    text = json.dumps(header).encode()
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+@pytest.mark.parametrize(
+    ("size", "total", "active", "experts"), [("20b", 20.91, 3.61, 19.12), ("120b", 116.83, 5.13, 114.71)]
+)
+def test_the_released_sizes(size: str, total: float, active: float, experts: float, tmp_path: Path) -> None:
+    header_of(size, tmp_path)
+    found = describe(tmp_path)
+    # OpenAI's model card, table 1, in billions; its MLP has the routers too.
+    got = [found.total, found.active, found.parameters["experts"] + found.parameters["router"]]
+    assert [round(number / 1e9, 2) for number in got] == [total, active, experts]
+    assert (found.family, found.layout, found.experts, found.num_files) == ("gpt-oss", "OpenAI", "mxfp4", 1)
+
+
+def held(decoder: Decoder) -> int:
+    return sum(tensor.nbytes for tensor in decoder.state_dict().values())
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "openai"])
+def test_memory_is_what_loading_takes(layout: Any, tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY, layout=layout, shard_bytes=200_000)
+    found = describe(tmp_path / "model")
+    packed, dense = (Decoder.from_pretrained(tmp_path / "model", experts=kind) for kind in ("mxfp4", "dense"))
+    assert found.memory(2, packed=True) == held(packed)
+    assert found.memory(2) == held(dense)
+    assert found.memory(4) == held(dense.float())
+    assert found.total == sum(weight.numel() for weight in dense.parameters())
+    assert found.num_files == len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+    assert sum(found.stored_bytes.values()) == held(packed)
+    assert found.config.expert_format == "mxfp4"
+
+
+@pytest.mark.parametrize("tokens", [3, 200])
+def test_a_cache(tokens: int, tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "model")
+    found = describe(tmp_path / "model")
+    seen = [min(tokens, 16), tokens, min(tokens, 16), tokens]
+    assert found.cache(tokens) == sum(seen) * 2 * 2 * 16 * 2  # keys and values, two heads of 16, two bytes
+
+
+def test_active_parameters_are_those_that_a_gradient_reaches(tmp_path: Path) -> None:
+    decoder = Decoder(DENSE)
+    decoder.save_pretrained(tmp_path / "model")
+    found = describe(tmp_path / "model")
+    logits = decoder(torch.tensor([[7]]))
+    logits.sum().backward()
+    idle = 0
+    for name, weight in decoder.named_parameters():
+        if name.endswith(("ffn.gate", "ffn.up", "ffn.down")):
+            idle += sum(expert.numel() for expert in weight.grad if not expert.any())
+    assert found.active == sum(weight.numel() for weight in decoder.parameters()) - idle - 50 * 32
+    assert (found.family, found.layout) == ("Mixtral", "Hugging Face")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DENSE,
+        replace(DENSE, num_experts=None, tied_output=True),
+        replace(DENSE, ff_bias=True, sinks=True, attention_bias=True, key_weights=True, window=4),
+    ],
+)
+def test_own_decoders(config: DecoderConfig, tmp_path: Path) -> None:
+    decoder = Decoder(config)
+    decoder.save_pretrained(tmp_path / "model", layout="glassformer")
+    found = describe(tmp_path / "model")
+    assert (found.family, found.config) == ("glassformer", config)
+    assert found.total == sum(weight.numel() for weight in decoder.parameters())
+    assert found == describe_decoder(tmp_path / "model", config)
+    attention = sum(w.numel() for name, w in decoder.named_parameters() if ".attention." in name)
+    assert found.parameters["attention"] == attention
+    inside = sum(w.numel() for name, w in decoder.named_parameters() if ".ffn." in name)
+    assert sum(found.parameters.get(part, 0) for part in ("experts", "feed-forward", "router")) == inside  # type: ignore[call-overload]
+    if config.tied_output:
+        assert found.active == found.total
+
+
+def test_packed_own_decoders(tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "theirs")
+    Decoder.from_pretrained(tmp_path / "theirs").save_pretrained(tmp_path / "own", layout="glassformer")
+    theirs, own = describe(tmp_path / "theirs"), describe(tmp_path / "own")
+    assert (own.parameters, own.stored_bytes, own.active) == (theirs.parameters, theirs.stored_bytes, theirs.active)
+
+
+def test_the_bert_family(tmp_path: Path) -> None:
+    form = {
+        "vocab_size": 60,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    for name, model in (("bert", BertModel(BertConfig(**form))), ("roberta", RobertaModel(RobertaConfig(**form)))):
+        model.save_pretrained(tmp_path / name)
+        found = describe(tmp_path / name)
+        assert found.family == "BERT"
+        assert found.total == sum(weight.numel() for weight in model.parameters())
+        embedded = sum(w.numel() for n, w in model.named_parameters() if "embeddings" in n and "LayerNorm" not in n)
+        assert found.parameters["embedding"] == embedded
+        assert (found.experts, found.memory(2, packed=True), found.cache(100)) == (None, None, 0)
+
+
+def test_own_encoders(tmp_path: Path) -> None:
+    encoder = Encoder(EncoderConfig(vocab_size=30, num_layers=1, hidden_dim=16, ff_dim=16, num_heads=2, num_classes=2))
+    save_encoder(encoder, tmp_path / "model")
+    found = describe(tmp_path / "model")
+    assert found.total == sum(weight.numel() for weight in encoder.parameters())
+    assert found.config == encoder.config
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    Decoder(DENSE).save_pretrained(tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text())
+    for changes, named in (
+        ({"intermediate_size": 63}, "parameters; expected"),
+        ({"model_type": "llama"}, "model_type 'llama'"),
+        ({"num_hidden_layers": 10**9}, "num_layers = 1000000000"),
+        ({"num_attention_heads": 0}, "num_attention_heads = 0"),
+        ({"model_type": "gpt_oss"}, "missing"),
+        ({"model_type": "bert", "hidden_act": "relu", "hidden_size": "wide"}, "hidden_size = 'wide'"),
+    ):
+        file.write_text(json.dumps(config | changes))
+        with pytest.raises(CheckpointError, match=named):
+            describe(tmp_path / "model")
+    with pytest.raises(CheckpointError, match="parameters; expected"):
+        describe_decoder(tmp_path / "model", replace(DENSE, num_layers=2))
+
+
+def test_narrow_experts_cannot_be_packed(tmp_path: Path) -> None:
+    Decoder(replace(DENSE, ff_dim=48)).save_pretrained(tmp_path / "model")
+    found = describe(tmp_path / "model")
+    assert found.memory(2, packed=True) is None
+    assert math.isclose(found.memory(2) or 0, 2 * found.total)

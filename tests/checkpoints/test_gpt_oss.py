@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import GptOssForCausalLM
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from glassformer.checkpoints.gpt_oss import load_gpt_oss
+from glassformer.errors import CheckpointError, InputError
+from glassformer.generation.generate import generate
+from glassformer.layers.packed_experts import PackedMixture
+from glassformer.models import Decoder
+
+Peer = Callable[..., GptOssForCausalLM]
+Files = Callable[..., Path]
+NO_YARN = {"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}
+
+
+@torch.no_grad()
+def largest_difference(decoder: Decoder, model: GptOssForCausalLM, tokens: Tensor) -> float:
+    return (decoder.eval()(tokens) - model(tokens).logits).abs().max().item()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        NO_YARN,
+        {"num_hidden_layers": 2, "sliding_window": 128},
+        {"num_hidden_layers": 6, "num_key_value_heads": 4},
+        {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+        {"layer_types": ["full_attention"] * 3},
+        {"swiglu_limit": 0.5, "swiglu_alpha": 1.0, "rms_norm_eps": 1e-3},
+        {"attention_bias": False},
+        {"tie_word_embeddings": True},
+    ],
+)
+def test_the_logits_are_hugging_faces(tmp_path: Path, peer: Peer, changes: dict[str, Any]) -> None:
+    model = peer(**changes)
+    model.save_pretrained(tmp_path)
+    tokens = torch.randint(48, (2, 40))
+    decoder = Decoder.from_pretrained(tmp_path)
+    assert decoder(tokens).std() > 0.5
+    assert largest_difference(decoder, model, tokens) <= 1e-4
+
+
+def test_the_logits_are_hugging_faces_beyond_the_original_length(tmp_path: Path, peer: Peer) -> None:
+    model = peer(num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    assert model.config.rope_parameters["original_max_position_embeddings"] == 4096
+    model.save_pretrained(tmp_path)
+    assert largest_difference(Decoder.from_pretrained(tmp_path), model, torch.randint(48, (1, 4160))) <= 1e-4
+
+
+@pytest.mark.parametrize("experts", ["dense", "mxfp4"])
+def test_greedy_tokens_are_hugging_faces(tmp_path: Path, openai_files: Files, experts: str) -> None:
+    decoder = Decoder.from_pretrained(openai_files(), dtype=torch.float32, experts=experts).eval()
+    decoder.save_pretrained(tmp_path / "theirs")
+    model = GptOssForCausalLM.from_pretrained(tmp_path / "theirs", dtype=torch.float32)
+    prompt = torch.randint(48, (1, 20))
+    theirs = model.generate(prompt, max_new_tokens=50, do_sample=False, pad_token_id=0)[0, 20:].tolist()
+    assert len(set(theirs)) > 5
+    assert generate(decoder, prompt.tolist(), 50)[0] == theirs
+
+
+def test_openais_layout_holds_the_same_network(tmp_path: Path, openai_files: Files) -> None:
+    """Written by hand into Hugging Face's names and shapes, and run by Hugging Face."""
+    directory = openai_files()
+    form = json.loads((directory / "config.json").read_text())
+    stored = load_file(directory / "model.safetensors")
+    theirs: dict[str, Tensor] = {
+        "model.embed_tokens.weight": stored["embedding.weight"],
+        "lm_head.weight": stored["unembedding.weight"],
+        "model.norm.weight": stored["norm.scale"],
+    }
+    for layer in range(form["num_hidden_layers"]):
+        old, new = f"block.{layer}.", f"model.layers.{layer}."
+        for end in ("weight", "bias"):
+            q, k, v = stored[f"{old}attn.qkv.{end}"].split([64, 32, 32])
+            theirs |= {f"{new}self_attn.{name}_proj.{end}": part for name, part in (("q", q), ("k", k), ("v", v))}
+            theirs[f"{new}self_attn.o_proj.{end}"] = stored[f"{old}attn.out.{end}"]
+            theirs[f"{new}mlp.router.{end}"] = stored[f"{old}mlp.gate.{end}"]
+        theirs[f"{new}self_attn.sinks"] = stored[f"{old}attn.sinks"]
+        theirs[f"{new}input_layernorm.weight"] = stored[f"{old}attn.norm.scale"]
+        theirs[f"{new}post_attention_layernorm.weight"] = stored[f"{old}mlp.norm.scale"]
+        for name, matrix in (("gate_up_proj", "mlp1"), ("down_proj", "mlp2")):
+            packed = (stored[f"{old}mlp.{matrix}_weight.{part}"] for part in ("blocks", "scales"))
+            theirs[f"{new}mlp.experts.{name}"] = convert_moe_packed_tensors(*packed)
+            theirs[f"{new}mlp.experts.{name}_bias"] = stored[f"{old}mlp.{matrix}_bias"]
+    hf_config = {
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "vocab_size": 48,
+        "hidden_size": 64,
+        "intermediate_size": 32,
+        "head_dim": 16,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "sliding_window": 7,
+    }
+    there = tmp_path / "hf"
+    there.mkdir()
+    (there / "config.json").write_text(json.dumps(hf_config))
+    save_file({n: t.contiguous() for n, t in theirs.items()}, there / "model.safetensors", metadata={"format": "pt"})
+    model = GptOssForCausalLM.from_pretrained(there, dtype=torch.float32)
+    tokens = torch.randint(48, (2, 60))
+    for experts in ("dense", "mxfp4"):
+        decoder = Decoder.from_pretrained(directory, dtype=torch.float32, experts=experts)
+        assert largest_difference(decoder, model, tokens) <= 1e-4
+    ours = Decoder.from_pretrained(there, dtype=torch.float32)
+    for name, weight in Decoder.from_pretrained(directory, dtype=torch.float32, experts="dense").state_dict().items():
+        assert torch.equal(weight, ours.state_dict()[name]), name
+
+
+def test_what_is_stored_stays_as_it_is(openai_files: Files) -> None:
+    directory = openai_files()
+    decoder = Decoder.from_pretrained(directory)
+    stored = load_file(directory / "model.safetensors")
+    assert {weight.dtype for weight in decoder.parameters()} == {torch.bfloat16}
+    ffn = decoder.layers[1].ffn
+    assert isinstance(ffn, PackedMixture)
+    assert torch.equal(ffn.gate_up_blocks, stored["block.1.mlp.mlp1_weight.blocks"])
+    assert torch.equal(ffn.down_scales, stored["block.1.mlp.mlp2_weight.scales"])
+    assert torch.equal(decoder.layers[1].attention.value.weight, stored["block.1.attn.qkv.weight"][96:])
+    assert not any(tensor.is_meta for tensor in (*decoder.parameters(), *decoder.buffers()))
+    assert decoder.training
+
+
+def test_packing_dense_experts_rounds_them_and_keeps_what_was_packed(tmp_path: Path, openai_files: Files) -> None:
+    directory = openai_files()
+    packed = Decoder.from_pretrained(directory)
+    Decoder.from_pretrained(directory, experts="dense").save_pretrained(tmp_path / "dense")
+    again = Decoder.from_pretrained(tmp_path / "dense", experts="mxfp4")
+    tokens = torch.randint(48, (1, 30))
+    assert torch.equal(packed(tokens), again(tokens))  # other codes and exponents may stand for the same numbers
+
+
+def test_no_more_is_held_than_the_decoder_and_one_tensor(openai_files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor of bytes and every bfloat16 matrix is the one that was read: nothing is copied again."""
+    import glassformer.checkpoints.gpt_oss as module
+
+    seen: list[int] = []
+    plain = module.open_tensors
+
+    def noted(stored: Any) -> Any:
+        class Opened:
+            def __enter__(self) -> Any:
+                self.inner = plain(stored)
+                read = self.inner.__enter__()
+
+                def reading(*arguments: Any) -> Tensor:
+                    tensor = read(*arguments)
+                    seen.append(tensor.data_ptr())
+                    return tensor
+
+                return reading
+
+            def __exit__(self, *told: Any) -> None:
+                self.inner.__exit__(*told)
+
+        return Opened()
+
+    monkeypatch.setattr(module, "open_tensors", noted)
+    decoder = Decoder.from_pretrained(openai_files())
+    kept = {tensor.data_ptr() for tensor in decoder.state_dict().values()}
+    assert kept <= set(seen)
+
+
+@pytest.mark.parametrize("experts", ["dense", "mxfp4"])
+def test_an_exponent_that_means_nan_is_refused(openai_files: Files, experts: str) -> None:
+    directory = openai_files()
+    tensors = load_file(directory / "model.safetensors")
+    tensors["block.1.mlp.mlp2_weight.scales"][3, 5, 0] = 255
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"block\.1\.mlp\.mlp2_weight\.scales with an exponent of 255.*model\.safe"
+    ):
+        Decoder.from_pretrained(directory, experts=experts)
+
+
+def test_weights_that_cannot_be_packed_are_named(tmp_path: Path, peer: Peer) -> None:
+    model = peer()
+    with torch.no_grad():
+        model.model.layers[1].mlp.experts.down_proj[2, 0, 0] = math.inf
+    model.save_pretrained(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"model\.layers\.1\.mlp\.experts\.down_proj with a number that is infinite"
+    ):
+        Decoder.from_pretrained(tmp_path, experts="mxfp4")
+
+
+def test_every_fault_of_the_tensors_is_named_at_once(openai_files: Files) -> None:
+    directory = openai_files()
+    tensors = load_file(directory / "model.safetensors")
+    del tensors["norm.scale"], tensors["block.1.mlp.mlp1_weight.scales"]
+    tensors["block.0.attn.q.weight"] = torch.zeros(3)
+    tensors["block.0.attn.sinks"] = torch.zeros(5)
+    tensors["block.0.mlp.mlp1_weight.blocks"] = tensors["block.0.mlp.mlp1_weight.blocks"].to(torch.int8)
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.raises(CheckpointError) as caught:
+        Decoder.from_pretrained(directory)
+    for part in (
+        str(directory),
+        "missing norm.scale",
+        "missing block.1.mlp.mlp1_weight.scales",
+        "unknown block.0.attn.q.weight in model.safetensors",
+        "block.0.attn.sinks of shape [5] instead of [4]",
+        "block.0.mlp.mlp1_weight.blocks of kind I8 instead of U8",
+    ):
+        assert part in caught.value.got
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_layers = 1000000000 beside"),
+        ({"num_experts": 10**9}, "num_experts = 1000000000 beside"),
+        ({"head_dim": 10**6}, "head_dim = 1000000"),
+        ({"hidden_size": 63}, r"expert_format = 'mxfp4' .* hidden_dim = 63"),
+        ({"num_key_value_heads": 3}, "num_kv_heads = 3 with num_heads = 4"),
+        ({"vocab_size": 10**12}, r"of shape \[48, 64\] instead of \[1000000000000, 64\]"),
+    ],
+)
+def test_configurations_that_do_not_fit_the_files_are_refused(
+    openai_files: Files, change: dict[str, Any], message: str
+) -> None:
+    directory = openai_files(num_hidden_layers=1)
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        Decoder.from_pretrained(directory)
+    assert str(directory) in str(caught.value)
+
+
+def test_a_dtype_that_is_none_is_refused(openai_files: Files) -> None:
+    with pytest.raises(InputError, match=r"dtype = torch\.int8"):
+        Decoder.from_pretrained(openai_files(), dtype=torch.int8)
+
+
+def test_a_layout_is_asked_for_by_name(openai_files: Files) -> None:
+    directory = openai_files()
+    config = json.loads((directory / "config.json").read_text())
+    decoder = load_gpt_oss(directory, config, "openai", dtype=torch.float16)
+    assert decoder.embedding.weight.dtype == torch.float16
+    with pytest.raises(CheckpointError, match=r"missing model\.embed_tokens\.weight"):
+        load_gpt_oss(directory, {"model_type": "gpt_oss", "num_hidden_layers": 2}, "huggingface")

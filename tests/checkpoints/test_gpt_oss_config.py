@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GptOssConfig
+
+from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
+from glassformer.errors import CheckpointError
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.positions import Yarn
+from glassformer.models import DecoderConfig
+
+FILE = Path("there/config.json")
+# The 20b as it was released.
+RELEASED = DecoderConfig(
+    vocab_size=201088,
+    num_layers=24,
+    hidden_dim=2880,
+    ff_dim=2880,
+    num_heads=64,
+    head_dim=64,
+    num_kv_heads=8,
+    window=128,
+    windowed_layers="even",
+    num_experts=32,
+    top_k=4,
+    sinks=True,
+    attention_bias=True,
+    ff_bias=True,
+    clamp=Clamp(1.702, 7.0),
+    max_seq_len=131072,
+    rope_base=150000.0,
+    yarn=Yarn(32.0, 4096, 32.0, 1.0, truncate=False),
+)
+HUGGINGFACE = {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "attention_dropout": 0.0,
+    "eos_token_id": 200002,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "model_type": "gpt_oss",
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+OPENAI = {
+    "num_hidden_layers": 24,
+    "num_experts": 32,
+    "experts_per_token": 4,
+    "vocab_size": 201088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "swiglu_limit": 7.0,
+    "head_dim": 64,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "sliding_window": 128,
+    "initial_context_length": 4096,
+    "rope_theta": 150000,
+    "rope_scaling_factor": 32.0,
+    "rope_ntk_alpha": 1,
+    "rope_ntk_beta": 32,
+}
+
+
+def read(config: dict[str, Any]) -> DecoderConfig:
+    layout = layout_of(config)
+    assert layout is not None
+    return read_gpt_oss_config(config, layout, FILE)
+
+
+@pytest.mark.parametrize("config", [HUGGINGFACE, OPENAI])
+def test_the_released_configurations(config: dict[str, Any]) -> None:
+    assert read(config) == RELEASED
+
+
+def test_whose_configuration_it_is() -> None:
+    assert layout_of(HUGGINGFACE) == "huggingface"
+    assert layout_of(OPENAI) == "openai"
+    for other in ({}, {"model_type": "mixtral"}, {"model_type": None, **OPENAI}, {"num_hidden_layers": 2}):
+        assert layout_of(other) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"num_hidden_layers": 24, "num_local_experts": 32},
+        {"rope_theta": 5000.0},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}},
+        {"rope_scaling": None},
+        {"num_experts": 8, "sliding_window": 16},
+    ],
+)
+def test_defaults_are_hugging_faces(given: dict[str, Any]) -> None:
+    ours, theirs = read({"model_type": "gpt_oss", **given}), GptOssConfig(**given)
+    rope = theirs.rope_parameters
+    assert (ours.num_layers, ours.num_experts, ours.top_k) == (
+        theirs.num_hidden_layers,
+        theirs.num_local_experts,
+        theirs.num_experts_per_tok,
+    )
+    assert (ours.num_kv_heads or ours.num_heads, ours.window) == (theirs.num_key_value_heads, theirs.sliding_window)
+    assert (ours.rope_base, ours.norm_eps, ours.max_seq_len) == (
+        rope["rope_theta"],
+        theirs.rms_norm_eps,
+        theirs.max_position_embeddings,
+    )
+    assert (ours.yarn is None) == (rope["rope_type"] == "default")
+    if ours.yarn is not None:
+        assert ours.yarn.factor == rope["factor"]
+        assert ours.yarn.original_max_seq_len == rope["original_max_position_embeddings"]
+        assert ours.yarn.truncate == rope.get("truncate", True)
+    for layer, kind in enumerate(theirs.layer_types):
+        assert (ours.layer_window(layer) is None) == (kind == "full_attention")
+
+
+def test_openais_without_stretch_and_without_window() -> None:
+    config = read(OPENAI | {"rope_scaling_factor": 1.0, "sliding_window": 0})
+    assert (config.yarn, config.window, config.max_seq_len) == (None, None, 4096)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"hidden_size": "2880"}, "hidden_size = '2880'"),
+        ({"hidden_size": -1}, "hidden_size = -1"),
+        ({"hidden_size": 10**400}, "hidden_size = 1000"),
+        ({"hidden_size": 0}, "hidden_dim = 0"),
+        ({"vocab_size": True}, "vocab_size = True"),
+        ({"num_hidden_layers": None}, "num_hidden_layers = None"),
+        ({"num_experts_per_tok": 33}, "top_k = 33 with num_experts = 32"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps = inf"),
+        ({"swiglu_limit": [7]}, r"swiglu_limit = \[7\]"),
+        ({"swiglu_limit": 0}, "limit = 0"),
+        ({"attention_bias": 1}, "attention_bias = 1"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization by 'gptq'"),
+        ({"quantization_config": "fp8"}, "quantization by 'fp8'"),
+        ({"layer_types": ["full_attention"]}, "layer_types of another number"),
+        ({"layer_types": ["chunked_attention"] * 24}, "layer_types of another number or kind"),
+        ({"layer_types": ["full_attention"] * 23 + ["sliding_attention"]}, "layer_types in another order"),
+        ({"sliding_window": None}, "sliding_window = None with a layer"),
+        ({"sliding_window": 0}, "window = 0"),
+        ({"rope_scaling": "yarn"}, "rope_parameters = 'yarn'"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type = 'llama3'"),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, r"rope_type = \['yarn'\]"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "'yarn' without factor, original_max_position_embeddings"),
+        ({"rope_scaling": {**HUGGINGFACE["rope_scaling"], "factor": 0.5}}, "factor = 0.5"),
+        ({"rope_scaling": {**HUGGINGFACE["rope_scaling"], "mscale": 1.0}}, "attention_factor or mscale"),
+        ({"rope_scaling": {**HUGGINGFACE["rope_scaling"], "attention_factor": 1.0}}, "attention_factor or mscale"),
+        ({"rope_scaling": {**HUGGINGFACE["rope_scaling"], "truncate": "no"}}, "truncate = 'no'"),
+        (
+            {"rope_scaling": {**HUGGINGFACE["rope_scaling"], "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor = 0.5",
+        ),
+        (
+            {"rope_scaling": {**HUGGINGFACE["rope_scaling"], "original_max_position_embeddings": 0}},
+            "original_max_position_embeddings = 0",
+        ),
+        ({"rope_theta": "1e5"}, "rope_theta = '1e5'"),
+        ({"rope_theta": 1}, "rope_base = 1.0"),
+    ],
+)
+def test_configurations_that_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read(HUGGINGFACE | change)
+    assert str(FILE) in caught.value.got
+
+
+def test_what_openais_program_would_refuse_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="with num_groups"):
+        read(OPENAI | {"num_groups": 2})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"yarn": None},
+        {"windowed_layers": "odd"},
+        {"windowed_layers": "all"},
+        {"num_kv_heads": 64, "dropout": 0.25, "norm_eps": 1e-6},
+        {"clamp": Clamp(1.0, 32.0)},
+    ],
+)
+def test_what_is_written_is_read_again_by_both(change: dict[str, Any]) -> None:
+    config = dataclasses.replace(RELEASED, **change)
+    written = write_gpt_oss_config(config, torch.bfloat16, packed=False)
+    assert read(written) == config
+    theirs = GptOssConfig(**written)
+    assert read(theirs.to_dict()) == config
+    assert theirs.dtype == torch.bfloat16
+
+
+def test_what_was_released_is_written_as_it_was() -> None:
+    written = write_gpt_oss_config(RELEASED, torch.bfloat16, packed=True)
+    for name, value in HUGGINGFACE.items():
+        if name not in ("eos_token_id", "quantization_config"):
+            assert written[name] == value, name
+    assert written["quantization_config"]["quant_method"] == "mxfp4"
+
+
+def test_a_model_without_windows_has_one_that_hides_nothing() -> None:
+    written = write_gpt_oss_config(dataclasses.replace(RELEASED, window=None), torch.float32, packed=False)
+    assert (written["sliding_window"], written["layer_types"][:2]) == (131072, ["sliding_attention", "full_attention"])

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GptOssForCausalLM
+
+from glassformer.checkpoints.gpt_oss_export import NO_SINK, gpt_oss_from_decoder, particulars
+from glassformer.errors import InputError
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.positions import Yarn
+from glassformer.models import Decoder, DecoderConfig
+
+GPT_OSS = DecoderConfig(
+    vocab_size=48,
+    num_layers=3,
+    hidden_dim=32,
+    ff_dim=64,
+    num_heads=4,
+    head_dim=8,
+    num_kv_heads=2,
+    window=7,
+    windowed_layers="even",
+    num_experts=6,
+    top_k=2,
+    sinks=True,
+    attention_bias=True,
+    ff_bias=True,
+    clamp=Clamp(),
+    max_seq_len=1024,
+    rope_base=150000.0,
+    yarn=Yarn(original_max_seq_len=64),
+)
+COURSE = DecoderConfig(
+    vocab_size=48,
+    num_layers=4,
+    hidden_dim=32,
+    ff_dim=64,
+    num_heads=4,
+    head_dim=8,
+    num_kv_heads=2,
+    window=8,
+    windowed_layers="odd",
+    num_experts=4,
+    key_weights=True,
+)
+
+
+def drawn(config: DecoderConfig) -> Decoder:
+    """A decoder every part of which tells in its logits."""
+    decoder = Decoder(config).eval()
+    with torch.no_grad():
+        for name, weight in decoder.named_parameters():
+            if weight.dim() == 1 or name.endswith("bias"):
+                weight.add_(torch.randn_like(weight) * 0.3)
+    return decoder
+
+
+def peer_of(decoder: Decoder, directory: Path) -> GptOssForCausalLM:
+    decoder.save_pretrained(directory, layout="gpt_oss")
+    model, told = GptOssForCausalLM.from_pretrained(directory, dtype="auto", output_loading_info=True)
+    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model.eval()
+
+
+@torch.no_grad()
+def differences(decoder: Decoder, model: GptOssForCausalLM, tokens: Tensor) -> float:
+    ours = decoder(tokens)
+    assert ours.std() > 0.3
+    return (ours - model(tokens).logits).abs().max().item()
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"window": None}, {"dropout": 0.1}, {"yarn": Yarn(8.0, 64, 16.0, 2.0, truncate=True)}]
+)
+@pytest.mark.filterwarnings("error::UserWarning")  # such a model is right for whoever knows the released ones
+def test_gpt_oss_is_written_as_it_is(tmp_path: Path, change: dict[str, Any]) -> None:
+    decoder = drawn(dataclasses.replace(GPT_OSS, **change))
+    model = peer_of(decoder, tmp_path / "written")
+    assert differences(decoder, model, torch.randint(48, (2, 100))) <= 1e-5
+    read = Decoder.from_pretrained(tmp_path / "written")
+    for name, weight in decoder.state_dict().items():
+        assert torch.equal(weight, read.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        COURSE,
+        dataclasses.replace(COURSE, num_experts=None),
+        dataclasses.replace(COURSE, num_experts=None, ff_bias=True, sinks=True),
+        dataclasses.replace(COURSE, windowed_layers="all", ff_bias=True),
+        dataclasses.replace(COURSE, window=None, rope_layout="interleaved", attention_bias=True),
+        dataclasses.replace(COURSE, tied_output=True, norm_eps=1e-3),
+        dataclasses.replace(
+            GPT_OSS, clamp=Clamp(1.0, 2.0), sinks=False, attention_bias=False, ff_bias=False, yarn=None
+        ),
+    ],
+)
+def test_what_gpt_oss_lacks_is_rewritten(tmp_path: Path, config: DecoderConfig) -> None:
+    decoder = drawn(config)
+    with pytest.warns(UserWarning, match=r"programs that take the released gpt-oss's for granted compute other logits"):
+        model = peer_of(decoder, tmp_path / "written")
+    assert differences(decoder, model, torch.randint(48, (2, 60))) <= 1e-4
+    assert differences(Decoder.from_pretrained(tmp_path / "written").eval(), model, torch.randint(48, (2, 60))) <= 1e-4
+
+
+def test_the_limit_of_a_plain_swiglu_is_never_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input that goes for one unit's gate with all its might stays below it."""
+    decoder = drawn(dataclasses.replace(COURSE, num_layers=1, ff_bias=True))
+    written, _ = gpt_oss_from_decoder(decoder)
+    block = decoder.layers[0]
+    assert written["swiglu_limit"] > 7
+    reached = 0.0
+    for matrix, bias in ((block.ffn.gate, block.ffn.gate_bias), (block.ffn.up, block.ffn.up_bias)):
+        for weight, its_bias in zip(matrix.flatten(0, 1), bias.flatten(), strict=True):
+            aimed = block.ffn_norm(1e6 * weight * block.ffn_norm.weight)
+            reached = max(reached, abs(weight @ aimed + its_bias).item() + 1)
+    assert reached < written["swiglu_limit"] <= 8 * reached
+
+
+def test_the_dtype_is_kept(tmp_path: Path) -> None:
+    decoder = drawn(GPT_OSS).bfloat16()
+    model = peer_of(decoder, tmp_path / "written")
+    assert model.dtype == torch.bfloat16
+    assert model.lm_head.weight.equal(decoder.output.weight)
+
+
+def test_packed_experts_are_written_packed(tmp_path: Path) -> None:
+    config = dataclasses.replace(GPT_OSS, expert_format="mxfp4")
+    decoder = drawn(config)
+    for block in decoder.layers:
+        for name, low, high in (("blocks", 0, 256), ("scales", 120, 126)):
+            for matrix in ("gate_up", "down"):
+                packed = getattr(block.ffn, f"{matrix}_{name}")
+                packed.copy_(torch.randint(low, high, packed.shape))
+    written, planned = gpt_oss_from_decoder(decoder)
+    assert written["quantization_config"]["quant_method"] == "mxfp4"
+    blocks = planned["model.layers.2.mlp.experts.gate_up_proj_blocks"]
+    assert (blocks.shape, blocks.dtype) == ([6, 128, 1, 16], torch.uint8)
+    assert planned["model.layers.2.mlp.experts.down_proj_scales"].shape == [6, 32, 2]
+    model = peer_of(decoder, tmp_path / "written")  # which expands them, for want of a GPU
+    assert differences(decoder, model.float(), torch.randint(48, (2, 50))) <= 1e-4
+    read = Decoder.from_pretrained(tmp_path / "written")
+    assert read.config == config
+    for name, weight in decoder.state_dict().items():
+        assert torch.equal(weight, read.state_dict()[name]), name
+
+
+def test_packed_experts_with_a_plain_swiglu_are_refused() -> None:
+    decoder = Decoder(dataclasses.replace(GPT_OSS, expert_format="mxfp4", clamp=None))
+    with pytest.raises(InputError, match="packed experts with the plain SwiGLU"):
+        gpt_oss_from_decoder(decoder)
+
+
+def test_weights_without_bound_are_refused() -> None:
+    decoder = Decoder(COURSE)
+    decoder.layers[1].ffn.up.data[0, 0, 0] = torch.nan
+    with pytest.raises(InputError, match="weights that are infinite or NaN"):
+        gpt_oss_from_decoder(decoder)
+
+
+def test_a_missing_sink_weighs_nothing() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        scores = torch.tensor([-50.0, -60.0, NO_SINK], dtype=dtype)
+        assert scores.softmax(0)[2] == 0
+        assert scores.isfinite().all()
+
+
+def test_what_other_programs_may_take_for_granted_is_told() -> None:
+    assert particulars(gpt_oss_from_decoder(Decoder(GPT_OSS))[0]) == []
+    told = particulars(gpt_oss_from_decoder(Decoder(dataclasses.replace(COURSE, norm_eps=1e-6)))[0])
+    assert len(told) == 4
+    for part in ("layer_types", "swiglu_alpha = 1.0", "without YaRN", "rms_norm_eps = 1e-06"):
+        assert part in "".join(told)

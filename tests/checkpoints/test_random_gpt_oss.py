@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import GptOssForCausalLM
+
+from glassformer.checkpoints.gpt_oss_writing import write_openai_config
+from glassformer.checkpoints.random_gpt_oss import (
+    GPT_OSS_20B,
+    GPT_OSS_120B,
+    GPT_OSS_TINY,
+    LOGITS_STD,
+    SIZES,
+    plan_random_gpt_oss,
+    write_random_gpt_oss,
+)
+from glassformer.errors import InputError
+from glassformer.models import Decoder
+
+SMALL = replace(GPT_OSS_TINY, vocab_size=256, num_layers=2, num_experts=4)
+DENSE = replace(SMALL, expert_format="dense")
+OPENAIS_20B = {
+    "num_hidden_layers": 24,
+    "num_experts": 32,
+    "experts_per_token": 4,
+    "vocab_size": 201088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "swiglu_limit": 7.0,
+    "head_dim": 64,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "sliding_window": 128,
+    "initial_context_length": 4096,
+    "rope_theta": 150000,
+    "rope_scaling_factor": 32.0,
+    "rope_ntk_alpha": 1,
+    "rope_ntk_beta": 32,
+}
+"""The released file's content."""
+
+
+def test_one_seed_is_one_network_in_every_form(tmp_path: Path) -> None:
+    forms: list[tuple[Any, Any]] = [
+        (SMALL, "huggingface"),
+        (SMALL, "openai"),
+        (DENSE, "huggingface"),
+        (DENSE, "openai"),
+    ]
+    states = []
+    for number, (config, layout) in enumerate(forms):
+        write_random_gpt_oss(tmp_path / str(number), config, layout=layout)
+        states.append(Decoder.from_pretrained(tmp_path / str(number), experts="dense").state_dict())
+    for state in states[1:]:
+        assert state.keys() == states[0].keys()
+        assert [name for name in state if not torch.equal(state[name], states[0][name])] == []
+
+
+def test_transformers_reads_it_and_its_logits_are_sensible(tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "model", DENSE)
+    tokens = torch.randint(256, (2, 60))
+    with torch.no_grad():
+        theirs = GptOssForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()(tokens).logits
+        ours = Decoder.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()(tokens)
+    assert torch.allclose(ours, theirs, atol=1e-4)
+    assert theirs.std().item() == pytest.approx(LOGITS_STD, rel=0.2)
+    # Neither one token for all nor as good as drawn evenly.
+    entropy = torch.distributions.Categorical(logits=theirs).entropy().mean().item()
+    assert 0.4 * math.log(256) < entropy < 0.95 * math.log(256)
+    assert len(theirs.argmax(-1).unique()) > 10
+
+
+def test_weights_are_real_mxfp4_of_the_right_spread(tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "model", SMALL)
+    packed = load_file(tmp_path / "model" / "model.safetensors")
+    moe = "model.layers.1.mlp.experts."
+    for matrix, std in (("gate_up_proj", 64**-0.5), ("down_proj", (64 * 2 * 2) ** -0.5)):
+        blocks, scales = packed[f"{moe}{matrix}_blocks"], packed[f"{moe}{matrix}_scales"]
+        assert len(blocks.unique()) == 256
+        assert len(scales.unique()) == 2
+        assert scales.unique().diff().tolist() == [1]
+        codes = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2)
+        values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])[(codes & 7).long()]
+        numbers = values * torch.exp2(scales.float() - 127).unsqueeze(-1)
+        assert numbers.square().mean().sqrt().item() == pytest.approx(std, rel=0.03)
+
+
+def test_seeds(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        write_random_gpt_oss(tmp_path / name, SMALL, seed=seed)
+    first, same, other = (load_file(tmp_path / name / "model.safetensors") for name in "abc")
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert [name for name in first if torch.equal(first[name], other[name])] == []
+    with pytest.raises(InputError, match="seed = -1"):
+        write_random_gpt_oss(tmp_path / "d", SMALL, seed=-1)
+
+
+def test_layers_and_experts_differ(tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "model", SMALL)
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    drawn = [t for name, t in tensors.items() if name.endswith("gate_up_proj_blocks")]
+    experts = [expert for tensor in drawn for expert in tensor]
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(experts, 2))
+
+
+def test_configurations_are_the_released_ones(tmp_path: Path) -> None:
+    assert write_openai_config(GPT_OSS_20B) == OPENAIS_20B
+    assert write_openai_config(GPT_OSS_120B) == OPENAIS_20B | {"num_hidden_layers": 36, "num_experts": 128}
+    tiny = replace(GPT_OSS_20B, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=8, head_dim=2, num_experts=4)
+    write_random_gpt_oss(tmp_path / "model", tiny)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert (config["eos_token_id"], config["pad_token_id"]) == (200002, 199999)
+    assert config["quantization_config"]["quant_method"] == "mxfp4"
+    assert config["rope_scaling"] == {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    }
+
+
+@pytest.mark.parametrize(("size", "billions"), [("20b", 20.91), ("120b", 116.83)])
+def test_the_true_sizes_are_made_in_small_pieces(size: str, billions: float) -> None:
+    model = plan_random_gpt_oss(SIZES[size])
+    planned = model.in_layout("openai")
+    numbers = 0
+    for name, tensor in planned.items():
+        count = math.prod(tensor.shape)
+        numbers += 2 * count if name.endswith("blocks") else 0 if name.endswith("scales") else count
+    assert round(numbers / 1e9, 2) == billions  # as OpenAI's model card says
+    names = ("embedding.weight", "block.0.mlp.mlp1_weight.blocks", "block.0.attn.qkv.weight", "block.0.mlp.mlp1_bias")
+    assert max(next(iter(planned[name].parts())).nbytes for name in names) < 2**25
+    dense = plan_random_gpt_oss(replace(SIZES[size], expert_format="dense")).in_layout("huggingface")
+    assert next(iter(dense["model.layers.0.mlp.experts.gate_up_proj"].parts())).shape == (2880, 5760)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"sinks": False, "key_weights": True}, "no sinks, key weights"),
+        ({"clamp": None}, "a plain SwiGLU"),
+        ({"num_experts": None, "expert_format": "dense"}, "no experts"),
+        ({"attention_bias": False}, "no biases"),
+        ({"hidden_dim": 48, "expert_format": "dense"}, "multiples of 32"),
+        ({"rope_layout": "interleaved"}, "interleaved"),
+    ],
+)
+def test_other_forms_are_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        plan_random_gpt_oss(replace(SMALL, **changes))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from glassformer.checkpoints.shards import Planned, plan, write_tensors
+from glassformer.checkpoints.tensor_files import open_tensors, stored_tensors
+from glassformer.errors import InputError
+
+TENSORS = {
+    "a": torch.randn(5, 3),
+    "bytes": torch.arange(7, dtype=torch.uint8),
+    "half": torch.randn(4).bfloat16(),
+    "none": torch.zeros(0, 4),
+    "number": torch.tensor(3.5),
+    "transposed": torch.randn(2, 3).t(),
+    "learned": torch.nn.Parameter(torch.randn(3)),
+}
+
+
+def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
+    write_tensors(tmp_path, {name: plan(tensor) for name, tensor in TENSORS.items()})
+    read = load_file(tmp_path / "model.safetensors")
+    assert read.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor), name
+    with safe_open(tmp_path / "model.safetensors", "pt") as opened:
+        assert opened.metadata() == {"format": "pt"}
+    assert not (tmp_path / "model.safetensors.index.json").exists()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8),
+    shard=st.integers(1, 150),
+)
+def test_shards_and_their_index(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard: int) -> None:
+    directory = tmp_path_factory.mktemp("shards")
+    tensors = {f"t{i}": torch.randn(size) for i, size in enumerate(sizes)}
+    write_tensors(directory, {name: plan(tensor) for name, tensor in tensors.items()}, shard_bytes=shard)
+    files = sorted(path.name for path in directory.glob("*.safetensors"))
+    for file in files:
+        held = load_file(directory / file)
+        assert sum(t.nbytes for t in held.values()) <= shard or sum(t.nbytes > 0 for t in held.values()) == 1
+    index = directory / "model.safetensors.index.json"
+    if index.exists():
+        told = json.loads(index.read_text())
+        assert sorted(set(told["weight_map"].values())) == files
+        assert told["metadata"]["total_size"] == 4 * sum(sizes)
+        assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+        for name, file in told["weight_map"].items():
+            assert torch.equal(load_file(directory / file)[name], tensors[name])
+    else:
+        assert files == ["model.safetensors"]
+    stored = stored_tensors(directory)
+    with open_tensors(stored) as read:
+        assert all(torch.equal(read(name), tensor) for name, tensor in tensors.items())
+
+
+def test_a_tensor_is_made_when_its_turn_comes(tmp_path: Path) -> None:
+    """And piece by piece: what was given is gone before the next is asked for."""
+    alive: list[int] = []
+
+    def pieces(start: int) -> Iterator[Tensor]:
+        for row in range(start, start + 3):
+            alive.append(row)
+            assert len(alive) == 1
+            yield torch.full((2,), float(row))
+            alive.pop()
+
+    planned = {
+        name: Planned([3, 2], torch.float32, lambda start=start: pieces(start)) for name, start in (("x", 0), ("y", 5))
+    }
+    write_tensors(tmp_path, planned)
+    read = load_file(tmp_path / "model.safetensors")
+    assert read["y"].tolist() == [[5, 5], [6, 6], [7, 7]]
+    assert read["x"][2, 0] == 2
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="shard_bytes = 0"):
+        write_tensors(tmp_path, {"a": plan(torch.zeros(1))}, shard_bytes=0)
+    with pytest.raises(InputError, match=r"a of torch\.complex64"):
+        write_tensors(tmp_path, {"a": plan(torch.zeros(1, dtype=torch.complex64))})
+    assert list(tmp_path.iterdir()) == []

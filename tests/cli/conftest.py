@@ -1,0 +1,44 @@
+"""A small released model: random gpt-oss weights and a tokenizer of its kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
+
+SPECIALS = (
+    *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>"),
+    *("<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>"),
+)
+
+
+@pytest.fixture(scope="session")
+def byte_engine() -> Tokenizer:
+    """One token for each byte, and harmony's special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    engine = Tokenizer(models.BPE(vocab={sign: number for number, sign in enumerate(alphabet)}, merges=[]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.decoder = decoders.ByteLevel()
+    engine.add_special_tokens(list(SPECIALS))
+    return engine
+
+
+@pytest.fixture(scope="session")
+def bare_gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a model without a tokenizer."""
+    directory = tmp_path_factory.mktemp("released") / "bare"
+    write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=2, max_seq_len=600), seed=1)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_gpt_oss(bare_gpt_oss: Path, byte_engine: Tokenizer) -> Path:
+    """The directory of the same model with its tokenizer."""
+    directory = bare_gpt_oss.parent / "whole"
+    write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=2, max_seq_len=600), seed=1)
+    byte_engine.save(str(directory / "tokenizer.json"))
+    return directory

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
+from glassformer.cli.main import main
+from glassformer.cli.runs import description
+from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.training import TrainingConfig
+from glassformer.training.checkpoint import save_weights
+
+SMALL = replace(GPT_OSS_TINY, vocab_size=96, num_layers=2, num_experts=4)
+COURSE = {"vocab_size": 96, "n_layers": 2, "hidden_dim": 32, "ff_dim": 64, "num_heads": 2, "head_dim": 8}
+MIXTURE = {"use_moe": True, "num_experts": 4}
+WINDOWED = {"use_sliding_window_alternating": True, "window_size": 4}
+TOKENS = torch.arange(40).remainder(29).unsqueeze(0)
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    """gpt-oss in Hugging Face's layout, with a tokenizer beside it."""
+    write_random_gpt_oss(tmp_path / "in", SMALL)
+    (tmp_path / "in" / "tokenizer.json").write_text('{"version": "1.0"}')
+    config = json.loads((tmp_path / "in" / "config.json").read_text())
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config | {"eos_token_id": 7}))
+    return tmp_path / "in"
+
+
+def trained(directory: Path, *, windows: bool = False) -> Transformer:
+    """A run of the lab, in the course's words."""
+    form = COURSE | MIXTURE | (WINDOWED if windows else {})
+    model = Transformer(**form).eval()
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.attention.key_weights.uniform_(0.5, 2.0)
+    (directory / "best").mkdir(parents=True)
+    text = f'{{"training": {TrainingConfig().to_json()}, "description": {json.dumps({"model": form})}}}'
+    (directory / "config.json").write_text(text)
+    save_weights(model, directory / "best")
+    return model
+
+
+def logits(directory: Path) -> torch.Tensor:
+    with torch.no_grad():
+        return Decoder.from_pretrained(directory, dtype=torch.float32).eval()(TOKENS)
+
+
+def test_gpt_oss_to_openai_and_back(released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    assert main(["convert", str(released), str(there), "--to", "openai"]) == 0
+    size = sum(tensor.nbytes for tensor in load_file(there / "model.safetensors").values())
+    assert capsys.readouterr().out == f"{there}: gpt-oss in OpenAI's layout, {size / 1000:.2f} kB\n"
+    assert main(["convert", str(there), str(back), "--to", "huggingface"]) == 0
+    assert (back / "model.safetensors").read_bytes() == (released / "model.safetensors").read_bytes()
+    assert (there / "tokenizer.json").read_bytes() == (back / "tokenizer.json").read_bytes()
+    assert "model_type" not in json.loads((there / "config.json").read_text())
+    assert torch.equal(logits(there), logits(released))
+
+
+def test_settings_that_stay_right_are_kept(released: Path, tmp_path: Path) -> None:
+    assert main(["convert", str(released), str(tmp_path / "out"), "--to", "gpt_oss", "--experts", "bfloat16"]) == 0
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["eos_token_id"], config["use_cache"]) == (7, True)
+    assert "quantization_config" not in config
+    assert torch.allclose(logits(tmp_path / "out"), logits(released), atol=1e-4)
+
+
+def test_links_to_elsewhere_are_not_copied(released: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (released / "LICENSE").symlink_to(tmp_path / "secret")
+    (released / "tokenizer_config.json").symlink_to("tokenizer.json")
+    assert main(["convert", str(released), str(tmp_path / "out"), "--to", "openai"]) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+@pytest.mark.parametrize("experts", [[], ["--experts", "bfloat16"]])
+def test_into_our_own_layout(released: Path, tmp_path: Path, experts: list[str]) -> None:
+    assert main(["convert", str(released), str(tmp_path / "out"), "--to", "glassformer", *experts]) == 0
+    assert torch.allclose(logits(tmp_path / "out"), logits(released), atol=1e-4)
+    config = Decoder.from_pretrained(tmp_path / "out").config
+    assert config.expert_format == ("dense" if experts else "mxfp4")
+
+
+@pytest.mark.parametrize("to", ["huggingface", "mixtral", "gpt_oss"])
+def test_a_run_of_the_lab_is_read_by_transformers(to: str, tmp_path: Path) -> None:
+    model = trained(tmp_path / "run")
+    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "out"), "--to", to]) == 0
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    assert type(theirs).__name__ == ("GptOssForCausalLM" if to == "gpt_oss" else "MixtralForCausalLM")
+    with torch.no_grad():
+        assert torch.allclose(theirs(TOKENS).logits, model(TOKENS), atol=1e-4)
+
+
+def test_windows_on_some_layers_need_gpt_oss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = trained(tmp_path / "run", windows=True)
+    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "out"), "--to", "mixtral"]) == 2
+    told = capsys.readouterr().err
+    assert "with a window on some layers only, to Mixtral" in told
+    assert "Use --to gpt_oss" in told
+    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "out"), "--to", "huggingface"]) == 0
+    assert "windows on other than the even layers" in capsys.readouterr().out
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    with torch.no_grad():
+        assert torch.allclose(theirs(TOKENS).logits, model(TOKENS), atol=1e-4)
+    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "other"), "--to", "openai"]) == 2
+    assert "windows on other layers than the even ones" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_of_the_command(tmp_path: Path) -> None:
+    config = DecoderConfig(vocab_size=96, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8)
+    described = json.dumps(description(config, {"kind": "text"}))
+    (tmp_path / "best").mkdir()
+    (tmp_path / "config.json").write_text(f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}')
+    model = Decoder(config).eval()
+    save_weights(model, tmp_path / "best")
+    assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--to", "mixtral"]) == 0
+    with torch.no_grad():
+        assert torch.allclose(logits(tmp_path / "out"), model(TOKENS), atol=1e-5)
+
+
+def test_what_has_no_equivalent_is_refused_before_it_is_read(
+    released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (released / "model.safetensors").unlink()
+    assert main(["convert", str(released), str(tmp_path / "out"), "--to", "mixtral"]) == 2
+    assert "sinks, biases in attention, biases in the experts" in capsys.readouterr().err
+
+
+def test_packing_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(tmp_path / "run")
+    run = str(tmp_path / "run")
+    assert main(["convert", run, str(tmp_path / "a"), "--to", "mixtral", "--experts", "mxfp4"]) == 2
+    assert "packed experts, to Mixtral" in capsys.readouterr().err
+    assert main(["convert", run, str(tmp_path / "a"), "--to", "glassformer", "--experts", "mxfp4"]) == 2
+    assert "Convert what --to gpt_oss writes" in capsys.readouterr().err
+    assert main(["convert", run, str(tmp_path / "a"), "--to", "gpt_oss", "--experts", "mxfp4"]) == 0
+    assert Decoder.from_pretrained(tmp_path / "a").config.expert_format == "mxfp4"
+    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "b"), "--to", "glassformer"]) == 0
+
+
+def test_what_exists_is_kept_unless_told(released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert main(["convert", str(released), str(out), "--to", "openai"]) == 2
+    assert "Pass --replace" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+    assert main(["convert", str(released), str(out), "--to", "openai", "--replace"]) == 0
+    before = logits(released)
+    assert main(["convert", str(released), str(released), "--to", "openai", "--replace"]) == 0
+    assert torch.equal(logits(released), before)
+    assert not (released / "nothing").exists()
+
+
+def test_damaged_sources_are_named(released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (released / "model.safetensors").write_bytes(b"12345678")
+    assert main(["convert", str(released), str(tmp_path / "out"), "--to", "openai"]) == 2
+    assert "model.safetensors, which cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glassformer.checkpoints.bert import save_encoder
+from glassformer.checkpoints.random_gpt_oss import GPT_OSS_20B, GPT_OSS_TINY, write_random_gpt_oss
+from glassformer.cli import info
+from glassformer.cli.info import Machine
+from glassformer.cli.main import main
+from glassformer.cli.runs import description
+from glassformer.layers import mxfp4_native
+from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
+from glassformer.training import TrainingConfig
+from glassformer.training.checkpoint import save_weights
+
+DENSE = DecoderConfig(vocab_size=50, num_layers=6, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, window=9)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What was printed, each run of spaces as one."""
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(("layout", "whose"), [("huggingface", "Hugging Face"), ("openai", "OpenAI")])
+def test_gpt_oss(layout: str, whose: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY, layout=layout)  # type: ignore[arg-type]
+    assert main(["info", str(tmp_path / "model")]) == 0
+    shown = lines(capsys)
+    assert shown[0] == f"{tmp_path / 'model'}: gpt-oss in {whose}'s layout"
+    for expected in (
+        "layers 4, 64 wide",
+        "heads 8 of width 16, 2 for keys and values",
+        "experts 16 of width 64, 4 for each token, as MXFP4",
+        "windows 16 tokens in layers 0, 2",
+        "context 131,072 tokens, 32 times 4,096 by YaRN",
+        "experts 798,720 442.37 kB",
+        "total 1.02 M 879.94 kB in 1 file",
+        "active 352,928 for each token",
+        "experts packed 859.31 KiB fits",
+        "all in bfloat16 1.94 MiB fits",
+    ):
+        assert expected in shown
+
+
+def test_json_has_it_all_in_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
+    assert main(["info", str(tmp_path / "model"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["family"], told["layout"], told["experts"], told["files"]) == ("gpt-oss", "Hugging Face", "mxfp4", 1)
+    assert told["parameters"]["total"] == 1_017_504
+    assert told["parameters"]["active_per_token"] == 352_928
+    assert told["stored_bytes"]["total"] == told["memory_bytes"]["experts packed"] == 879_936
+    assert told["memory_bytes"]["all in float32"] == 4 * 1_017_504
+    assert told["windows"] == [16, None, 16, None]
+    assert told["config"]["num_experts"] == 16
+    assert told["machine"]["memory"] >= told["machine"]["free"] > 0
+
+
+def test_a_mixtral_and_an_own_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = replace(DENSE, num_experts=4, windowed_layers="all")
+    Decoder(config).save_pretrained(tmp_path / "mixtral", layout="mixtral")
+    assert main(["info", str(tmp_path / "mixtral")]) == 0
+    shown = lines(capsys)
+    assert shown[0].endswith("Mixtral in Hugging Face's layout")
+    assert "windows 9 tokens in all layers" in shown
+    assert "experts 4 of width 64, 2 for each token, as numbers" in shown
+    Decoder(DENSE).save_pretrained(tmp_path / "own", layout="glassformer")
+    assert main(["info", str(tmp_path / "own")]) == 0
+    shown = lines(capsys)
+    assert "feed-forward 64 wide" in shown
+    assert "windows 9 tokens in layers 1, 3, 5" in shown
+    assert not any(line.startswith(("experts", "MXFP4")) for line in shown)
+
+
+def test_an_encoder_has_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_encoder(
+        Encoder(EncoderConfig(vocab_size=30, num_layers=2, hidden_dim=16, ff_dim=8, num_heads=2)), tmp_path / "e"
+    )
+    assert main(["info", str(tmp_path / "e")]) == 0
+    shown = lines(capsys)
+    assert "layers 2, 16 wide, 8 inside" in shown
+    assert "heads 2 of width 8" in shown
+    assert not any(line.startswith("cache") for line in shown)
+
+
+def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    described = json.dumps(description(DENSE, {"kind": "text"}))
+    (tmp_path / "best").mkdir()
+    (tmp_path / "config.json").write_text(f'{{"training": {TrainingConfig().to_json()}, "description": {described}}}')
+    decoder = Decoder(DENSE)
+    save_weights(decoder, tmp_path / "best")
+    assert main(["info", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["parameters"]["total"] == sum(weight.numel() for weight in decoder.parameters())
+    assert told["windows"] == [None, 9] * 3
+
+
+def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
+    write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
+    found = info.describe(tmp_path / "model")
+    machine = Machine(3_000_000, 1_000_000, None, "MXFP4 runs on torch's operators")
+    shown = [" ".join(line.split()) for line in info.as_text(found, machine, tmp_path).splitlines()]
+    assert "experts packed 859.31 KiB fits" in shown
+    assert "all in bfloat16 1.94 MiB more than is free now" in shown
+    assert "all in float32 3.88 MiB more than this machine has" in shown
+    assert "MXFP4 kernel: MXFP4 runs on torch's operators" in shown
+    nothing_known = info.as_text(found, Machine(None, None, "AVX2", None), tmp_path)
+    assert "fits" not in nothing_known
+    assert nothing_known.endswith("MXFP4 kernel: AVX2")
+
+
+def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    mxfp4_native._say_once.cache_clear()
+    monkeypatch.setenv(mxfp4_native.SWITCH, "1")
+    machine = info.this_machine()
+    assert machine.kernel is None
+    assert mxfp4_native.SWITCH in (machine.without_kernel or "")
+
+
+def test_layers_of_the_released_size_are_listed_shortly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    form = replace(GPT_OSS_20B, hidden_dim=32, ff_dim=32, vocab_size=50, num_heads=8, head_dim=4, num_experts=4)
+    write_random_gpt_oss(tmp_path / "model", form)
+    assert main(["info", str(tmp_path / "model")]) == 0
+    assert "windows 128 tokens in layers 0, 2, ..., 22" in lines(capsys)
+
+
+def test_what_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(tmp_path)]) == 2
+    assert "config.json" in capsys.readouterr().err
+    write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
+    file = tmp_path / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert main(["info", str(tmp_path / "model")]) == 2
+    assert "model.safetensors, which cannot be read" in capsys.readouterr().err

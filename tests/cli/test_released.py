@@ -1,0 +1,140 @@
+"""What is known of a released model before it is loaded, and how its words reach the screen."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from glassformer.checkpoints.decoders import load_decoder
+from glassformer.cli import released as module
+from glassformer.data import tokenizer_sources
+from glassformer.errors import CheckpointError, InputError
+from glassformer.models import Decoder
+
+
+@pytest.fixture
+def directory(tiny_gpt_oss: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    shutil.copytree(tiny_gpt_oss, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change(directory: Path, **entries: object) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+def test_model_and_tokenizer_are_found_without_loading(tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "load_decoder", lambda *args, **more: pytest.fail("loaded"))
+    found = module.find_released(str(tiny_gpt_oss))
+    assert (found.directory, found.vocab_size) == (tiny_gpt_oss, 280)
+    assert found.tokenizer is not None
+    names = [found.tokenizer.token_bytes(token).decode() for token in found.stop_tokens]
+    assert sorted(names) == ["<|call|>", "<|endoftext|>", "<|return|>"]
+
+
+def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
+    model = module.find_released(str(tiny_gpt_oss)).load("cpu")
+    assert isinstance(model, Decoder)
+    assert not model.training
+    expected = load_decoder(tiny_gpt_oss).state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+
+
+def test_stop_tokens_are_those_of_files_and_names(directory: Path) -> None:
+    change(directory, eos_token_id=3)
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 3, 999, "x", None]}))
+    found = module.find_released(str(directory))
+    assert found.declared_ends == (3, 4)
+    assert found.tokenizer is not None
+    assert set(found.stop_tokens) == {3, 4, *map(found.tokenizer.special, ("<|return|>", "<|call|>", "<|endoftext|>"))}
+    (directory / "generation_config.json").unlink()
+    change(directory, eos_token_id=None)
+    assert module.find_released(str(directory)).declared_ends == ()
+
+
+def test_a_tokenizer_can_be_named(bare_gpt_oss: Path, tiny_gpt_oss: Path) -> None:
+    assert module.find_released(str(bare_gpt_oss)).tokenizer is None
+    found = module.find_released(str(bare_gpt_oss), str(tiny_gpt_oss / "tokenizer.json"))
+    assert found.tokenizer is not None
+    assert module.require_tokenizer(found) is found.tokenizer
+
+
+def test_for_the_released_vocabulary_an_installed_tokenizer_serves(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, byte_engine: Tokenizer
+) -> None:
+    (directory / "tokenizer.json").unlink()
+    change(directory, vocab_size=201088)
+    ours = tokenizer_sources.read_tokenizer(_saved(byte_engine, directory.parent))
+    monkeypatch.setattr(module, "installed_tokenizer", lambda: ours)
+    assert module.find_released(str(directory)).tokenizer is ours
+    monkeypatch.setattr(module, "installed_tokenizer", lambda: None)
+    with pytest.raises(InputError, match=r"without a tokenizer.*openai/gpt-oss-20b.*glassformer\[harmony\]"):
+        module.require_tokenizer(module.find_released(str(directory)))
+
+
+def _saved(engine: Tokenizer, directory: Path) -> Path:
+    engine.save(str(directory / "elsewhere.json"))
+    return directory / "elsewhere.json"
+
+
+def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> None:
+    with pytest.raises(InputError, match=r"without a tokenizer.*pass --tokenizer"):
+        module.require_tokenizer(module.find_released(str(bare_gpt_oss)))
+    change(directory, vocab_size=200)
+    with pytest.raises(InputError, match="265 tokens for a model of vocab_size = 200"):
+        module.find_released(str(directory))
+    change(directory, vocab_size="many")
+    with pytest.raises(InputError, match="vocab_size = 'many'"):
+        module.find_released(str(directory))
+    change(directory, training={}, description={})
+    with pytest.raises(InputError, match=r"the directory of a run.*generate --run"):
+        module.find_released(str(directory))
+    (directory / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        module.find_released(str(directory))
+    with pytest.raises(InputError, match="no directory"):
+        module.find_released("no such/model/here")
+
+
+def test_devices_are_named_as_torch_names_them() -> None:
+    assert module.chosen_device("cpu") == torch.device("cpu")
+    assert module.chosen_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    for wrong in ("gpu", "cuda:99"):
+        with pytest.raises(InputError, match=f"the device '{wrong}'.*--device cpu"):
+            module.chosen_device(wrong)
+
+
+def test_the_stopwatch_counts_what_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 12.0, 13.0, 16.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    watch = module.Stopwatch(7)
+    assert str(watch) == ""
+    tokens = watch.timed(iter([5, 6, 7]))
+    assert next(tokens) == 5
+    assert str(watch) == "7 tokens read in 2.0 s, 1 generated"
+    assert list(tokens) == [6, 7]
+    assert str(watch) == "7 tokens read in 2.0 s, 3 generated in 6.0 s: 0.5 tokens/s"
+
+
+class Screen(io.TextIOWrapper):
+    """A terminal of some encoding."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_no_control_characters() -> None:
+    text = "a\x1b[2J\tb\x07\nc\x9b é"
+    shown, piped = Screen(io.BytesIO(), "ascii"), io.StringIO()
+    module.write(text, shown)
+    module.write(text, piped)
+    assert shown.buffer.getvalue() == b"a?[2J\tb?\nc? ?"
+    assert piped.getvalue() == text

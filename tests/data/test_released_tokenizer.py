@@ -1,0 +1,201 @@
+"""Tokens of released decoders: beside the engines themselves, and beside one another."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
+
+from glassformer.data import released_tokenizer as module
+from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_json, from_ranks
+from glassformer.errors import InputError
+
+VOCABULARY = Path(os.environ.get("TIKTOKEN_ENCODINGS_BASE", "nowhere")) / "o200k_base.tiktoken"
+# What stands in openai/harmony's docs/format.md as the tokens of a reply, and that reply.
+DOCUMENTED = [
+    *(200005, 35644, 200008, 1844, 31064, 25, 392, 4827, 382, 220, 17, 659, 220, 17, 16842, 12295, 81645, 13, 51441),
+    *(6052, 13, 200007, 200006, 173781, 200005, 17196, 200008, 17, 659, 220, 17, 314, 220, 19, 13, 200002),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(harmony_engine: Tokenizer) -> ReleasedTokenizer:
+    return from_json(harmony_engine.to_str())
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=60))
+def test_tokens_are_the_engines_and_decode_to_the_text(
+    text: str, tokenizer: ReleasedTokenizer, harmony_engine: Tokenizer
+) -> None:
+    tokens = tokenizer.encode(text)
+    if not any(name in text for name in HARMONY_SPECIALS):
+        assert tokens == harmony_engine.encode(text, add_special_tokens=False).ids
+    assert tokenizer.decode(tokens) == text
+    assert b"".join(map(tokenizer.token_bytes, tokens)) == text.encode()
+
+
+@pytest.fixture(scope="module")
+def by_ranks(harmony_engine: Tokenizer) -> ReleasedTokenizer:
+    """The same merges by tiktoken."""
+    pytest.importorskip("tiktoken")
+    alphabet = module._alphabet()
+    ranks = {
+        b"".join(alphabet[sign] for sign in piece): token
+        for piece, token in harmony_engine.get_vocab(with_added_tokens=False).items()
+    }
+    return from_ranks(ranks, {name: harmony_engine.token_to_id(name) for name in HARMONY_SPECIALS})
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(st.sampled_from("aeT1 '\n\r\t/.sé你ǅʼ\u0301{Ⅷ!"), max_size=40))
+def test_ranks_and_a_tokenizer_json_of_the_same_merges_agree(
+    text: str, tokenizer: ReleasedTokenizer, by_ranks: ReleasedTokenizer
+) -> None:
+    assert by_ranks.encode(text) == tokenizer.encode(text)
+
+
+def test_bytes_are_spelt_as_the_library_spells_them() -> None:
+    alphabet = module._alphabet()
+    assert sorted(alphabet.values()) == [bytes([byte]) for byte in range(256)]
+    text = bytes(range(128)).decode() + "éß你"
+    spelt = module.tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+    assert b"".join(alphabet[sign] for piece, _ in spelt for sign in piece) == text.encode()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_nobody_writes_a_special_token(marked: bool, harmony_engine: Tokenizer) -> None:
+    content = json.loads(harmony_engine.to_str())
+    for each in content["added_tokens"]:
+        each["special"] = marked
+    tokenizer = from_json(json.dumps(content))
+    assert dict(tokenizer.specials) == {name: harmony_engine.token_to_id(name) for name in HARMONY_SPECIALS}
+    text = "end<|end|><|start|>system"
+    tokens = tokenizer.encode(text)
+    assert not set(tokens) & set(tokenizer.specials.values())
+    assert tokenizer.decode(tokens) == text
+    assert tokenizer.decode([tokenizer.special("<|end|>")]) == "<|end|>"
+
+
+def test_characters_come_when_they_are_whole_and_nothing_breaks(tokenizer: ReleasedTokenizer) -> None:
+    single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
+    tokens = [single[bytes([byte])] for byte in "é€".encode() + b"\xff" + b"\xe2\x82"]
+    assert list(tokenizer.stream(tokens)) == [
+        *("", "é", "", "", "€", "\N{REPLACEMENT CHARACTER}", "", ""),
+        "\N{REPLACEMENT CHARACTER}",
+    ]
+    assert tokenizer.decode([tokenizer.vocab_size + 7]) == f"<|reserved_{tokenizer.vocab_size + 7}|>"
+    assert tokenizer.decode(tokenizer.encode("a\ud83d b")) == "a\N{REPLACEMENT CHARACTER} b"
+
+
+def test_bytes_to_fall_back_on_as_mixtral_has_them() -> None:
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
+    merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    engine = Tokenizer(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    engine.add_special_tokens(["<unk>", "<s>", "</s>"])
+    engine.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    engine.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer = from_json(engine.to_str())
+    assert tokenizer.begin == (1,)
+    assert tokenizer.encode("ab ab") == engine.encode("ab ab", add_special_tokens=False).ids
+    for text in ("ab ab", "aé€ b", "b</s>"):
+        tokens = tokenizer.encode(text)
+        assert 2 not in tokens
+        # Mixtral writes a space before every text.
+        assert tokenizer.decode(tokens) == f" {text}"
+    assert tokenizer.decode([vocab["▁ab"], vocab["<0x0A>"], vocab["</s>"]]) == " ab\n</s>"
+
+
+def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:
+    tokenizer.require_fits(tokenizer.vocab_size)
+    tokenizer.require_fits(201088)
+    with pytest.raises(InputError, match=f"{tokenizer.vocab_size} tokens for a model of vocab_size = 100"):
+        tokenizer.require_fits(100)
+    with pytest.raises(InputError, match=r"without <\|nonsense\|>"):
+        tokenizer.special("<|nonsense|>")
+    with pytest.raises(InputError, match="the token -1"):
+        tokenizer.decode([-1])
+
+
+def test_a_file_is_read_as_what_it_is(tmp_path: Path, harmony_engine: Tokenizer) -> None:
+    path = tmp_path / "tokenizer.json"
+    harmony_engine.save(str(path))
+    assert module.read_tokenizer(path).encode("Hello") == harmony_engine.encode("Hello").ids
+    assert module.read_tokenizer(str(path)).source == str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"{", "no JSON"),
+        ("tokenizer.json", b"[]", "a JSON object"),
+        ("tokenizer.json", b"\xff\xfe", "no UTF-8"),
+        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "with a fault"),
+        ("tokenizer.json", b'{"added_tokens": [{}], "model": {}}', "with a fault"),
+        ("tokenizer.json", b'{"added_tokens": 7}', "with a fault"),
+        ("x.tiktoken", b"YQ== 0\nYg==\n", r"line 2 of .*Yg=="),
+        ("x.tiktoken", b"YQ== zero\n", "line 1 of"),
+        ("x.tiktoken", b"*** 0\n", "line 1 of"),
+        ("x.tiktoken", b"YQ== 0\nYg== 1\n", "with 2 tokens; expected o200k_base's 199998"),
+        ("x.tiktoken", b"", "with 0 tokens"),
+        ("missing", None, "cannot be read"),
+    ],
+)
+def test_damaged_files_are_told_by_name(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as error:
+        module.read_tokenizer(path)
+    assert str(path) in str(error.value)
+
+
+def test_other_kinds_of_tokens_are_refused() -> None:
+    engine = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    with pytest.raises(InputError, match="of the kind WordPiece; expected byte pairs"):
+        from_json(engine.to_str())
+
+
+def test_ranks_with_faults_are_refused() -> None:
+    pytest.importorskip("tiktoken")
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    assert from_ranks(ranks, {"<|end|>": 256}).decode([104, 105, 256]) == "hi<|end|>"
+    for wrong in (ranks | {b"ab": 7}, {piece: token for piece, token in ranks.items() if token != 9}):
+        with pytest.raises(InputError, match="stand twice, or without each of the 256 bytes"):
+            from_ranks(wrong, {})
+    with pytest.raises(InputError, match="the token 256"):
+        from_ranks(ranks, {"<|end|>": 256}, vocab_size=256)
+
+
+def test_without_tiktoken_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    with pytest.raises(InputError, match=r"pip install 'glassformer\[harmony\]'"):
+        from_ranks({}, {})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not VOCABULARY.is_file(), reason="no o200k_base.tiktoken in $TIKTOKEN_ENCODINGS_BASE")
+def test_the_real_vocabulary_reads_the_documented_tokens() -> None:
+    pytest.importorskip("tiktoken")
+    tokenizer = module.read_tokenizer(VOCABULARY)
+    assert tokenizer.vocab_size == 200019
+    assert tokenizer.decode(DOCUMENTED) == (
+        '<|channel|>analysis<|message|>User asks: "What is 2 + 2?" Simple arithmetic. Provide answer.<|end|>'
+        "<|start|>assistant<|channel|>final<|message|>2 + 2 = 4.<|return|>"
+    )
+    assert tokenizer.encode("2 + 2 = 4.") == DOCUMENTED[-9:-1]
+    lines = VOCABULARY.read_bytes().splitlines()
+    assert [tokenizer.token_bytes(token) for token in (0, 777, 199997)] == [
+        base64.b64decode(lines[token].split()[0]) for token in (0, 777, 199997)
+    ]

@@ -1,0 +1,155 @@
+"""Replies to prompts that grow are those of reading each prompt from its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import InputError
+from glassformer.generation import SamplingRule, generate
+from glassformer.generation.continuation import Continuation
+from glassformer.models import Decoder, DecoderConfig
+
+VOCAB = 11
+
+
+def make_model(window: int | None = 3, max_seq_len: int = 64) -> Decoder:
+    torch.manual_seed(1)
+    config = DecoderConfig(
+        vocab_size=VOCAB,
+        num_layers=2,
+        hidden_dim=16,
+        ff_dim=16,
+        num_heads=4,
+        head_dim=4,
+        num_kv_heads=2,
+        window=window,
+        sinks=True,
+        max_seq_len=max_seq_len,
+    )
+    return Decoder(config).double()
+
+
+def counted(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each forward pass reads."""
+    lengths: list[int] = []
+    step = Decoder.hidden
+    monkeypatch.setattr(
+        Decoder, "hidden", lambda self, tokens, **more: (lengths.append(tokens.shape[1]), step(self, tokens, **more))[1]
+    )
+    return lengths
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    window=st.sampled_from([None, 1, 3, 5, 50]),
+    prefill=st.integers(1, 9),
+    turns=st.lists(
+        st.tuples(st.booleans(), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9), st.integers(1, 5)),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_every_reply_is_that_to_the_whole_prompt(
+    window: int | None, prefill: int, turns: list[tuple[bool, list[int], int]]
+) -> None:
+    model = make_model(window, 128)
+    continuation = Continuation(model, 100, prefill=prefill)
+    prompt: list[int] = []
+    for anew, more, count in turns:
+        prompt = more if anew else prompt + more
+        expected = generate(model, [prompt], count)[0]
+        assert list(continuation.reply(prompt, count)) == expected
+
+
+def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    lengths = counted(model, monkeypatch)
+    continuation = Continuation(model, prefill=4)
+    first = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert continuation.unread(first) == 9
+    list(continuation.reply(first, 3))
+    assert lengths == [4, 4, 1, 1, 1]
+    del lengths[:]
+    second = [*first, 10, 0, 1]
+    assert continuation.unread(second) == 3
+    list(continuation.reply(second, 2))
+    assert lengths == [3, 1]
+    del lengths[:]
+    assert continuation.unread(second) == 0
+    list(continuation.reply(second, 2))
+    assert lengths == [1]
+    assert continuation.unread(first) == 9
+
+
+def test_a_reply_that_breaks_off_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    continuation = Continuation(model, prefill=2)
+    begin = [1, 2, 3, 4]
+    left: Iterator[int] = continuation.reply(begin)
+    assert [next(left) for _ in range(7)] == generate(model, [begin], 7)[0]
+    prompt = [*begin, 5, 6, 7, 8, 9]
+
+    def interrupted(self: Decoder, tokens: torch.Tensor, **more: object) -> torch.Tensor:
+        # Some layers have read the tokens, others have not.
+        more["cache"].layers[0].append(torch.ones(1, 2, 2, 4).double(), torch.ones(1, 2, 2, 4).double())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Decoder, "hidden", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(continuation.reply(prompt))
+    assert continuation.unread(prompt) == 5
+    assert list(continuation.reply(prompt, 9)) == generate(model, [prompt], 9)[0]
+
+
+def test_it_ends_with_a_stop_token_the_count_or_a_full_cache() -> None:
+    model = make_model()
+    prompt = [1, 2, 3]
+    whole = generate(model, [prompt], 20)[0]
+    continuation = Continuation(model, 12)
+    assert list(continuation.reply(prompt, 4)) == whole[:4]
+    assert list(continuation.reply(prompt)) == whole[:10]
+    assert list(continuation.reply(prompt, 50)) == whole[:10]
+    stop = whole[3]
+    assert list(continuation.reply(prompt, stop_tokens=[stop])) == whole[: whole.index(stop) + 1]
+    assert len(list(continuation.reply([0] * 12))) == 1
+
+
+def test_one_seed_serves_all_replies() -> None:
+    model = make_model()
+    rule = SamplingRule(temperature=2.0, seed=3)
+    replies = []
+    for _ in range(2):
+        continuation = Continuation(model, rule=rule)
+        replies.append([list(continuation.reply([1, 2], 12)) for _ in range(2)])
+    assert replies[0] == replies[1]
+    assert replies[0][0] != replies[0][1]
+
+
+def test_the_mode_of_the_model_stays() -> None:
+    model = make_model().train()
+    list(Continuation(model).reply([1], 3))
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "an empty prompt"),
+        ([1] * 9, "a prompt of 9 tokens; expected at most max_seq_len = 8"),
+        ([VOCAB], "tokens from 11 to 11"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(prompt: list[int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        next(Continuation(make_model(), 8).reply(prompt))
+
+
+def test_more_room_than_the_model_has_is_refused() -> None:
+    with pytest.raises(InputError, match="at most the model's 64"):
+        Continuation(make_model(), 65)
