@@ -15,6 +15,7 @@ from torch import nn
 
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.mixtral import mixtral_from_decoder
+from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.tokenizer import WordTokenizer
@@ -139,6 +140,20 @@ def test_a_mixtral_checkpoint(tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = decoder.eval()(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
     assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "openai", "glassformer"])
+def test_a_decoder_as_released_keeps_its_experts_packed(tmp_path: Path, layout: Any) -> None:
+    if layout == "glassformer":
+        _decoder(30, num_experts=3).save_pretrained(tmp_path / "it", layout="glassformer")
+    else:
+        write_random_gpt_oss(tmp_path / "it", layout=layout)
+    decoder = Decoder.from_pretrained(tmp_path / "it").eval()
+    run = _read(tmp_path / "it")
+    with torch.no_grad():
+        wanted = decoder(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
+    assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)
+    assert [stack.layers for stack in run.attentions] == [decoder.config.num_layers]
 
 
 @pytest.mark.parametrize(

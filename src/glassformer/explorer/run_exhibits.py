@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import load_file
 
 from glassformer.checkpoints.bert import load_encoder
-from glassformer.checkpoints.mixtral import decoder_from_mixtral
+from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
 from glassformer.data import lookup
 from glassformer.data.in_context_lookup import LookupConfig
@@ -51,6 +51,7 @@ _T = TypeVar("_T")
 _REVIEW = "A slow start, but the ending is wonderful."
 _NUMBERS = "1 2 3 5 1 6 0 6"
 _BYTES_OF = "Once upon a time"
+_DECODERS = {"mixtral": "Mixtral", "gpt_oss": "gpt-oss", "glassformer-decoder": "glassformer"}
 _BERT_KINDS = ("bert", "roberta", "xlm-roberta", "glassformer-encoder")
 
 
@@ -83,8 +84,8 @@ def _offer(place: Place, config: Mapping[str, Any]) -> Offer | None:
     if (path / "classes.json").is_file() and (path / "tokenizer.json").is_file():
         return _classifier(place)
     kind = config.get("model_type")
-    if kind == "mixtral":
-        return _mixtral(place, config)
+    if kind in _DECODERS or layout_of(config) is not None:
+        return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"))
     return _encoder(place) if kind in _BERT_KINDS else None
 
 
@@ -222,18 +223,18 @@ def _encoder(place: Place) -> Offer:
     return Offer(card, opened)
 
 
-def _mixtral(place: Place, config: Mapping[str, Any]) -> Offer:
+def _decoder(place: Place, family: str) -> Offer:
     _require_weights(place.path)
-    about = "A Mixtral checkpoint: a decoder whose tokens each pass through a few experts."
+    about = f"A checkpoint of {family}: a decoder, whose tokens each pass through a few experts where it has some."
     spelled = _has_tokenizer(place.path)
     text, help_text = (_BYTES_OF, "any text") if spelled else ("1 2 3", "token numbers between spaces")
     card = _card(place, "decoder", about, ["attention", "sampling", "experts"], text, help_text)
 
     def opened() -> Exhibit:
-        files = sorted({tensor.file for tensor in stored_tensors(place.path).values()})
-        model = decoder_from_mixtral(config, {name: each for file in files for name, each in load_file(file).items()})
+        # As it is stored: experts that are packed stay so.
+        model = load_decoder(place.path)
         tokenizer = load_subwords(place.path) if spelled else None
-        return _with_card(given(model.float(), card.text, tokenizer, name=place.name), card)
+        return _with_card(given(model, card.text, tokenizer, name=place.name), card)
 
     return Offer(card, opened)
 

@@ -59,8 +59,8 @@ def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[byt
 
     Returns:
         ``{"id": ..., "answer": ...}``, or ``{"id": ..., "refusal": ...}`` as a
-        :class:`~glassformer.explorer.messages.Refusal`, with ``"unknown": True`` for a name that nothing has. Answers
-        in bytes come as the only buffer, without ``answer``.
+        :class:`~glassformer.explorer.messages.Refusal`, with ``"unknown": True`` for a name that nothing has.
+        Answers in bytes come as the only buffer, without ``answer``.
         None for a message that is no question.
     """
     try:
