@@ -36,11 +36,12 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
             for scheme in ("light", "dark"):
                 page = browser.new_page(
-                    viewport={"width": 1280, "height": 900},
+                    viewport={"width": 1440, "height": 900},
                     color_scheme=scheme,
-                    device_scale_factor=1.5,
+                    device_scale_factor=1.25,
                     reduced_motion="reduce",
                 )
+                page.set_default_timeout(90_000)
                 for name, state in PAGES.items():
                     page.goto("about:blank")
                     page.goto(f"{address}#{state}")

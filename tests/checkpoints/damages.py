@@ -278,6 +278,41 @@ def nan_scale(damaged: Damaged, rng: Random) -> list[str] | None:
     return [parts.file.name, name]
 
 
+def many_layers(damaged: Damaged, rng: Random) -> list[str] | None:
+    """Tensors of nothing, and as many layers, or fewer that still may belong to them."""
+    config = damaged.config()
+    if "num_hidden_layers" not in config or config.get("model_type") == "mixtral":
+        return None
+    count, layers = rng.choice([(20_000, 20_000), (9_000, 1_000)])
+    config.pop("layer_types", None)
+    damaged.set_config(config | {"num_hidden_layers": layers})
+    nothing = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+    _only(damaged, {f"{name}": nothing for name in range(count)}, {"one": 256})
+    return []
+
+
+def many_experts(damaged: Damaged, rng: Random) -> list[str] | None:
+    """One tensor of the released form's name that is as large as there are experts."""
+    config = damaged.config()
+    if config.get("model_type") != "mixtral":
+        return None
+    experts = rng.choice([2000, 10_000, 10**6])
+    damaged.set_config(config | {"num_hidden_layers": 50, "num_local_experts": experts})
+    _only(damaged, {}, {**{f"{name}": 1 for name in range(50)}, "x.block_sparse_moe.y": experts})
+    return ["config.json"]
+
+
+def _only(damaged: Damaged, header: dict[str, Any], sizes: dict[str, int]) -> None:
+    """Leave one file, with these tensors of bytes behind those of ``header``, which are of nothing."""
+    for file in [*damaged.directory.glob("*.safetensors"), damaged.directory / INDEX]:
+        file.unlink(missing_ok=True)
+    reached = 0
+    for name, size in sizes.items():
+        header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [reached, reached + size]}
+        reached += size
+    Parts(damaged.directory / WEIGHTS, header, bytes(reached)).write(json.dumps(header, separators=(",", ":")).encode())
+
+
 # The index.
 
 
@@ -371,6 +406,8 @@ DAMAGES: list[Damage] = [
     unknown_tensor,
     tensor_twice,
     nan_scale,
+    many_layers,
+    many_experts,
     wrong_index,
     absurd_size,
     strange_setting,

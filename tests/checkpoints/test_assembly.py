@@ -66,6 +66,31 @@ def test_what_cannot_belong_to_the_files_is_refused(change: dict[str, Any], mess
         require_layers(dataclasses.replace(CONFIG, **change), stored, HERE)
 
 
+@pytest.mark.parametrize(
+    ("count", "change", "message"),
+    [
+        (
+            5000,
+            {"num_layers": 600},
+            "num_layers = 600 and num_experts = 4, which take at least 5400 tensors, beside 5000",
+        ),
+        (51, {"num_experts": 10_000}, "num_layers = 2 and num_experts = 10000, which take at least 60014 tensors"),
+    ],
+)
+def test_more_tensors_than_there_are_are_not_named(count: int, change: dict[str, Any], message: str) -> None:
+    names = [f"{name}.block_sparse_moe.x" if "num_experts" in change else str(name) for name in range(count)]
+    stored = {name: StoredTensor(HERE, name, [100, 100], "U8") for name in names}
+    require_layers(CONFIG, stored, HERE)
+    with pytest.raises(CheckpointError, match=message):
+        require_layers(dataclasses.replace(CONFIG, **change), stored, HERE)
+
+
+def test_a_model_of_few_tensors_may_lack_many_of_them() -> None:
+    """What is missing is then named."""
+    stored = {str(name): StoredTensor(HERE, str(name), [9], "F32") for name in range(30)}
+    require_layers(dataclasses.replace(CONFIG, num_layers=24), stored, HERE)
+
+
 def test_sizes_beyond_all_numbers_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"config\.json, of which no decoder can be made"):
         empty_decoder(dataclasses.replace(CONFIG, hidden_dim=2**40, vocab_size=2**40), torch.float32, HERE)

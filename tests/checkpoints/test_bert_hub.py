@@ -45,7 +45,9 @@ def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, m
     monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
     loaded = load_encoder("someone/tiny")
     assert [name for name, _ in asked] == ["someone/tiny"]
-    assert all(pattern.endswith((".json", ".safetensors", ".txt", ".jinja")) for pattern in asked[0][1])
+    endings = (".json", ".safetensors", ".txt", ".jinja", "LICENSE*", "USAGE_POLICY")
+    assert all(pattern.endswith(endings) for pattern in asked[0][1])
+    assert {"special_tokens_map.json", "LICENSE*", "USAGE_POLICY"} <= set(asked[0][1])
     assert dataclasses.asdict(loaded.config) == dataclasses.asdict(load_encoder(str(tiny)).config)
     monkeypatch.chdir(tiny.parent)
     load_encoder("tiny")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GptOssForCausalLM, MixtralForCausalLM
 
-from glassformer.checkpoints.decoders import load_decoder, save_decoder
+from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
 from glassformer.errors import CheckpointError, InputError
 from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.layers.feedforward import Clamp
@@ -214,6 +214,71 @@ def test_options_that_do_not_exist_are_refused(tmp_path: Path) -> None:
             Decoder(FORM), tmp_path / "x", config_extras={"vocab_size": 3, "hidden_size": 3, "bos_token_id": 1}
         )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("extras", [{"a": {1}}, {"a": float("nan")}, {"a": [torch.zeros(1)]}, {3: "a"}])
+def test_extras_that_are_no_json_are_refused(extras: dict[Any, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"config_extras with ('a'|3), which is no JSON"):
+        save_decoder(Decoder(FORM), tmp_path / "x", config_extras=extras)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "cuda:99"])
+def test_devices_that_do_not_exist_are_refused(wrong: str, tmp_path: Path) -> None:
+    save_decoder(Decoder(FORM), tmp_path / "x")
+    with pytest.raises(InputError, match=f"device = '{wrong}'.*Use 'cpu'"):
+        Decoder.from_pretrained(tmp_path / "x", device=wrong)
+
+
+@pytest.mark.parametrize("layout", ["gpt_oss", "mixtral", "glassformer"])
+@pytest.mark.parametrize("experts", [None, "dense", "mxfp4"])
+@pytest.mark.filterwarnings("ignore:.*other logits")
+def test_on_the_meta_device_there_are_shapes_alone(layout: Any, experts: Any, tmp_path: Path) -> None:
+    save_decoder(Decoder(dataclasses.replace(FORM, ff_dim=64)), tmp_path / "x", layout=layout)
+    there, here = (load_decoder(tmp_path / "x", experts=experts, device=place) for place in ("meta", "cpu"))
+    assert all(tensor.is_meta for tensor in there.state_dict().values())
+    shapes = [{name: tensor.shape for name, tensor in each.state_dict().items()} for each in (there, here)]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("layout", ["gpt_oss", "mixtral", "glassformer"])
+@pytest.mark.filterwarnings("ignore:.*other logits")
+def test_a_configuration_is_read_as_the_decoder_has_it(layout: Any, tmp_path: Path) -> None:
+    save_decoder(Decoder(FORM), tmp_path / "x", layout=layout)
+    assert read_decoder_config(tmp_path / "x") == load_decoder(tmp_path / "x").config
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"model_type": "gpt_oss"}, 201088),
+        ({"num_experts": 4, "experts_per_token": 2, "num_hidden_layers": 1}, 201088),
+        ({"model_type": "mixtral"}, 32000),
+    ],
+)
+def test_a_configuration_without_a_vocabulary_has_its_owners(
+    said: dict[str, Any], expected: int, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    assert read_decoder_config(tmp_path).vocab_size == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"model_type": "llama"}, "model_type 'llama'"),
+        ({"model_type": "gpt_oss", "vocab_size": "many"}, "vocab_size = 'many'"),
+        ({"model_type": "mixtral", "vocab_size": "many"}, "vocab_size = 'many'"),
+        ({"model_type": "mixtral", "num_hidden_layers": None}, r"config\.json"),
+        ({"model_type": "glassformer-decoder"}, "vocab_size"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_a_configuration_of_no_decoder_is_refused(said: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(CheckpointError, match=message):
+        read_decoder_config(tmp_path)
 
 
 def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,13 @@ def test_whose_configuration_it_is() -> None:
         {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}},
         {"rope_scaling": None},
+        {"rope_parameters": None},
+        {"rope_parameters": {}},
+        {"rope_scaling": {}},
+        {
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+            "rope_parameters": {"rope_type": "default"},
+        },
         {"num_experts": 8, "sliding_window": 16},
     ],
 )

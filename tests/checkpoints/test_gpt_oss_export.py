@@ -109,6 +109,25 @@ def test_what_gpt_oss_lacks_is_rewritten(tmp_path: Path, config: DecoderConfig) 
     assert differences(Decoder.from_pretrained(tmp_path / "written").eval(), model, torch.randint(48, (2, 60))) <= 1e-4
 
 
+@pytest.mark.parametrize("config", [GPT_OSS, dataclasses.replace(GPT_OSS, sinks=False), COURSE])
+@pytest.mark.filterwarnings("ignore:.*compute other logits")
+def test_half_precision_is_written(tmp_path: Path, config: DecoderConfig) -> None:
+    decoder = drawn(config)
+    decoder.layers[0].ffn_norm.weight.data.mul_(1e4)  # what the gate may reach is then beyond float16
+    decoder.to(torch.float16).save_pretrained(tmp_path / "written", layout="gpt_oss")
+    read = Decoder.from_pretrained(tmp_path / "written").eval()
+    assert read.output.weight.dtype == torch.float16
+    assert read.config.clamp is not None
+    assert read.config.clamp.limit == (65504.0 if config.clamp is None else 7.0)
+    if not config.sinks:
+        assert torch.equal(read.layers[0].attention.sinks.float(), torch.full((config.num_heads,), -65504.0))
+    tokens = torch.randint(48, (1, 60))
+    with torch.no_grad():
+        ours, theirs = decoder.float()(tokens), read.float()(tokens)
+        assert ours.std() > 0.3
+        assert (ours - theirs).abs().max() <= 1e-3
+
+
 def test_the_limit_of_a_plain_swiglu_is_never_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """An input that goes for one unit's gate with all its might stays below it."""
     decoder = drawn(dataclasses.replace(COURSE, num_layers=1, ff_bias=True))

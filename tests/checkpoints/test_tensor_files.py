@@ -13,7 +13,6 @@ from torch import Tensor
 from glassformer.checkpoints.tensor_files import (
     Wanted,
     check_tensors,
-    lies_inside,
     open_tensors,
     read_json,
     read_tensors,
@@ -313,15 +312,19 @@ def test_a_link_that_leads_nowhere_is_no_missing_file(tmp_path: Path) -> None:
             stored_tensors(tmp_path)
 
 
-def test_what_lies_inside(tmp_path: Path) -> None:
-    inside = tmp_path / "cache" / "snapshots" / "abc"
-    for directory in (inside, tmp_path / "cache" / "blobs", tmp_path / "elsewhere"):
-        directory.mkdir(parents=True)
-    for name, target in (
-        ("blob", tmp_path / "cache" / "blobs" / "1"),
-        ("near", inside / "own"),
-        ("far", tmp_path / "elsewhere" / "1"),
-    ):
-        (inside / name).symlink_to(target)
-    found = [name for name in ("own", "near", "blob", "far") if lies_inside(inside / name)]
-    assert found == ["own", "near", "blob"]
+def test_of_many_faults_the_first_are_named_and_the_rest_counted(tmp_path: Path) -> None:
+    stored = stored_tensors(write(tmp_path, {f"t{place}": torch.zeros(1) for place in range(30)}))
+    with pytest.raises(CheckpointError, match=r"missing gone, unknown t\d+ in .*, and 11 more; expected") as raised:
+        check_tensors(stored, {"gone": Wanted([1])}, tmp_path)
+    assert raised.value.got.count("unknown") == 19
+    (tmp_path / "model.safetensors").rename(tmp_path / "part.safetensors")
+    places = {f"t{place}": "part.safetensors" for place in range(55)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(CheckpointError, match=r"with t30 in part\.safetensors, .*, and 5 more; expected"):
+        stored_tensors(tmp_path)
+
+
+def test_a_long_name_is_cut(tmp_path: Path) -> None:
+    stored = stored_tensors(write(tmp_path, {"a" * 300: torch.zeros(1)}))
+    with pytest.raises(CheckpointError, match=r"unknown a{200}\.\.\. in model\.safetensors"):
+        check_tensors(stored, {}, tmp_path)

@@ -125,7 +125,7 @@ def test_a_conversation_from_a_pipe(
     talk = conversation(*(REPLY.format(answer) for answer in "abcd"))
     typed(
         monkeypatch,
-        'one\n\n"""two\n  lines\n"""\n/effort high\n/new\nthree\n/reasoning\n/what\n""" four """\n/quit\nfive\n',
+        'one\n\n"""two\n  lines\n"""\n/effort high\n/new\nthree\n/reasoning\n/help\n""" four """\n/quit\nfive\n',
     )
     screen = command.Screen(speed=False)
     command.talk(talk, screen)
@@ -137,6 +137,56 @@ def test_a_conversation_from_a_pipe(
     ]
     assert [message.content for message in talk.messages] == ["three", "c", "four", "d"]
     assert talk.setting.effort == "high"
+
+
+SLASHES = ["/usr/bin/env is missing", "/newer than that?", "/new york", "/effort is a fine word", "/effort hgih", "/"]
+
+
+def test_from_a_pipe_what_is_no_command_is_a_message(
+    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = conversation(*(REPLY.format(answer) for answer in "abcdef"))
+    typed(monkeypatch, "\n".join([*SLASHES, '"""/new"""']) + "\n")
+    command.talk(talk, command.Screen(speed=False))
+    sent = [message.content for message in talk.messages if message.role == "user"]
+    assert sent == [*(each for each in SLASHES if each != "/effort hgih"), "/new"]
+    assert capsys.readouterr().err.splitlines() == command.HELP.splitlines()
+
+
+def test_on_a_terminal_what_is_nearly_a_command_is_not_sent(
+    conversation: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = conversation(*(REPLY.format(answer) for answer in "abc"))
+    typed(monkeypatch, "\n".join([*SLASHES, "/nwe", "/qiut", '"""/nwe"""']) + "\n")
+    on_a_terminal(monkeypatch, "stdin")
+    command.talk(talk, command.Screen(speed=False))
+    sent = [message.content for message in talk.messages if message.role == "user"]
+    assert sent == [SLASHES[0], "/", "/nwe"]
+    assert capsys.readouterr().err.count(command.HELP) == 6
+
+
+@pytest.mark.parametrize(
+    ("reply", "answered"),
+    [
+        (REPLY.format("Four."), True),
+        ("<|channel|>analysis<|message|>hm<|return|>", False),
+        (CALL, False),
+        ("<|channel|>final<|message|><|return|>", False),
+    ],
+)
+def test_a_message_without_an_answer_is_told(
+    reply: str,
+    answered: bool,
+    conversation: Talk,
+    tiny_gpt_oss: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "Conversation", lambda *_, **__: conversation(reply))
+    assert main(["chat", str(tiny_gpt_oss), "--message", "2 + 2?", "--no-speed"]) == (0 if answered else 1)
+    said = capsys.readouterr()
+    assert ("the reply holds no answer" in said.err) is not answered
+    assert said.out.strip() == ("Four." if answered else "")
 
 
 def test_the_end_of_the_input_ends_a_message_of_several_lines(
@@ -229,6 +279,7 @@ def test_a_piped_conversation_reads_only_what_is_new(
     [
         (["--context", "100", "--message", "x"], "expected less than --context 100"),
         (["--device", "gpu", "--message", "x"], "the device 'gpu'"),
+        (["--context", "1000000", "--message", "x"], "got --context 1000000; expected at most the"),
         (["--tokenizer", "missing.json"], "missing.json, which cannot be read"),
     ],
 )

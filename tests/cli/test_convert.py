@@ -65,6 +65,16 @@ def test_gpt_oss_to_openai_and_back(released: Path, tmp_path: Path, capsys: pyte
     assert torch.equal(logits(there), logits(released))
 
 
+def test_the_tokenizer_above_openais_layout_is_kept(released: Path, tmp_path: Path) -> None:
+    assert main(["convert", str(released), str(tmp_path / "hub" / "original"), "--to", "openai"]) == 0
+    (tmp_path / "hub" / "original" / "tokenizer.json").rename(tmp_path / "hub" / "tokenizer.json")
+    (tmp_path / "hub" / "LICENSE").write_text("above")
+    (tmp_path / "hub" / "original" / "LICENSE").write_text("beside")
+    assert main(["convert", str(tmp_path / "hub" / "original"), str(tmp_path / "out"), "--to", "gpt_oss"]) == 0
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (released / "tokenizer.json").read_bytes()
+    assert (tmp_path / "out" / "LICENSE").read_text() == "beside"
+
+
 def test_settings_that_stay_right_are_kept(released: Path, tmp_path: Path) -> None:
     assert main(["convert", str(released), str(tmp_path / "out"), "--to", "gpt_oss", "--experts", "bfloat16"]) == 0
     config = json.loads((tmp_path / "out" / "config.json").read_text())

@@ -114,11 +114,32 @@ def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
 
 
 def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    mxfp4_native._say_once.cache_clear()
+    """It is told every time, though the warning comes once."""
     monkeypatch.setenv(mxfp4_native.SWITCH, "1")
-    machine = info.this_machine()
-    assert machine.kernel is None
-    assert mxfp4_native.SWITCH in (machine.without_kernel or "")
+    for _ in range(2):
+        machine = info.this_machine()
+        assert machine.kernel is None
+        assert mxfp4_native.SWITCH in (machine.without_kernel or "")
+
+
+def test_only_packed_experts_ask_for_the_kernel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+
+    def look() -> mxfp4_native.Found:
+        asked.append(None)
+        return mxfp4_native.Found(None, "There is none.", "Mend it.")
+
+    monkeypatch.setattr(mxfp4_native, "look", look)
+    Decoder(DENSE).save_pretrained(tmp_path / "own", layout="glassformer")
+    assert main(["info", str(tmp_path / "own"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"]["without_kernel"] is None
+    assert asked == []
+    write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
+    assert main(["info", str(tmp_path / "model")]) == 0
+    assert "MXFP4 kernel: There is none. Mend it." in lines(capsys)
+    assert asked == [None]
 
 
 def test_layers_of_the_released_size_are_listed_shortly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

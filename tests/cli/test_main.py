@@ -105,6 +105,25 @@ def test_bad_input_is_one_line_and_status_2(
     assert (shown.out, shown.err) == ("", f"glassformer: error: {expected}\n")
 
 
+@pytest.mark.parametrize("kind", [lambda text: InputError(text, "a name", "Mend it."), OSError])
+def test_what_steers_a_terminal_is_written_as_numbers(
+    kind: Callable[[str], Exception],
+    command: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(arguments: list[str], prog: str) -> int:
+        raise kind("unknown \x1b]0;owned\x07\x1b[2J\nin é.safetensors")
+
+    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+    command(fail)
+    assert cli.main(["probe"]) in (cli.EXIT_INPUT, cli.EXIT_FAILED)
+    shown = capsys.readouterr().err
+    assert r"unknown \x1b]0;owned\x07\x1b[2J in é.safetensors" in shown
+    assert shown.endswith("\n")
+    assert shown[:-1].isprintable()
+
+
 def test_an_interruption_is_one_line_and_status_130(
     command: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ def _saved(engine: Tokenizer, directory: Path) -> Path:
 
 
 def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> None:
-    with pytest.raises(InputError, match=r"without a tokenizer.*pass --tokenizer"):
+    with pytest.raises(InputError, match=r"without a tokenizer.*pass --tokenizer.*generate.*--tokenizer numbers"):
         module.require_tokenizer(module.find_released(str(bare_gpt_oss)))
     change(directory, vocab_size=200)
     with pytest.raises(InputError, match="265 tokens for a model of vocab_size = 200"):
@@ -104,10 +104,21 @@ def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> No
         module.find_released("no such/model/here")
 
 
+def test_a_vocabulary_that_is_not_told_is_its_owners_default(
+    bare_gpt_oss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "installed_tokenizer", lambda: None)
+    said = json.loads((bare_gpt_oss / "config.json").read_text())
+    del said["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    found = module.find_released(str(tmp_path))
+    assert (found.vocab_size, found.max_seq_len) == (201088, said["max_position_embeddings"])
+
+
 def test_devices_are_named_as_torch_names_them() -> None:
     assert module.chosen_device("cpu") == torch.device("cpu")
     assert module.chosen_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    for wrong in ("gpu", "cuda:99"):
+    for wrong in ("gpu", "cuda:99", "meta"):
         with pytest.raises(InputError, match=f"the device '{wrong}'.*--device cpu"):
             module.chosen_device(wrong)
 

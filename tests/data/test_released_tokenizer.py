@@ -161,6 +161,13 @@ def test_damaged_files_are_told_by_name(name: str, content: bytes | None, messag
     assert str(path) in str(error.value)
 
 
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").touch()
+    os.truncate(tmp_path / "tokenizer.json", 2**40)  # on no disk
+    with pytest.raises(InputError, match=r"tokenizer\.json of more than 67108864 bytes"):
+        module.read_tokenizer(tmp_path / "tokenizer.json")
+
+
 def test_other_kinds_of_tokens_are_refused() -> None:
     engine = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     with pytest.raises(InputError, match="of the kind WordPiece; expected byte pairs"):

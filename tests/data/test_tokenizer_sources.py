@@ -31,6 +31,25 @@ def test_it_lies_beside_the_weights_or_above_openais(directory: Path, tmp_path_f
     assert module.tokenizer_beside(tmp_path_factory.mktemp("empty")) is None
 
 
+def test_a_link_to_elsewhere_is_refused(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "original").mkdir()
+    (other / "tokenizer.json").symlink_to(directory / "tokenizer.json")
+    for place in (other, other / "original"):
+        with pytest.raises(InputError, match=r"tokenizer\.json, a link to .*; expected files in the directory itself"):
+            module.tokenizer_beside(place)
+    assert module.named_tokenizer(str(other / "tokenizer.json")).vocab_size == 410  # the user named it
+
+
+def test_links_of_the_hubs_cache_are_followed(directory: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "cache" / "snapshots" / "abc", tmp_path / "cache" / "blobs"
+    for each in (snapshot, blobs):
+        each.mkdir(parents=True)
+    (directory / "tokenizer.json").rename(blobs / "1")
+    (snapshot / "tokenizer.json").symlink_to("../../blobs/1")
+    assert module.tokenizer_beside(snapshot) is not None
+
+
 def test_a_directory_of_another_name_does_not_look_above(directory: Path) -> None:
     (directory / "weights").mkdir()
     assert module.tokenizer_beside(directory / "weights") is None

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -30,6 +32,25 @@ def test_cached_texts_equal_uncached_ones_and_each_text_is_what_it_would_be_alon
     assert cached == generate(decoder, PROMPTS, 20, use_cache=False)
     assert cached == [generate(decoder, [prompt], 20)[0] for prompt in PROMPTS]
     assert [len(text) for text in cached] == [20, 20, 20]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4, 5, 6, 7]], [[1, 2, 3, 4, 5, 6]]])
+def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts, monkeypatch):
+    decoder = model(**VARIANTS[variant])
+    expected = generate(decoder, prompts, 12, use_cache=False)
+    monkeypatch.setattr(sys.modules["glassformer.generation.generate"], "PREFILL", 3)
+    lengths = []
+    hidden = Decoder.hidden
+
+    def watched(self, tokens, **more):
+        lengths.append(tokens.shape[1])
+        return hidden(self, tokens, **more)
+
+    monkeypatch.setattr(Decoder, "hidden", watched)
+    assert generate(decoder, prompts, 12) == expected
+    longest = max(map(len, prompts))
+    assert lengths == [3, 3, *([1] if longest == 7 else []), *[1] * 11]
 
 
 def test_greedy_text_follows_the_argmax_of_the_whole_text_at_every_step():

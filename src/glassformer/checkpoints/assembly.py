@@ -19,18 +19,31 @@ from glassformer.models import Decoder, DecoderConfig
 
 # No kernel takes wider heads, and the tables of positions are as wide.
 _WIDEST_HEAD = 2048
+# In every form a layer has two norms, query, key, value and output or these fused with biases, and an MLP of three.
+_TENSORS_OF_LAYER = 9
+# Mixtral's released form has a tensor per expert and matrix.
+_RELEASED_MARK, _RELEASED_OF_LAYER, _RELEASED_OF_EXPERT = ".block_sparse_moe.", 7, 3
+# So few names are made at once, and a message that tells which are missing is worth more than one of numbers.
+_FEW_TENSORS = 1000
 
 
 def require_layers(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:
     """Refuse what could not belong to the files, before anything as long or as wide is made.
 
     Raises:
-        CheckpointError: More layers than tensors, more experts than numbers in any of them, heads beyond all use, or
-            a number that is infinite, NaN, or a truth value.
+        CheckpointError: More layers than tensors, layers and experts that take more tensors than there are (and more
+            than a thousand), more experts than numbers in any tensor, heads beyond all use, or a number that is
+            infinite, NaN, or a truth value.
     """
+    of_layer = _TENSORS_OF_LAYER
+    if any(_RELEASED_MARK in name for name in stored):
+        of_layer = _RELEASED_OF_LAYER + _RELEASED_OF_EXPERT * (config.num_experts or 0)
+    implied = config.num_layers * of_layer
     most = max((math.prod(tensor.shape) for tensor in stored.values()), default=0)
     told = {
         f"num_layers = {config.num_layers} beside {len(stored)} tensors": config.num_layers > len(stored),
+        f"num_layers = {config.num_layers} and num_experts = {config.num_experts}, which take at least {implied} "
+        f"tensors, beside {len(stored)}": implied > max(len(stored), _FEW_TENSORS),
         f"num_experts = {config.num_experts} beside tensors of {most} numbers": (config.num_experts or 0) > most,
         f"head_dim = {config.head_dim}": config.head_dim > _WIDEST_HEAD,
         "a number that is infinite or NaN": not _all_finite(dataclasses.asdict(config)),

@@ -272,7 +272,7 @@ def find_directory(source: str | Path) -> Path:
     weights = [WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", "model-*.safetensors"]
     pooling = ["modules.json", "1_Pooling/config.json"]
     files = [CONFIG_FILE, *pooling, *weights, "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
-    files += ["chat_template.jinja", "generation_config.json"]
+    files += ["special_tokens_map.json", "chat_template.jinja", "generation_config.json", "LICENSE*", "USAGE_POLICY"]
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except (OSError, ValueError) as error:  # the hub's own errors are kinds of these

@@ -25,9 +25,9 @@ from glassformer.checkpoints.assembly import (
 from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
-from glassformer.checkpoints.gpt_oss_config import layout_of
+from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, particulars
-from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, mixtral_lacks
+from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, mixtral_lacks, read_mixtral_config
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
@@ -67,7 +67,7 @@ def load_decoder(
         dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
         experts: ``"mxfp4"`` keeps experts packed, or packs them (which rounds); ``"dense"`` keeps or expands them;
             None: as they are stored. In gpt-oss's layouts that happens while they are read, in others afterwards.
-        device: Where the decoder shall be.
+        device: Where the decoder shall be. On ``"meta"`` it has shapes and no numbers, though the files are read.
 
     Returns:
         A decoder in training mode like every new module. Packed experts take no gradient.
@@ -76,30 +76,50 @@ def load_decoder(
         CheckpointError: A file that is missing, damaged or leads elsewhere; another architecture, or one with a part
             that the decoder lacks; tensors that are missing, unknown, or of another shape or kind (all of them are
             named); or more weights than this machine's memory.
-        InputError: No such directory and no such model or no connection; or an option that does not exist.
+        InputError: No such directory and no such model or no connection; an option that does not exist; or a
+            device that torch does not know or this machine does not have.
     """
     require(
         experts in (None, "dense", "mxfp4"), f"experts = {experts!r}", "'dense', 'mxfp4' or None", "Use one of these."
     )
-    directory, place = find_directory(source), torch.device(device)
+    place = _place(device)
+    directory = find_directory(source)
     config = read_json(directory / CONFIG_FILE)
     layout = layout_of(config)
     if layout is not None:
         return load_gpt_oss(directory, config, layout, dtype=dtype, experts=experts, device=place)
-    kind = config.get("model_type")
-    if kind not in ("mixtral", _OWN):
-        raise CheckpointError(
-            f"{directory / CONFIG_FILE} of the model_type {kind!r}",
-            f"'gpt_oss', 'mixtral', {_OWN!r}, or OpenAI's configuration of gpt-oss",
-            "Other architectures compute something else.",
-        )
-    if kind == "mixtral":
+    if _require_kind(config, directory) == "mixtral":
         decoder = load_mixtral(directory, config, dtype=dtype, device=place)
     else:
         decoder = _load_own(directory, config, dtype, place)
     if experts is not None and experts != decoder.config.expert_format:
         _convert_experts(decoder, experts)
     return decoder
+
+
+def read_decoder_config(directory: Path) -> DecoderConfig:
+    """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only ``config.json`` is read.
+
+    What the file leaves out has its owner's default. How experts are stored, the files of weights tell:
+    ``expert_format`` says nothing here.
+
+    Raises:
+        CheckpointError: A file that is missing or damaged; another architecture, or one with a part that the decoder
+            lacks.
+    """
+    config = read_json(directory / CONFIG_FILE)
+    layout = layout_of(config)
+    if layout is not None:
+        return read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
+    if _require_kind(config, directory) == _OWN:
+        return _own_config(directory, config)
+    try:
+        return read_mixtral_config(config)
+    except InputError as error:
+        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
+    except (TypeError, AttributeError, OverflowError) as error:
+        fault = f"{directory / CONFIG_FILE} with a fault: {error}"
+        raise CheckpointError(fault, "numbers where numbers belong", "Take the file anew.") from error
 
 
 def save_decoder(
@@ -123,16 +143,18 @@ def save_decoder(
             gpt-oss's released configuration for granted would go wrong.
         replace: Whether the directory may exist already; it is then replaced as a whole.
         shard_bytes: Size of a file of weights, beyond which there are several with an index.
-        config_extras: More for ``config.json``, such as ``{"eos_token_id": 200002}``.
+        config_extras: More for ``config.json``, such as ``{"eos_token_id": 200002}``: what JSON can say.
 
     Raises:
-        InputError: The directory exists and ``replace`` is false; an unknown layout; or a decoder for which nothing
-            equivalent exists in the layout, which is named.
+        InputError: The directory exists and ``replace`` is false; an unknown layout; extras that are no JSON; or a
+            decoder for which nothing equivalent exists in the layout, which is named.
     """
     layouts = (None, "gpt_oss", "mixtral", "glassformer")
     require(
         layout in layouts, f"layout = {layout!r}", "'gpt_oss', 'mixtral', 'glassformer' or None", "Use one of these."
     )
+    extras = dict(config_extras or {})
+    _require_json(extras)
     if layout is None:
         layout = "gpt_oss" if mixtral_lacks(decoder.config) else "mixtral"
     planned: dict[str, Planned]
@@ -153,7 +175,6 @@ def save_decoder(
         if decoder.config.tied_output:
             del state["output.weight"]
         planned = {name: plan(tensor) for name, tensor in state.items()}
-    extras = dict(config_extras or {})
     taken = ", ".join(sorted(extras.keys() & written.keys()))
     require(not taken, f"config_extras with {taken}", "what the decoder does not tell itself", "Leave it out.")
     with new_directory(Path(directory), replace=replace) as draft:
@@ -161,16 +182,47 @@ def save_decoder(
         write_tensors(draft, planned, shard_bytes=shard_bytes)
 
 
+def _place(device: str | torch.device) -> torch.device:
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # of torch without CUDA the second
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"device = {str(device)!r} ({reason})", "'cpu', or 'cuda' with a GPU", "Use 'cpu'.") from error
+    return place
+
+
+def _require_kind(config: Mapping[str, Any], directory: Path) -> str:
+    """The ``model_type`` of a directory whose layout is not gpt-oss's."""
+    kind = config.get("model_type")
+    if kind not in ("mixtral", _OWN):
+        raise CheckpointError(
+            f"{directory / CONFIG_FILE} of the model_type {kind!r}",
+            f"'gpt_oss', 'mixtral', {_OWN!r}, or OpenAI's configuration of gpt-oss",
+            "Other architectures compute something else.",
+        )
+    return str(kind)
+
+
+def _require_json(extras: Mapping[str, Any]) -> None:
+    for name, value in extras.items():
+        try:
+            json.dumps(value, allow_nan=False)  # other programs refuse a file with NaN
+            fault = "" if isinstance(name, str) else "a name that is no text"
+        except (TypeError, ValueError, RecursionError) as error:
+            fault = str(error)
+        require(
+            not fault,
+            f"config_extras with {name!r}, which is no JSON ({fault})",
+            "texts, finite numbers, truth values, None, and lists and dicts of these",
+            "Leave it out, or turn it into one of these.",
+        )
+
+
 def _load_own(
     directory: Path, stored_config: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device
 ) -> Decoder:
-    fields = {field.name for field in dataclasses.fields(DecoderConfig)}
-    try:
-        config = DecoderConfig.from_json(
-            json.dumps({name: stored_config[name] for name in stored_config if name in fields})
-        )
-    except InputError as error:
-        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
+    config = _own_config(directory, stored_config)
     stored = stored_tensors(directory)
     require_layers(config, stored, directory)
     missing = "embedding.weight" not in stored or stored["embedding.weight"].kind not in FLOATS
@@ -195,6 +247,16 @@ def _load_own(
         if name.endswith("_scales"):
             require_no_nan(tensor, stored[name])
     return fill(decoder, read_state, device)
+
+
+def _own_config(directory: Path, stored_config: Mapping[str, Any]) -> DecoderConfig:
+    fields = {field.name for field in dataclasses.fields(DecoderConfig)}
+    try:
+        return DecoderConfig.from_json(
+            json.dumps({name: stored_config[name] for name in stored_config if name in fields})
+        )
+    except InputError as error:
+        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
 
 
 def _convert_experts(decoder: Decoder, experts: Literal["dense", "mxfp4"]) -> None:

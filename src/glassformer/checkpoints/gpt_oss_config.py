@@ -233,7 +233,9 @@ def _number(name: str, value: Any) -> float:
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """How positions rotate, in the words of transformers 5, from those or older ones."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or _RELEASED_ROPE
+    # As transformers: an older rope_scaling outdoes the other unless it is empty; empty rope_parameters are given ones.
+    parameters = config.get("rope_parameters")
+    rope = config.get("rope_scaling") or (_RELEASED_ROPE if parameters is None else parameters)
     _require(isinstance(rope, dict), f"rope_parameters = {rope!r}", "an object")
     rope = {name: value for name, value in rope.items() if value is not None}
     rope.setdefault("rope_type", rope.get("type", "default"))

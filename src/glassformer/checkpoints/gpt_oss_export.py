@@ -24,7 +24,10 @@ from glassformer.layers.positions import convert_rows
 from glassformer.models import Decoder, DecoderConfig
 
 NO_SINK = -1e30
-"""A sink's logit that stands for none: its weight is exp(-1e30) = 0, and unlike -inf no program stumbles over it."""
+"""A sink's logit that stands for none: its weight is exp(-1e30) = 0, and unlike -inf no program stumbles over it.
+
+float16 ends before it: there its lowest number is written, -65504.
+"""
 
 
 def gpt_oss_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:
@@ -117,9 +120,11 @@ def _attention(attention: GroupedQueryAttention, config: DecoderConfig) -> dict[
         projection: nn.Linear = getattr(attention, name)
         planned[f"attention.{name}.weight"] = plan(projection.weight)
         planned[f"attention.{name}.bias"] = plan(_or_zeros(projection.bias, projection.weight))
-    sinks = attention.sinks
-    none = attention.query.weight.new_full((attention.num_heads,), NO_SINK)
-    return planned | {"attention.sinks": plan(none if sinks is None else sinks)}
+    sinks: Tensor | None = attention.sinks
+    if sinks is None:
+        weight = attention.query.weight
+        sinks = weight.new_full((attention.num_heads,), max(NO_SINK, torch.finfo(weight.dtype).min))
+    return planned | {"attention.sinks": plan(sinks)}
 
 
 def _router(ffn: nn.Module, like: Tensor) -> dict[str, Planned]:
@@ -178,7 +183,10 @@ def _or_zeros(bias: Tensor | None, weight: Tensor) -> Tensor:
 
 
 def _unreachable(decoder: Decoder) -> float:
-    """A limit beyond what any gate or up projection can give, bias and rounding included; a power of two."""
+    """A limit beyond what any gate or up projection can give, bias and rounding included; a power of two.
+
+    At most the largest number of the dtype: beyond it is only infinity, and a larger limit cannot be held against it.
+    """
     reached = [torch.zeros(1, dtype=torch.float64)]
     for block in decoder.layers:
         assert isinstance(block, Block)
@@ -195,4 +203,4 @@ def _unreachable(decoder: Decoder) -> float:
         "finite weights",
         "Look for the step of the training that made them.",
     )
-    return 2.0 ** (math.ceil(math.log2(greatest + 1)) + 1)
+    return min(2.0 ** (math.ceil(math.log2(greatest + 1)) + 1), torch.finfo(decoder.embedding.weight.dtype).max)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.data.links import lies_inside
 from glassformer.errors import CheckpointError
 
 _ANEW = "It is damaged: restore it from a copy, or download or train it anew."
@@ -54,6 +55,8 @@ _BITS = {kind: 8 * dtype.itemsize for kind, dtype in _DTYPES.items()} | {
 # Headers of the largest models' files have less than a tenth of this; parsing it takes a second and 200 MiB at most.
 _LONGEST_JSON = 2**22
 _METADATA = "__metadata__"
+# A stranger's file may have tens of thousands of names, or one of megabytes; a message shall stay readable.
+_MOST_FAULTS, _LONGEST_NAME = 20, 200
 
 
 @dataclass(frozen=True)
@@ -110,15 +113,15 @@ def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[s
             name = clean(tensor.name)
             if name in tensors:
                 raise CheckpointError(
-                    f"{name} twice in {directory}: as {tensors[name].name} in {tensors[name].file.name} and as "
-                    f"{tensor.name} in {file}",
+                    f"{_cut(name)} twice in {directory}: as {_cut(tensors[name].name)} in {tensors[name].file.name} "
+                    f"and as {_cut(tensor.name)} in {file}",
                     "each tensor once",
                     "Remove one of them.",
                 )
             tensors[name] = tensor
     found = {tensor.name: tensor.file.name for tensor in tensors.values()}
-    if wrong := [f"{name} in {file}" for name, file in places.items() if found.get(name) != file]:
-        raise CheckpointError(f"{index} with {', '.join(wrong)}", "tensors where they are", "Download all files anew.")
+    if wrong := [f"{_cut(name)} in {file}" for name, file in places.items() if found.get(name) != file]:
+        raise CheckpointError(f"{index} with {_listed(wrong)}", "tensors where they are", "Download all files anew.")
     return tensors
 
 
@@ -126,20 +129,22 @@ def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wante
     """Hold what is stored in ``directory`` against what is wanted.
 
     Raises:
-        CheckpointError: Tensors that are missing, unknown, of another shape or kind: all of them are named.
+        CheckpointError: Tensors that are missing, unknown, of another shape or kind: the first of them are named, the
+            rest are counted.
     """
     faults = [f"missing {name}" for name in wanted if name not in stored]
-    faults += [f"unknown {tensor.name} in {tensor.file.name}" for name, tensor in stored.items() if name not in wanted]
+    unknown = [tensor for name, tensor in stored.items() if name not in wanted]
+    faults += [f"unknown {_cut(tensor.name)} in {tensor.file.name}" for tensor in unknown]
     for name, want in wanted.items():
         tensor = stored.get(name)
         if tensor is not None and tensor.shape != want.shape:
-            faults.append(f"{tensor.name} of shape {tensor.shape} instead of {want.shape} in {tensor.file.name}")
+            faults.append(f"{_cut(tensor.name)} of shape {tensor.shape} instead of {want.shape} in {tensor.file.name}")
         elif tensor is not None and tensor.kind not in want.kinds:
             kinds = " or ".join(want.kinds)
-            faults.append(f"{tensor.name} of kind {tensor.kind} instead of {kinds} in {tensor.file.name}")
+            faults.append(f"{_cut(tensor.name)} of kind {tensor.kind} instead of {kinds} in {tensor.file.name}")
     if faults:
         raise CheckpointError(
-            f"{directory} with {', '.join(faults)}",
+            f"{directory} with {_listed(faults)}",
             f"exactly the tensors that {CONFIG_FILE} tells of",
             f"Take {CONFIG_FILE} and the weights from the same place.",
         )
@@ -234,20 +239,11 @@ def _places(index: Path) -> dict[str, str]:
         plain = isinstance(file, str) and file.endswith(".safetensors") and not set(file) & set("/\\\0")
         if not plain:
             raise CheckpointError(
-                f"{index} with {tensor} in {file!r}",
+                f"{index} with {_cut(tensor)} in {_cut(repr(file))}",
                 "the name of a safetensors file in the same directory",
                 "Files elsewhere are not read: put all of them into one directory.",
             )
     return pieces
-
-
-def lies_inside(file: Path) -> bool:
-    """Whether ``file`` lies in its directory, or where the hub's cache keeps it, and is no link to elsewhere."""
-    directory = file.parent.resolve()
-    places = [directory]
-    if directory.parent.name == "snapshots":  # snapshots/<revision>/<name> links to blobs/<hash>
-        places.append(directory.parent.parent / "blobs")
-    return any(file.resolve().is_relative_to(place) for place in places)
 
 
 def _require_inside(file: Path) -> None:
@@ -331,6 +327,16 @@ def _rows(file: FileIO, tensor: StoredTensor, start: int, stop: int | None) -> T
             raise OSError("the file ends here")
         rest = rest[got:]
     return out
+
+
+def _listed(faults: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = len(faults) - _MOST_FAULTS
+    return ", ".join([*faults[:_MOST_FAULTS], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
 def _damaged(file: Path, reason: str) -> CheckpointError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import difflib
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from tyro.conf import Positional
 from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.released import find_released, write
 from glassformer.data.harmony import Effort, Piece, Setting
-from glassformer.errors import require_positive
+from glassformer.errors import require, require_positive
 from glassformer.generation.continuation import Continuation
 from glassformer.generation.sampling import SamplingRule
 
@@ -25,7 +26,10 @@ HELP = """\
 /effort LEVEL   reason more or less: low, medium, high
 /reasoning      show the reasoning, or hide it
 /quit           end; so does Ctrl-D
-Ctrl-C stops a reply. Three quotation marks (\"\"\") begin and end a message of several lines."""
+Ctrl-C stops a reply. Three quotation marks (\"\"\") begin and end a message of several lines, or one that begins as a
+command does."""
+
+_COMMANDS = ("/new", "/effort", "/reasoning", "/quit", "/help")
 
 _QUOTES = '"""'
 _DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
@@ -55,8 +59,9 @@ class ChatFlags:
     instructions: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
     """What holds for the whole conversation; other programs call it the system prompt."""
 
-    context: int = CONTEXT
-    """Tokens of the whole conversation at most. Memory for them is taken at the start."""
+    context: int | None = None
+    """Tokens of the whole conversation at most. Memory for them is taken at the start. None: 8192, or as many as the
+    model can read."""
 
     max_new_tokens: int | None = None
     """Tokens of each reply at most, reasoning included. None: until the context is full."""
@@ -84,7 +89,8 @@ class ChatFlags:
     """cpu, cuda, or auto: a GPU where there is one."""
 
     def __post_init__(self) -> None:
-        require_positive(context=self.context)
+        if self.context is not None:
+            require_positive(context=self.context)
         if self.max_new_tokens is not None:
             require_positive(max_new_tokens=self.max_new_tokens)
         _ = self.rule
@@ -107,8 +113,8 @@ class Screen:
     show_reasoning: bool = False
     speed: bool = True
 
-    def show(self, conversation: Conversation, text: str) -> None:
-        """Send ``text`` and show the reply as it comes.
+    def show(self, conversation: Conversation, text: str) -> bool:
+        """Send ``text`` and show the reply as it comes; whether any of it was an answer.
 
         Raises:
             ContextFull: There is no room for it.
@@ -116,11 +122,12 @@ class Screen:
         """
         with contextlib.closing(conversation.say(text)) as pieces:
             try:
-                self._show(pieces, conversation)
+                answered = self._show(pieces, conversation)
             except KeyboardInterrupt:
                 self._note("")
                 raise
         self.end(conversation)
+        return answered
 
     def end(self, conversation: Conversation) -> None:
         """What there is to say when a reply is over, for whatever reason."""
@@ -129,13 +136,14 @@ class Screen:
         if self.speed and (line := str(conversation.stopwatch)):
             self._note(f"[{line}]")
 
-    def _show(self, pieces: Iterable[Piece], conversation: Conversation) -> None:
-        answered = reasoning = False
+    def _show(self, pieces: Iterable[Piece], conversation: Conversation) -> bool:
+        answered = reasoning = said = False
         for piece in pieces:
             if is_answer(piece):
                 if not answered:
                     self._erase_status()
                 answered = True
+                said = said or bool(piece.text.strip())
                 write(piece.text)
                 if piece.ended:
                     write("\n")
@@ -150,6 +158,7 @@ class Screen:
             else:
                 self._status(f"reasoning, {conversation.stopwatch.generated} tokens")
         self._erase_status()
+        return said
 
     def _reason(self, piece: Piece, begins: bool) -> None:
         styled = _styled()
@@ -185,17 +194,24 @@ def talk(conversation: Conversation, screen: Screen) -> None:
         print("/help tells what there is beside messages; Ctrl-D ends.", file=sys.stderr)
     while True:
         try:
-            text = _ask()
+            asked = _ask()
         except KeyboardInterrupt:
             if not interactive:
                 raise
             print("\nCtrl-D or /quit ends.", file=sys.stderr)
             continue
-        if text is None or text == "/quit":
+        if asked is None:
             return
-        if text.startswith("/"):
-            print(_obey(text, conversation, screen), file=sys.stderr)
-            continue
+        text, quoted = asked
+        if text.startswith("/") and not quoted:
+            if text == "/quit":
+                return
+            told = _obey(text, conversation, screen)
+            if told is None and interactive and _resembles_command(text):
+                told = HELP
+            if told is not None:
+                print(told, file=sys.stderr)
+                continue
         if not text:
             continue
         try:
@@ -211,8 +227,16 @@ def main(arguments: Sequence[str], prog: str) -> int:
     flags = tyro.cli(ChatFlags, prog=prog, args=arguments)
     released = find_released(flags.model, flags.tokenizer)
     tokenizer = require_chat(released)
+    longest = released.max_seq_len
+    require(
+        flags.context is None or longest is None or flags.context <= longest,
+        f"--context {flags.context}",
+        f"at most the {longest} tokens that {released.directory} can read",
+        "Pass less, or leave it out.",
+    )
     model = released.load(flags.device)
-    continuation = Continuation(model, min(flags.context, model.config.max_seq_len), rule=flags.rule)
+    context = min(CONTEXT, model.config.max_seq_len) if flags.context is None else flags.context
+    continuation = Continuation(model, context, rule=flags.rule)
     conversation = Conversation(
         continuation,
         tokenizer,
@@ -221,25 +245,28 @@ def main(arguments: Sequence[str], prog: str) -> int:
         max_new_tokens=flags.max_new_tokens,
     )
     screen = Screen(flags.show_reasoning, flags.speed)
-    if flags.message is not None:
-        screen.show(conversation, flags.message)
-    else:
+    if flags.message is None:
         talk(conversation, screen)
+    elif not screen.show(conversation, flags.message):
+        print("glassformer: the reply holds no answer. --show-reasoning prints what came instead.", file=sys.stderr)
+        return 1
     return 0
 
 
-def _ask() -> str | None:
-    """The next message, None at the end of the input."""
+def _ask() -> tuple[str, bool] | None:
+    """The next message and whether it stood in quotation marks; None at the end of the input."""
     line = _line("> ")
-    if line is None or not line.startswith(_QUOTES):
-        return line
+    if line is None:
+        return None
+    if not line.startswith(_QUOTES):
+        return line, False
     lines = [line.removeprefix(_QUOTES)]
     while not lines[-1].endswith(_QUOTES):
         line = _line("... ")
         if line is None:
             break
         lines.append(line)
-    return "\n".join(lines).removesuffix(_QUOTES).strip()
+    return "\n".join(lines).removesuffix(_QUOTES).strip(), True
 
 
 def _line(prompt: str) -> str | None:
@@ -253,8 +280,8 @@ def _line(prompt: str) -> str | None:
     return line.strip() if line else None
 
 
-def _obey(command: str, conversation: Conversation, screen: Screen) -> str:
-    """Do what a line that begins with / says; what there is to say about it."""
+def _obey(command: str, conversation: Conversation, screen: Screen) -> str | None:
+    """Do what a line that begins with / says; what there is to say about it, None where it is no command."""
     name, _, rest = command.partition(" ")
     if name == "/new" and not rest:
         conversation.begin_anew()
@@ -265,7 +292,14 @@ def _obey(command: str, conversation: Conversation, screen: Screen) -> str:
     if name == "/reasoning" and not rest:
         screen.show_reasoning = not screen.show_reasoning
         return f"Reasoning is {'shown' if screen.show_reasoning else 'hidden'}."
-    return HELP
+    # An effort that does not exist, or none, is a slip; "/effort is a fine word" is not.
+    slip = name == "/effort" and len(rest.split()) < 2
+    return HELP if slip or command == "/help" else None
+
+
+def _resembles_command(text: str) -> bool:
+    """Whether who typed this may have meant a command."""
+    return bool(difflib.get_close_matches(text.split()[0], _COMMANDS, n=1))
 
 
 def _styled() -> bool:

@@ -19,10 +19,12 @@ from glassformer.checkpoints.gpt_oss_export import particulars
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
 from glassformer.checkpoints.gpt_oss_writing import PlannedModel, write_gpt_oss
 from glassformer.checkpoints.mixtral import mixtral_lacks
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, lies_inside, read_json
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
+from glassformer.data.links import lies_inside
+from glassformer.data.tokenizer_sources import tokenizer_places
 from glassformer.errors import require
 from glassformer.models import Decoder, DecoderConfig
 
@@ -172,8 +174,13 @@ def _write_gpt_oss(
 
 
 def _kept_files(directory: Path) -> list[Path]:
-    """Links to elsewhere are not followed."""
-    return [directory / name for name in _KEPT_FILES if (directory / name).is_file() and lies_inside(directory / name)]
+    """Each from the nearest place that has it, as a tokenizer is found; links to elsewhere are not followed."""
+    kept: dict[str, Path] = {}
+    for place in tokenizer_places(directory):
+        for name in _KEPT_FILES:
+            if (place / name).is_file() and lies_inside(place / name):
+                kept.setdefault(name, place / name)
+    return list(kept.values())
 
 
 def _written(out: Path, layout: str, size: int) -> str:

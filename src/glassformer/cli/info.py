@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,19 +46,24 @@ class Machine:
     free: int | None
     """Bytes that programs could have now."""
     kernel: str | None
-    """What the MXFP4 kernel makes use of; None: there is no kernel, and torch's operators do its work."""
+    """What the MXFP4 kernel makes use of; None: there is none, or no experts to ask for it."""
     without_kernel: str | None
-    """Why there is none."""
+    """Why there is none, so that torch's operators do its work; None where nobody asked."""
 
 
-def this_machine() -> Machine:
-    """Measure it. The kernel is built if it never was here, which takes about two seconds."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        kernel = mxfp4_native.kernel()
-    reason = str(told[-1].message) if told else None
-    level = None if kernel is None else mxfp4_native.LEVELS[kernel.level]
-    return Machine(_pages("SC_PHYS_PAGES"), _free(), level, reason if kernel is None else None)
+def this_machine(kernel: bool = True) -> Machine:
+    """Measure it.
+
+    Args:
+        kernel: Look for the MXFP4 kernel too, which is built if it never was here; that takes about two seconds.
+    """
+    memory, free = _pages("SC_PHYS_PAGES"), _free()
+    if not kernel:
+        return Machine(memory, free, None, None)
+    found = mxfp4_native.look()
+    if found.kernel is None:
+        return Machine(memory, free, None, f"{found.remark} {found.fix}")
+    return Machine(memory, free, mxfp4_native.LEVELS[found.kernel.level], None)
 
 
 def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, Any]:
@@ -113,7 +117,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     directory = find_directory(flags.directory)
     run = find_trained(directory)
     found = describe(directory) if run is None else describe_decoder(run.weights, run.config)
-    machine = this_machine()
+    machine = this_machine(kernel=found.experts is not None)
     if flags.json:
         print(json.dumps(as_json(found, machine, directory), indent=2))
     else:

@@ -94,6 +94,16 @@ def run(arguments: Sequence[str]) -> int:
     return status
 
 
+def _shown(error: Exception) -> str:
+    """Its message on one line: names in a stranger's file may hold what steers a terminal."""
+    text = str(error)
+    if text.isprintable():
+        return text
+    from glassformer.handcraft.untrusted import one_line  # takes a while, and few messages need it
+
+    return one_line(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: run ``arguments`` (by default the process's own) and return the exit status.
 
@@ -110,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         if debug:
             raise
-        print(f"glassformer: error: {error}", file=sys.stderr)
+        print(f"glassformer: error: {_shown(error)}", file=sys.stderr)
         return EXIT_INPUT
     except BrokenPipeError:
         # Whoever read the output has gone, as `head` does; Python would complain again when it closes the stream.
@@ -119,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if debug:
             raise
-        print(f"glassformer: error: {error}", file=sys.stderr)
+        print(f"glassformer: error: {_shown(error)}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         if debug:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from glassformer.checkpoints.bert import find_directory
-from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints.decoders import load_decoder, read_decoder_config
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.harmony import STOPS
 from glassformer.data.released_tokenizer import ReleasedTokenizer
@@ -39,6 +39,7 @@ class Released:
         tokenizer: Its tokenizer; None where none was found.
         declared_ends: The tokens that end a text, as far as its files name them.
         stop_tokens: With these it ends a text: those, and what its tokenizer has by a name of that meaning.
+        max_seq_len: Positions that it can read; None where that is unknown.
     """
 
     directory: Path
@@ -46,6 +47,7 @@ class Released:
     tokenizer: ReleasedTokenizer | None
     declared_ends: tuple[int, ...]
     stop_tokens: tuple[int, ...]
+    max_seq_len: int | None = None
 
     def load(self, device: str = "auto") -> Decoder:
         """The decoder, in evaluation mode.
@@ -72,7 +74,7 @@ def find_released(source: str, tokenizer: str | None = None) -> Released:
             one beside the weights, or for a model of gpt-oss's vocabulary one that is installed here.
 
     Raises:
-        CheckpointError: A damaged ``config.json``.
+        CheckpointError: A damaged ``config.json``, or that of another architecture.
         InputError: No such model, no such tokenizer, or one with more tokens than the model.
     """
     directory = find_directory(source)
@@ -83,14 +85,8 @@ def find_released(source: str, tokenizer: str | None = None) -> Released:
         "a model's directory",
         "A run speaks with 'glassformer generate --run'; 'glassformer convert' makes a model of it.",
     )
-    vocab_size = config.get("vocab_size")
-    require(
-        isinstance(vocab_size, int) and vocab_size > 0,
-        f"{directory / CONFIG_FILE} with vocab_size = {vocab_size!r}",
-        "the number of tokens",
-        "Download it again.",
-    )
-    assert isinstance(vocab_size, int)
+    decoder = read_decoder_config(directory)
+    vocab_size = decoder.vocab_size
     found = tokenizer_beside(directory) if tokenizer is None else named_tokenizer(tokenizer)
     if found is None and vocab_size == _HARMONY_VOCAB:
         found = installed_tokenizer()
@@ -98,7 +94,8 @@ def find_released(source: str, tokenizer: str | None = None) -> Released:
         found.require_fits(vocab_size)
     declared = _declared_ends(directory, config, vocab_size)
     named = [] if found is None else [found.specials[name] for name in _ENDS if name in found.specials]
-    return Released(directory, vocab_size, found, tuple(declared), tuple(sorted({*declared, *named})))
+    stops = tuple(sorted({*declared, *named}))
+    return Released(directory, vocab_size, found, tuple(declared), stops, decoder.max_seq_len)
 
 
 def require_tokenizer(released: Released) -> ReleasedTokenizer:
@@ -111,7 +108,8 @@ def require_tokenizer(released: Released) -> ReleasedTokenizer:
         advice = "Download tokenizer.json into it, or pass --tokenizer with a file or a model on the hub"
         if released.vocab_size == _HARMONY_VOCAB:
             advice += " (openai/gpt-oss-20b), or pip install 'glassformer[harmony]' with a connection"
-        raise InputError(f"{released.directory} without a tokenizer", "one beside the weights", f"{advice}.")
+        numbers = "'glassformer generate' does without: --tokenizer numbers --prompt \"1 2 3\""
+        raise InputError(f"{released.directory} without a tokenizer", "one beside the weights", f"{advice}. {numbers}.")
     return released.tokenizer
 
 
@@ -123,6 +121,9 @@ def chosen_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    require(
+        name != "meta", f"the device {name!r}, which computes nothing", "cpu, or cuda with a GPU", "Use --device cpu."
+    )
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

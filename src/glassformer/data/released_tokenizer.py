@@ -52,6 +52,9 @@ O200K_PATTERN = "|".join(
 )
 """o200k's pattern, in the syntax of Rust's regular expressions."""
 
+LARGEST_FILE = 2**26
+"""Bytes of a tokenizer's file; gpt-oss's has 28 MB."""
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
@@ -137,13 +140,21 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
     """The tokenizer in a file: a ``tokenizer.json``, or ``o200k_base.tiktoken`` for o200k_harmony.
 
     Raises:
-        InputError: A file that is missing, damaged or of another kind, or a package that is not installed.
+        InputError: A file that is missing, damaged, of another kind or larger than :data:`LARGEST_FILE`, or a package
+            that is not installed.
     """
     path = Path(path)
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise InputError(f"{path}, which cannot be read: {error}", "the file of a tokenizer", "Check it.") from error
+    require(
+        len(content) <= LARGEST_FILE,
+        f"{path} of more than {LARGEST_FILE} bytes",
+        "the file of a tokenizer",
+        "Take the one that came with the model.",
+    )
     if path.suffix == ".tiktoken":
         ranks = _ranks(content, path)
         last = max(HARMONY_SPECIALS.values())

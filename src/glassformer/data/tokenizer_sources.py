@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from glassformer.data.links import lies_inside
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_ranks, read_tokenizer
 from glassformer.errors import InputError, require
 
@@ -21,20 +22,32 @@ _WAYS = (
 )
 
 
-def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
-    """The tokenizer in a model's directory; None where there is none.
+def tokenizer_places(directory: Path) -> list[Path]:
+    """Where a model's tokenizer may lie: in its directory, and for one of the name ``original`` also one level up.
 
-    The hub's copies of gpt-oss have OpenAI's layout in a folder ``original`` and the tokenizer one level up: for a
-    directory of that name, that is looked at too.
+    The hub's copies of gpt-oss have OpenAI's layout in a folder of that name and the tokenizer above it.
+    """
+    resolved = directory.resolve()
+    return [directory, resolved.parent] if resolved.name == "original" else [directory]
+
+
+def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
+    """The tokenizer in a model's directory, or where :func:`tokenizer_places` tells; None where there is none.
 
     Raises:
-        InputError: A damaged file.
+        InputError: A damaged file, or a link out of the directory (but for those of the hub's cache).
     """
-    places = [directory, directory.resolve().parent] if directory.resolve().name == "original" else [directory]
-    for place in places:
+    for place in tokenizer_places(directory):
         for name in TOKENIZER_FILES:
-            if (place / name).is_file():
-                return read_tokenizer(place / name)
+            file = place / name
+            if file.is_file():
+                require(
+                    lies_inside(file),
+                    f"{file}, a link to {file.resolve()}",
+                    "files in the directory itself",
+                    "Name the tokenizer's file if you trust it, or put a copy into the directory.",
+                )
+                return read_tokenizer(file)
     return None
 
 

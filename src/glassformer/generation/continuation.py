@@ -10,12 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import require, require_positive
-from glassformer.generation.generate import GREEDY
+from glassformer.generation.generate import GREEDY, PREFILL
 from glassformer.generation.sampling import SamplingRule
 from glassformer.models.decoder import Decoder
-
-PREFILL = 512
-"""Tokens of a prompt that are read at a time: enough to use the machine, few enough to be held beside a large model."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from glassformer.models.decoder import Decoder
 GREEDY = SamplingRule(temperature=0.0)
 """Always the most likely token."""
 
+PREFILL = 512
+"""Positions of a prompt that are read at a time: enough to use the machine, few beside a large model."""
+
 Prompts = Int[Tensor, "batch position"] | Sequence[Sequence[int]]
 """Texts as token ids: one tensor for texts of one length, a list of lists for texts of several."""
 
@@ -149,7 +152,12 @@ def _logits_with_cache(model: Decoder, tokens: Tensor, real: Tensor | None, posi
 
     def logits(newest: Tensor | None) -> Tensor:
         if newest is None:
-            return model.output(model.hidden(tokens, cache=cache, key_padding=real)[:, -1])
+            last = None
+            for start in range(0, max(length, 1), PREFILL):  # once for no tokens at all, which are refused there
+                piece = slice(start, start + PREFILL)
+                there = None if real is None else real[:, piece]
+                last = model.hidden(tokens[:, piece], cache=cache, key_padding=there)[:, -1]
+            return model.output(last)
         if compile:
             position.add_(1)
             return _compiled_step()(model, newest, position, cache, everywhere)

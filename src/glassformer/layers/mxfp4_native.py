@@ -1,4 +1,4 @@
-"""The MXFP4 kernel for processors: built by torch's extension loader at its first use, kept, and never needed."""
+"""The MXFP4 kernel for processors: compiled at its first use, kept, and never needed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
+import shutil
+import stat
+import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +31,11 @@ SWITCH = "GLASSFORMER_NO_NATIVE"
 LEVELS = ("plain C++", "AVX2", "AVX-512", "AVX-512 with bfloat16 products")
 """What a processor offers, by the kernel's numbers for it."""
 
-_FLAGS = ("-O3", "-std=c++17", *(() if sys.platform == "darwin" else ("-fopenmp",)))
+_FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared")
+# The ways to compile, best first. Without OpenMP the kernel runs on one thread; Apple's compiler has none.
+_THREADING: tuple[tuple[str, ...], ...] = ((),) if sys.platform == "darwin" else (("-fopenmp",), ())
+_COMPILERS = ("c++", "g++", "clang++")
+_SECONDS_TO_COMPILE = 300
 # Groups of 32 weights below which a second thread costs more than it brings.
 _GROUPS_PER_THREAD = 2**13
 
@@ -40,73 +49,188 @@ class Kernel:
     level: int
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a look for the kernel brought."""
+
+    kernel: Kernel | None
+    remark: str | None = None
+    """Why there is none, or why it has to be built by each process; None where all is well."""
+    fix: str = ""
+    """How to mend that."""
+
+
 def kernel() -> Kernel | None:
-    """The kernel, built if it was never built here; None where it is switched off or cannot be built.
+    """The kernel, built if it was never built here; None where it is switched off, or cannot be built or loaded.
 
     The library lies in ``$TORCH_EXTENSIONS_DIR``, otherwise in glassformer's folder of the user's cache, under a name
     made of its source, so that each version is built once. It is compiled for every level, of which each call chooses
-    one, so a library also serves another processor of the same kind. A build takes about two seconds.
+    one, so a library also serves another processor of the same kind. A build takes about two seconds and needs a C++
+    compiler: ``$CXX``, otherwise ``c++``, ``g++`` or ``clang++``.
 
-    Warns once, where there is none, why and what it costs.
+    A library runs with all rights of its user. So it is loaded only where its size and SHA-256 are those written down
+    beside it, and only from a folder that nobody else can write to. Where there is no such folder, the library is built
+    in a temporary one, for this process alone.
+
+    Warns once, where something is amiss, what it is and what mends it.
     """
+    found = look()
+    if found.remark is not None:
+        _say_once(found.remark, found.fix)
+    return found.kernel
+
+
+def look() -> Found:
+    """The same as :func:`kernel`, which returns what is amiss in place of a warning."""
     if os.environ.get(SWITCH, "0") not in ("", "0"):
-        _say_once(f"{SWITCH} is set", f"Unset {SWITCH} for the faster path.")
-        return None
+        return Found(None, _slow(f"{SWITCH} is set"), f"Unset {SWITCH} for the faster path.")
     return _built()
 
 
 @functools.cache
-def _built() -> Kernel | None:
-    try:
+def _built() -> Found:
+    otherwise = f"or set {SWITCH}=1 to go without."
+    if os.name == "nt":
+        return Found(None, _slow("its kernel is not for Windows"), f"Use Linux or macOS, {otherwise}")
+    with ExitStack() as stack:
+        unkept = None
         try:
-            return _functions(_library())
-        except OSError:  # of a file that is there, but damaged
-            return _functions(_library(anew=True))
-    except Exception as error:  # whatever a compiler or its absence does, there is another way
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        _say_once(
-            f"its kernel could not be built ({reason})",
-            f"Install a C++ compiler and ninja, make {_folder()} writable, or set {SWITCH}=1 to go without.",
-        )
-        return None
+            library = _folder() / f"{_name()}.so"
+            _require_private(library.parent)
+            whole = _is_whole(library)
+            if not (whole or os.access(library.parent, os.W_OK | os.X_OK)):
+                raise PermissionError(f"{library.parent} cannot be written to")
+        except (OSError, RuntimeError) as error:  # of a user without a home: RuntimeError
+            unkept, whole = _first_line(error), False
+        try:
+            if unkept is not None:
+                # What is loaded stays in memory when the folder goes.
+                passing = tempfile.TemporaryDirectory(prefix="glassformer_", ignore_cleanup_errors=True)
+                library = Path(stack.enter_context(passing)) / f"{_name()}.so"
+            if not whole:
+                _build(library)
+        except Exception as error:  # whatever a compiler or its absence does, there is another way
+            remark = _slow(f"its kernel could not be built ({_first_line(error)})")
+            return Found(None, remark, f"Install a C++ compiler, or name yours in CXX, {otherwise}")
+        try:
+            built = _functions(library)
+        except Exception as error:
+            # Built anew it would be the same, so that every process would build it in vain.
+            remark = _slow(f"its kernel is built, but cannot be loaded ({_first_line(error)})")
+            fix = f"Name a folder in TORCH_EXTENSIONS_DIR from which programs may run, delete {library}, {otherwise}"
+            return Found(None, remark, fix)
+    if unkept is None:
+        return Found(built)
+    remark = f"The MXFP4 kernel cannot be kept, so each process builds it anew: {unkept}."
+    return Found(built, remark, f"Name a folder that is yours alone in TORCH_EXTENSIONS_DIR, {otherwise}")
 
 
 @functools.cache
-def _say_once(reason: str, fix: str) -> None:
-    warnings.warn(f"MXFP4 runs on torch's operators, which is many times slower: {reason}. {fix}", stacklevel=2)
+def _say_once(remark: str, fix: str) -> None:
+    package, level, frame = str(Path(__file__).parents[1]), 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"{remark} {fix}", stacklevel=level)
+
+
+def _slow(reason: str) -> str:
+    return f"MXFP4 runs on torch's operators, which is many times slower: {reason}."
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _folder() -> Path:
+    """Absolute, as a bare name would be looked for among the system's libraries."""
     given = os.environ.get("TORCH_EXTENSIONS_DIR")
     if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glassformer"
+        return Path(given).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "glassformer"
 
 
-def _library(anew: bool = False) -> Path:
-    """Where the compiled library lies; it is built beside its place and renamed, so that no process sees half of it."""
-    if os.name == "nt":
-        raise OSError("there is none for Windows")
-    told = "\n".join((SOURCE.read_text(encoding="utf-8"), *_FLAGS, platform.machine(), sys.platform))
-    name = f"glassformer_mxfp4_{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-    library = _folder() / f"{name}.so"
-    if library.is_file() and not anew:
-        return library
-    from torch.utils.cpp_extension import load  # takes long to import, and is needed once
+def _name() -> str:
+    """Another for each source, system and C library, as machines of several kinds may share a home."""
+    system = (platform.machine(), sys.platform, *platform.libc_ver())
+    told = "\n".join((SOURCE.read_text(encoding="utf-8"), *_FLAGS, *_THREADING[0], *system))
+    return f"glassformer_mxfp4_{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{name}.", ignore_cleanup_errors=True) as folder:
-        load(
-            name,
-            [str(SOURCE)],
-            extra_cflags=list(_FLAGS),
-            extra_ldflags=[flag for flag in _FLAGS if flag == "-fopenmp"],
-            build_directory=folder,
-            is_python_module=False,
+
+def _require_private(folder: Path) -> None:
+    """Make the folder, or raise OSError where somebody else could put a library there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_own(folder, stat.S_ISDIR):
+        raise PermissionError(f"{folder} is a link, belongs to somebody else, or can be written to by others")
+
+
+def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
+    """Whether only this user and root can write to ``path``, which is no link."""
+    found = path.lstat()
+    return is_kind(found.st_mode) and found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether the library is the one that was built; loading one that is cut short ends the process."""
+    note = library.with_suffix(".sha256")
+    try:
+        if not (_is_own(library, stat.S_ISREG) and _is_own(note, stat.S_ISREG)):
+            return False
+        return note.read_bytes() == _note(library)
+    except OSError:
+        return False
+
+
+def _note(library: Path) -> bytes:
+    """The size and the SHA-256 of a library."""
+    content = library.read_bytes()
+    return f"{len(content)} {hashlib.sha256(content).hexdigest()}\n".encode()
+
+
+def _build(library: Path) -> None:
+    """Compile it beside its place and rename it, so that no process, and no loss of power, leaves half of it there."""
+    before = tempfile.TemporaryDirectory(dir=library.parent, prefix=f"{library.stem}.", ignore_cleanup_errors=True)
+    with before as folder:
+        draft = Path(folder, library.name)
+        _compile(draft)
+        note = draft.with_suffix(".sha256")
+        note.write_bytes(_note(draft))
+        for path, mode in ((draft, 0o755), (note, 0o644)):
+            path.chmod(mode)  # whatever the umask is
+            _flush(path)
+        os.replace(draft, library)
+        os.replace(note, library.with_suffix(".sha256"))
+    _flush(library.parent)
+
+
+def _flush(path: Path) -> None:
+    """Wait until the file or the directory listing is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _compile(library: Path) -> None:
+    compiler = shlex.split(os.environ.get("CXX", "")) or [path for path in map(shutil.which, _COMPILERS) if path][:1]
+    if not compiler:
+        raise FileNotFoundError(f"there is none of {', '.join(_COMPILERS)}")
+    said = ""
+    for threading in _THREADING:
+        command = [*compiler, *_FLAGS, *threading, "-o", str(library), str(SOURCE)]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_SECONDS_TO_COMPILE,
+            check=False,
         )
-        (built,) = Path(folder).glob("*.so")  # the loader adds a number to a name that it has seen
-        os.replace(built, library)
-    return library
+        if done.returncode == 0 and library.is_file():
+            return
+        lines = done.stdout.decode(errors="replace").strip().splitlines()
+        said = next((line for line in lines if "error" in line), lines[-1] if lines else f"exit {done.returncode}")
+    raise RuntimeError(f"{compiler[0]}: {said}")
 
 
 def _functions(library: Path) -> Kernel:
