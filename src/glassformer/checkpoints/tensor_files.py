@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.data.links import lies_inside
 from glassformer.errors import CheckpointError
+from glassformer.links import lies_inside
 
 _ANEW = "It is damaged: restore it from a copy, or download or train it anew."
 

@@ -23,9 +23,9 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
-from glassformer.data.links import lies_inside
 from glassformer.data.tokenizer_sources import tokenizer_places
 from glassformer.errors import require
+from glassformer.links import lies_inside
 from glassformer.models import Decoder, DecoderConfig
 
 Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]

@@ -7,9 +7,9 @@ import os
 import re
 from pathlib import Path
 
-from glassformer.data.links import lies_inside
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_ranks, read_tokenizer
 from glassformer.errors import InputError, require
+from glassformer.links import lies_inside
 
 TOKENIZER_FILES = ("tokenizer.json", "o200k_base.tiktoken")
 """Names under which a tokenizer lies in a directory, the preferred one first."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from glassformer.data.links import lies_inside
+from glassformer.links import lies_inside
 
 
 def test_what_lies_inside(tmp_path: Path) -> None:
