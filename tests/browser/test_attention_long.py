@@ -21,6 +21,8 @@ from glassformer.models import Decoder, DecoderConfig
 
 from .attention_page import Reading, cell_at, hover_cell, shown_value, state
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 16
 
 

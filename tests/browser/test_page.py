@@ -12,6 +12,8 @@ from playwright.sync_api import Page, expect
 
 from .conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 Check = Callable[[Page], None]
 Go = Callable[..., None]
 Open = Callable[..., Page]

@@ -21,6 +21,8 @@ from glassformer.explorer.view_state import to_words
 
 from .conftest import Open, Watch
 
+pytestmark = pytest.mark.slow
+
 BUNDLE = Path(saved.__file__).parent / "page" / "explorer.js"
 MODELS = ["unique", "sentiment", "lookup-course", "lookup-facts", "recurrence"]
 LONG = 600

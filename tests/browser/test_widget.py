@@ -19,6 +19,8 @@ from glassformer.explorer.widget import ExplorerWidget
 
 from .conftest import Open
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = """
 window.widgets = {};
 /** What anywidget hands to `render`, with a kernel at the other end of `toKernel`. */
