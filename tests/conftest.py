@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
+import hypothesis
 import jaxtyping
 import numpy as np
 import pytest
@@ -16,6 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Machines are shared: how long an example takes says nothing of the code.
+hypothesis.settings.register_profile("shared", deadline=None)
+hypothesis.settings.load_profile("shared")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores: threads inside each would only wait for one another.

@@ -129,12 +129,13 @@ def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wante
     """Hold what is stored in ``directory`` against what is wanted.
 
     Raises:
-        CheckpointError: Tensors that are missing, unknown, of another shape or kind: the first of them are named, the
+        CheckpointError: Tensors that are missing, unknown, of another shape or kind: the first of each are named, the
             rest are counted.
     """
-    faults = [f"missing {name}" for name in wanted if name not in stored]
-    unknown = [tensor for name, tensor in stored.items() if name not in wanted]
-    faults += [f"unknown {_cut(tensor.name)} in {tensor.file.name}" for tensor in unknown]
+    missing = [f"missing {name}" for name in wanted if name not in stored]
+    others = [tensor for name, tensor in stored.items() if name not in wanted]
+    unknown = [f"unknown {_cut(tensor.name)} in {tensor.file.name}" for tensor in others]
+    faults = []
     for name, want in wanted.items():
         tensor = stored.get(name)
         if tensor is not None and tensor.shape != want.shape:
@@ -142,9 +143,9 @@ def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wante
         elif tensor is not None and tensor.kind not in want.kinds:
             kinds = " or ".join(want.kinds)
             faults.append(f"{_cut(tensor.name)} of kind {tensor.kind} instead of {kinds} in {tensor.file.name}")
-    if faults:
+    if missing or unknown or faults:
         raise CheckpointError(
-            f"{directory} with {_listed(faults)}",
+            f"{directory} with {', '.join(_listed(each) for each in (missing, unknown, faults) if each)}",
             f"exactly the tensors that {CONFIG_FILE} tells of",
             f"Take {CONFIG_FILE} and the weights from the same place.",
         )
