@@ -23,6 +23,10 @@ PAGES = {
     "explorer-experts": "model=recurrence&view=experts",
 }
 """Name of the picture, and the state that it shows, as it stands in the address."""
+KEPT = {"explorer-light", "explorer-dark", "explorer-lines-dark", "explorer-experts-dark"} | {
+    f"explorer-{view}-light" for view in ("design", "scramble", "sampling")
+}
+"""The pictures that a page of the documentation shows."""
 
 
 def main() -> None:
@@ -43,9 +47,11 @@ def main() -> None:
                 )
                 page.set_default_timeout(90_000)
                 for name, state in PAGES.items():
+                    if f"{name}-{scheme}" not in KEPT:
+                        continue
                     page.goto("about:blank")
                     page.goto(f"{address}#{state}")
-                    page.locator(".view canvas, .view svg, .view table").first.wait_for()
+                    page.locator(".view .panel, .view canvas, .view table").first.wait_for()
                     page.wait_for_load_state("networkidle")
                     page.wait_for_timeout(1000)
                     page.screenshot(path=OUT / f"{name}-{scheme}.png", full_page=True)
