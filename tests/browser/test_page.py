@@ -257,6 +257,7 @@ def test_colours_can_be_chosen_and_stay(page: Page, go: Go, settled: Check) -> N
     assert paper() == light
     button.click()
     expect(button).to_have_text(re.compile("Dark"))
+    expect(page.locator(".glassformer")).to_have_attribute("data-shade", "dark")
     dark = paper()
     assert dark != light
     page.reload()

@@ -1,5 +1,5 @@
 // The top of the page: its name, the model that is looked into, and what can be done with the whole page.
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { beginning } from "./app";
 import type { ModelCard, Source } from "./source";
 import { toHash, toWords, type State, type Store } from "./state";
@@ -120,7 +120,7 @@ type Shade = "auto" | "light" | "dark";
 
 function Theme() {
   const [shade, setShade] = useState<Shade>(() => readShade());
-  useEffect(() => {
+  useLayoutEffect(() => {
     for (const page of document.querySelectorAll<HTMLElement>(".glassformer")) page.dataset.shade = shade;
     document.documentElement.dataset.shade = shade;
     try {
