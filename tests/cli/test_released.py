@@ -119,7 +119,7 @@ def test_devices_are_named_as_torch_names_them() -> None:
     assert module.chosen_device("cpu") == torch.device("cpu")
     assert module.chosen_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     for wrong in ("gpu", "cuda:99", "meta"):
-        with pytest.raises(InputError, match=f"the device '{wrong}'.*--device cpu"):
+        with pytest.raises(InputError, match=f"device = '{wrong}'.*Use 'cpu'"):
             module.chosen_device(wrong)
 
 

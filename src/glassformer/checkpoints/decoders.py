@@ -82,7 +82,7 @@ def load_decoder(
     require(
         experts in (None, "dense", "mxfp4"), f"experts = {experts!r}", "'dense', 'mxfp4' or None", "Use one of these."
     )
-    place = _place(device)
+    place = require_device(device)
     directory = find_directory(source)
     config = read_json(directory / CONFIG_FILE)
     layout = layout_of(config)
@@ -182,13 +182,21 @@ def save_decoder(
         write_tensors(draft, planned, shard_bytes=shard_bytes)
 
 
-def _place(device: str | torch.device) -> torch.device:
+def require_device(device: str | torch.device) -> torch.device:
+    """The device of this name.
+
+    Raises:
+        InputError: One that torch does not know, or that this machine does not have.
+    """
+    expected, fix = "'cpu', or 'cuda' with a GPU", "Use 'cpu'."
     try:
         place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # of torch without CUDA the second
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"device = {str(device)!r} ({reason})", "'cpu', or 'cuda' with a GPU", "Use 'cpu'.") from error
+    except RuntimeError as error:
+        raise InputError(f"device = {str(device)!r}, which torch does not know", expected, fix) from error
+    if place.type not in ("cpu", "meta"):
+        here = torch.accelerator.current_accelerator(check_available=True)
+        count = torch.accelerator.device_count() if here is not None and here.type == place.type else 0
+        require((place.index or 0) < count, f"device = {str(device)!r}, of which there are {count}", expected, fix)
     return place
 
 

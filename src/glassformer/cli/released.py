@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from glassformer.checkpoints.bert import find_directory
-from glassformer.checkpoints.decoders import load_decoder, read_decoder_config
+from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.harmony import STOPS
 from glassformer.data.released_tokenizer import ReleasedTokenizer
@@ -121,16 +121,8 @@ def chosen_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    require(
-        name != "meta", f"the device {name!r}, which computes nothing", "cpu, or cuda with a GPU", "Use --device cpu."
-    )
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # of torch without CUDA the latter
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"the device {name!r} ({reason})", "cpu, or cuda with a GPU", "Use --device cpu.") from error
-    return device
+    require(name != "meta", f"device = {name!r}, which computes nothing", "'cpu', or 'cuda' with a GPU", "Use 'cpu'.")
+    return require_device(name)
 
 
 class Stopwatch:
