@@ -245,7 +245,7 @@ def test_a_full_context_is_told_and_the_chat_goes_on(
 @pytest.mark.parametrize("effort", ["low", "high"])
 def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--message", "Hi", "--effort", effort, "--instructions", "Be brief.", "--max-new-tokens", "30"]
-    assert main(["chat", str(tiny_gpt_oss), *flags, "--temperature", "0.7", "--seed", "3", "--device", "cpu"]) == 0
+    status = main(["chat", str(tiny_gpt_oss), *flags, "--temperature", "0.7", "--seed", "3", "--device", "cpu"])
     said = capsys.readouterr()
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     setting = Setting(effort, command.datetime.date.today().isoformat(), "Be brief.")
@@ -258,6 +258,7 @@ def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: py
         reader.read(token)
     reader.finish()
     answers = [each.content for each in reader.messages if each.channel in ("final", None) and each.recipient is None]
+    assert status == (0 if any(answers) else 1)
     assert said.out == "".join(f"{answer}\n" for answer in answers)
     assert f"{len(prompt)} tokens read" in said.err
 

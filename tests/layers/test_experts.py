@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any
 
@@ -7,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -206,6 +208,21 @@ def test_the_router() -> None:
     torch.testing.assert_close(weights, scores.gather(-1, indices).softmax(-1))
     not_chosen = scores.scatter(-1, indices, float("-inf")).amax(-1)
     assert (scores.gather(-1, indices).amin(-1) >= not_chosen).all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_scores_that_bfloat16_cannot_tell_apart_are_told_apart(bias: bool) -> None:
+    """The choice is that of float64 from the same rounded tokens and weights; rounded scores are often equal."""
+    torch.manual_seed(0)
+    router = Router(64, 32, 4, bias=bias).bfloat16()
+    x = torch.randn(2000, 64).bfloat16()
+    weights, indices, scores = router.choose(x)
+    exact = copy.deepcopy(router).double().score(x.double())
+    rounded = F.linear(x, router.score.weight, router.score.bias)
+    assert (rounded.sort(-1).values.diff(dim=-1) == 0).any(-1).float().mean() > 0.1
+    assert torch.equal(indices, exact.topk(4).indices)
+    torch.testing.assert_close(scores.double(), exact, rtol=1e-5, atol=1e-5)
+    assert weights.dtype == torch.bfloat16
 
 
 def test_mixtral_is_hugging_faces() -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
 from glassformer.layers.dispatch import Experts, mix_experts
 from glassformer.layers.feedforward import Clamp
+
+
+class _Score(nn.Linear):
+    """A linear layer that computes in float32 at least, whatever its weights are kept in."""
+
+    def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch expert"]:
+        # Two scores may lie nearer to one another than bfloat16 tells apart, and another expert is another output.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        bias = None if self.bias is None else self.bias.to(wide)
+        return F.linear(x.to(wide), self.weight.to(wide), bias)
 
 
 class Router(nn.Module):
@@ -36,7 +47,7 @@ class Router(nn.Module):
             "A token cannot get more experts than there are.",
         )
         self.num_experts, self.top_k = num_experts, top_k
-        self.score = nn.Linear(hidden_dim, num_experts, bias=bias)
+        self.score = _Score(hidden_dim, num_experts, bias=bias)
 
     def forward(
         self, x: Float[Tensor, "*batch hidden_dim"]
@@ -48,11 +59,13 @@ class Router(nn.Module):
     def choose(
         self, x: Float[Tensor, "*batch hidden_dim"]
     ) -> tuple[Float[Tensor, "*batch top_k"], Int[Tensor, "*batch top_k"], Float[Tensor, "*batch expert"]]:
-        """As calling the router, and with the scores of all experts before any choice."""
+        """As calling the router, and with the scores of all experts before any choice, in float32 at least.
+
+        Under autocast the scores are of its dtype.
+        """
         scores = self.score(x)
         best, indices = scores.topk(self.top_k, dim=-1)
-        wide = torch.promote_types(best.dtype, torch.float32)
-        return best.softmax(dim=-1, dtype=wide).to(x.dtype), indices, scores
+        return best.softmax(dim=-1).to(x.dtype), indices, scores
 
 
 class MixtureOfExperts(nn.Module):
