@@ -13,6 +13,8 @@ from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gp
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
 from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.layers.feedforward import Clamp
+from glassformer.layers.positions import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
@@ -160,6 +162,45 @@ def test_packing_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["convert", run, str(tmp_path / "a"), "--to", "gpt_oss", "--experts", "mxfp4"]) == 0
     assert Decoder.from_pretrained(tmp_path / "a").config.expert_format == "mxfp4"
     assert main(["convert", str(tmp_path / "a"), str(tmp_path / "b"), "--to", "glassformer"]) == 0
+
+
+@pytest.mark.parametrize("to", ["huggingface", "mixtral", "gpt_oss", "openai", "glassformer"])
+@pytest.mark.parametrize("clamp", [None, Clamp()])
+def test_packed_experts_in_our_own_layout_as_numbers(
+    tmp_path: Path, to: str, clamp: Clamp | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yarn = Yarn(original_max_seq_len=64) if to == "openai" else None
+    form = DecoderConfig(96, 2, 32, 64, 4, 8, num_experts=4, clamp=clamp, sinks=to == "openai", yarn=yarn)
+    Decoder(form).save_pretrained(tmp_path / "numbers", layout="glassformer")
+    packed, out = str(tmp_path / "packed"), tmp_path / "out"
+    pack = ["--to", "glassformer", "--experts", "mxfp4"]
+    assert main(["convert", str(tmp_path / "numbers"), packed, *pack]) == 0
+    unpacked = Decoder.from_pretrained(packed, experts="dense").eval()
+    status = main(["convert", packed, str(out), "--to", to, "--experts", "bfloat16"])
+    if refused := {("mixtral", True): "a clamped activation, to Mixtral", ("openai", False): "SwiGLU"}.get(
+        (to, clamp is not None)
+    ):
+        assert status == 2
+        assert refused in capsys.readouterr().err
+        return
+    assert status == 0
+    written = Decoder.from_pretrained(out)
+    assert written.config.expert_format == "dense"
+    with torch.no_grad():
+        if to in ("gpt_oss", "openai") or (to == "huggingface" and clamp is not None):
+            assert torch.allclose(logits(out), unpacked(TOKENS), atol=1e-5)
+        else:
+            assert torch.equal(logits(out), unpacked(TOKENS))
+
+
+@pytest.mark.parametrize("flags", [[], ["--experts", "mxfp4"]])
+def test_packed_experts_are_told_of_once(tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Decoder(DecoderConfig(96, 1, 32, 64, 4, 8, num_experts=4, expert_format="mxfp4")).save_pretrained(
+        tmp_path / "packed", layout="glassformer"
+    )
+    (tmp_path / "packed" / "model.safetensors").unlink()  # refused before it is read
+    assert main(["convert", str(tmp_path / "packed"), str(tmp_path / "out"), "--to", "mixtral", *flags]) == 2
+    assert f"{tmp_path / 'packed'} with packed experts, to Mixtral" in capsys.readouterr().err
 
 
 def test_what_exists_is_kept_unless_told(released: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

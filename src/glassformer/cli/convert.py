@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,8 +13,8 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.conversion import ExpertKind, planned_model, stored_model, with_experts
-from glassformer.checkpoints.decoders import load_decoder, save_decoder
-from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
+from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
+from glassformer.checkpoints.gpt_oss_config import layout_of, write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import particulars
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
 from glassformer.checkpoints.gpt_oss_writing import PlannedModel, write_gpt_oss
@@ -97,17 +97,12 @@ def convert(flags: ConvertFlags) -> list[str]:
         return _write(run.load(), flags)
     directory = find_directory(flags.source)
     config = read_json(directory / CONFIG_FILE)
-    layout = layout_of(config)
-    if layout is not None:
-        _require_equivalent(read_gpt_oss_config(config, layout, directory / CONFIG_FILE), flags)
-        if flags.to != "glassformer":
-            with stored_model(directory, config) as model:
-                return _write_gpt_oss(with_experts(model, flags.experts), flags, config, directory)
-    experts: dict[ExpertKind | None, Literal["mxfp4", "dense"] | None] = {"mxfp4": "mxfp4", "bfloat16": "dense"}
-    # Packing for gpt-oss happens while that is written.
-    decoder = load_decoder(directory, experts=experts.get(flags.experts) if flags.to == "glassformer" else None)
-    _require_equivalent(decoder.config, flags)
-    return _write(decoder, flags)
+    form = read_decoder_config(directory)
+    _require_equivalent(form, flags)
+    if layout_of(config) is not None and flags.to != "glassformer":
+        with stored_model(directory, config) as model:
+            return _write_gpt_oss(with_experts(model, flags.experts), flags, config, directory)
+    return _write(load_decoder(directory, experts=_experts_to_load(form, flags)), flags)
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -119,11 +114,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 def _require_equivalent(config: DecoderConfig, flags: ConvertFlags) -> None:
     """Refuse what has no equivalent before anything large is read."""
-    if flags.to != "mixtral":
-        return
-    lacking = mixtral_lacks(config) + (["packed experts"] if flags.experts == "mxfp4" else [])
-    if config.expert_format == "mxfp4" and flags.experts == "bfloat16":
-        lacking.remove("packed experts")
+    lacking = _mixtral_lacks(config, flags) if flags.to == "mixtral" else []
     require(
         not lacking,
         f"{flags.source} with {', '.join(lacking)}, to Mixtral",
@@ -132,10 +123,30 @@ def _require_equivalent(config: DecoderConfig, flags: ConvertFlags) -> None:
     )
 
 
+def _mixtral_lacks(config: DecoderConfig, flags: ConvertFlags) -> list[str]:
+    """The parts of what shall be written that Mixtral cannot express, however the experts are stored now."""
+    packed = flags.experts == "mxfp4" or (flags.experts is None and config.expert_format == "mxfp4")
+    return mixtral_lacks(replace(config, expert_format="dense")) + (["packed experts"] if packed else [])
+
+
+def _layout(config: DecoderConfig, flags: ConvertFlags) -> Target:
+    """What is written: ``huggingface`` is one of two."""
+    if flags.to != "huggingface":
+        return flags.to
+    return "gpt_oss" if _mixtral_lacks(config, flags) else "mixtral"
+
+
+def _experts_to_load(form: DecoderConfig, flags: ConvertFlags) -> Literal["dense", "mxfp4"] | None:
+    """How a decoder holds its experts before it is written; for gpt-oss they change while that happens."""
+    to = _layout(form, flags)
+    if flags.experts == "mxfp4":
+        return "mxfp4" if to == "glassformer" else None
+    # Packed ones with the plain SwiGLU cannot be rewritten for gpt-oss as they are.
+    return "dense" if flags.experts and (to not in ("gpt_oss", "openai") or form.clamp is None) else None
+
+
 def _write(decoder: Decoder, flags: ConvertFlags) -> list[str]:
-    to = flags.to
-    if to == "huggingface":
-        to = "gpt_oss" if mixtral_lacks(decoder.config) or flags.experts == "mxfp4" else "mixtral"
+    to = _layout(decoder.config, flags)
     if to in ("gpt_oss", "openai"):
         return _write_gpt_oss(with_experts(planned_model(decoder), flags.experts), flags)
     stays = flags.experts is None or (flags.experts == "mxfp4") == (decoder.config.expert_format == "mxfp4")
