@@ -3,7 +3,7 @@
     python benchmarks/gpt_oss_20b.py [--directory /tmp/gpt-oss-20b] [--threads 2] [--out benchmarks/gpt_oss_20b.json]
 
 Makes a checkpoint of random weights where there is none (13.8 GB, some minutes; the disk is asked first), and leaves it
-there unless ``--remove``. ``--size eighth`` tries the script out.
+there unless ``--remove``; one that was there stays. ``--size eighth`` tries the script out.
 
 Loading and generating have a process of their own each, which the system stops beyond ``--limit`` GiB of data
 (RLIMIT_DATA: what a program writes to, and not the files it maps). Peaks are the kernel's VmHWM, counted anew for each
@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from glassformer.checkpoints.description import describe
-from glassformer.checkpoints.random_gpt_oss import SIZES, plan_random_gpt_oss, write_random_gpt_oss
+from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
 from glassformer.generation.generate import stream
 from glassformer.layers import mxfp4_native
 from glassformer.models import Decoder
@@ -164,7 +164,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=128, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=20, help="tokens to generate")
     parser.add_argument("--limit", type=float, help="GiB of data; 16 for loading and 17 for generation at 20b")
-    parser.add_argument("--remove", action="store_true", help="remove the checkpoint at the end")
+    parser.add_argument("--remove", action="store_true", help="remove the checkpoint at the end, if this run made it")
     parser.add_argument("--out", type=Path, default=HERE / "gpt_oss_20b.json")
     parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -180,10 +180,9 @@ def main() -> None:
         return
     results: dict[str, Any] = {"size": options.size, "layout": options.layout, "device": options.device}
     if not options.directory.exists():
-        needed = sum(each.nbytes for each in plan_random_gpt_oss(SIZES[options.size]).in_layout("openai").values())
-        free = shutil.disk_usage(options.directory.absolute().parent).free
-        print(f"{options.directory} takes {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free", flush=True)
         results["make"] = show("make", in_process("make", options))
+        if "failed" in results["make"]:
+            sys.exit(1)
     results["bandwidth"] = show("bandwidth", in_process("bandwidth", options))
     for stage, limit in (("load", 16.0), ("generate", 17.0)):
         warm(options.directory)
@@ -211,7 +210,7 @@ def main() -> None:
     }
     options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(f"written to {options.out}")
-    if options.remove:
+    if options.remove and "make" in results:
         shutil.rmtree(options.directory)
 
 
