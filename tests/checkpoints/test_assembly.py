@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from glassformer.checkpoints import assembly
-from glassformer.checkpoints.assembly import choose_dtype, empty_decoder, fill, require_layers, require_memory
+from glassformer.checkpoints.assembly import (
+    choose_dtype,
+    config_errors,
+    empty_decoder,
+    fill,
+    require_layers,
+    require_memory,
+)
 from glassformer.checkpoints.tensor_files import StoredTensor
 from glassformer.errors import CheckpointError, InputError
 from glassformer.layers.positions import Yarn
@@ -106,3 +113,17 @@ def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     require_memory(decoder, torch.device("cuda"), HERE)  # says so itself
     with pytest.raises(CheckpointError, match=r"here, whose weights take 0\.0 GiB"):
         require_memory(decoder, torch.device("cpu"), HERE)
+
+
+def test_faults_of_a_configuration_are_told_with_its_file() -> None:
+    with (
+        pytest.raises(CheckpointError, match=r"got here with num_layers = 0; expected .* Pass") as told,
+        config_errors(HERE),
+    ):
+        dataclasses.replace(CONFIG, num_layers=0)
+    assert type(told.value.__cause__) is InputError
+    for value in ("wide", None, [1]):
+        with pytest.raises(CheckpointError, match="got here with a fault: "), config_errors(HERE):
+            dataclasses.replace(CONFIG, norm_eps=value)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="got there; expected"), config_errors(HERE):
+        raise CheckpointError("there", "elsewhere", "Go.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor
-from glassformer.errors import CheckpointError, require
+from glassformer.errors import CheckpointError, InputError, require
 from glassformer.layers import mxfp4
 from glassformer.models import Decoder, DecoderConfig
 
@@ -25,6 +26,24 @@ _TENSORS_OF_LAYER = 9
 _RELEASED_MARK, _RELEASED_OF_LAYER, _RELEASED_OF_EXPERT = ".block_sparse_moe.", 7, 3
 # So few names are made at once, and a message that tells which are missing is worth more than one of numbers.
 _FEW_TENSORS = 1000
+
+
+@contextmanager
+def config_errors(file: Path) -> Iterator[None]:
+    """Within it, what is wrong with a configuration is told with the name of the file that it comes from.
+
+    Raises:
+        CheckpointError: Instead of another :class:`InputError`, or of what Python raises for values of another kind.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except InputError as error:
+        raise CheckpointError(f"{file} with {error.got}", error.expected, error.fix) from error
+    except (TypeError, AttributeError, OverflowError) as error:
+        fault = f"{file} with a fault: {error}"
+        raise CheckpointError(fault, "numbers where numbers belong", "Take the file anew.") from error
 
 
 def require_layers(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from glassformer.checkpoints.assembly import (
     choose_dtype,
+    config_errors,
     empty_decoder,
     fill,
     require_layers,
@@ -45,7 +46,8 @@ from glassformer.layers.packed_experts import PackedMixture
 from glassformer.models import Decoder, DecoderConfig
 
 Layout = Literal["gpt_oss", "mixtral", "glassformer"]
-_OWN = "glassformer-decoder"
+OWN = "glassformer-decoder"
+"""The ``model_type`` of what :func:`save_decoder` writes in our own layout."""
 
 
 def load_decoder(
@@ -111,15 +113,10 @@ def read_decoder_config(directory: Path) -> DecoderConfig:
     layout = layout_of(config)
     if layout is not None:
         return read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
-    if _require_kind(config, directory) == _OWN:
+    if _require_kind(config, directory) == OWN:
         return _own_config(directory, config)
-    try:
+    with config_errors(directory / CONFIG_FILE):
         return read_mixtral_config(config)
-    except InputError as error:
-        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
-    except (TypeError, AttributeError, OverflowError) as error:
-        fault = f"{directory / CONFIG_FILE} with a fault: {error}"
-        raise CheckpointError(fault, "numbers where numbers belong", "Take the file anew.") from error
 
 
 def save_decoder(
@@ -170,7 +167,7 @@ def save_decoder(
         written, tensors = mixtral_from_decoder(decoder)
         planned = {name: plan(tensor) for name, tensor in tensors.items()}
     else:
-        written = {"model_type": _OWN, **dataclasses.asdict(decoder.config)}
+        written = {"model_type": OWN, **dataclasses.asdict(decoder.config)}
         state = decoder.state_dict()
         if decoder.config.tied_output:
             del state["output.weight"]
@@ -203,10 +200,10 @@ def require_device(device: str | torch.device) -> torch.device:
 def _require_kind(config: Mapping[str, Any], directory: Path) -> str:
     """The ``model_type`` of a directory whose layout is not gpt-oss's."""
     kind = config.get("model_type")
-    if kind not in ("mixtral", _OWN):
+    if kind not in ("mixtral", OWN):
         raise CheckpointError(
             f"{directory / CONFIG_FILE} of the model_type {kind!r}",
-            f"'gpt_oss', 'mixtral', {_OWN!r}, or OpenAI's configuration of gpt-oss",
+            f"'gpt_oss', 'mixtral', {OWN!r}, or OpenAI's configuration of gpt-oss",
             "Other architectures compute something else.",
         )
     return str(kind)
@@ -259,12 +256,10 @@ def _load_own(
 
 def _own_config(directory: Path, stored_config: Mapping[str, Any]) -> DecoderConfig:
     fields = {field.name for field in dataclasses.fields(DecoderConfig)}
-    try:
+    with config_errors(directory / CONFIG_FILE):
         return DecoderConfig.from_json(
             json.dumps({name: stored_config[name] for name in stored_config if name in fields})
         )
-    except InputError as error:
-        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
 
 
 def _convert_experts(decoder: Decoder, experts: Literal["dense", "mxfp4"]) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import torch
 
+from glassformer.checkpoints.assembly import config_errors
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
 from glassformer.models import DecoderConfig
@@ -84,10 +85,8 @@ def read_gpt_oss_config(config: Mapping[str, Any], layout: GptOssLayout, file: P
     Raises:
         CheckpointError: A value of the wrong kind or size, or a part that the decoder lacks.
     """
-    try:
+    with config_errors(file):
         return _from_huggingface(config) if layout == "huggingface" else _from_openai(config)
-    except InputError as error:
-        raise CheckpointError(f"{file} with {error.got}", error.expected, error.fix) from error
 
 
 def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype, *, packed: bool) -> dict[str, Any]:

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.assembly import choose_dtype, empty_decoder, fill, require_layers, require_memory
+from glassformer.checkpoints.assembly import (
+    choose_dtype,
+    config_errors,
+    empty_decoder,
+    fill,
+    require_layers,
+    require_memory,
+)
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, Wanted, check_tensors, open_tensors, stored_tensors
 from glassformer.errors import CheckpointError, InputError, require, require_positive
 from glassformer.layers.positions import convert_rows
@@ -111,13 +118,8 @@ def load_mixtral(
         InputError: A ``dtype`` that is none.
     """
     stored = stored_tensors(directory)
-    try:
+    with config_errors(directory / CONFIG_FILE):
         read_config = read_mixtral_config(config)
-    except InputError as error:
-        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
-    except (TypeError, AttributeError, OverflowError) as error:
-        fault = f"{directory / CONFIG_FILE} with a fault: {error}"
-        raise CheckpointError(fault, "numbers where numbers belong", "Take the file anew.") from error
     require_layers(read_config, stored, directory)
     released = _are_released(stored)
     shapes = _shapes(read_config, released)
