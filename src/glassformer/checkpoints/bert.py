@@ -33,8 +33,11 @@ from glassformer.models.encoder_config import EncoderConfig, Pooling
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
 """How names of tensors begin that belong to the tasks a BERT was trained for, and to no encoder."""
 
-_OWN = "glassformer-encoder"
+OWN = "glassformer-encoder"
+"""The ``model_type`` of what :func:`save_encoder` writes."""
 _PREFIXES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
+FAMILY = tuple(_PREFIXES)
+"""The ``model_type`` of each of the BERT family that can be read."""
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -54,7 +57,7 @@ _DEFAULTS: dict[str, Any] = {
     "add_cross_attention": False,
 }
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "model_type": tuple(_PREFIXES),
+    "model_type": FAMILY,
     "hidden_act": ("gelu", "relu"),
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
@@ -139,7 +142,7 @@ def load_encoder(
         "attention_dropout": attention_dropout,
     }
     config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
-    own = stored["model_type"] == _OWN
+    own = stored["model_type"] == OWN
     there = stored_tensors(directory, str if own else _clean(stored))
     # Before the encoder is made, which of a million layers takes minutes.
     require(
@@ -199,7 +202,7 @@ def write_encoder(encoder: Encoder, draft: Path) -> None:
     Such a directory is a draft of :func:`~glassformer.checkpoints.directory.new_directory`.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-    described = {"model_type": _OWN, **dataclasses.asdict(encoder.config)}
+    described = {"model_type": OWN, **dataclasses.asdict(encoder.config)}
     write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
     save_file(tensors, draft / WEIGHTS_FILE, metadata={"format": "pt"})
 
@@ -285,7 +288,7 @@ def find_directory(source: str | Path) -> Path:
 
 
 def _stored_config(directory: Path, stored: Mapping[str, Any], pooling: Pooling | None) -> EncoderConfig:
-    if stored.get("model_type") == _OWN:
+    if stored.get("model_type") == OWN:
         return EncoderConfig.from_json(json.dumps({name: stored[name] for name in stored if name != "model_type"}))
     return dataclasses.replace(read_bert_config(stored), pooling=pooling or _stored_pooling(directory))
 

@@ -11,17 +11,16 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.assembly import require_layers, require_no_nan
+from glassformer.checkpoints.assembly import require_no_nan
+from glassformer.checkpoints.gpt_oss import checked_form
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder
 from glassformer.checkpoints.gpt_oss_layouts import (
     MATRICES,
     GptOssLayout,
     Matrix,
-    are_packed,
     expert_names,
     sources,
-    wanted,
 )
 from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned
@@ -29,11 +28,10 @@ from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     KINDS,
     StoredTensor,
-    check_tensors,
     open_tensors,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError, InputError, require
+from glassformer.errors import CheckpointError, require
 from glassformer.layers import mxfp4
 from glassformer.models import Decoder, DecoderConfig
 
@@ -64,15 +62,8 @@ def stored_model(directory: Path, config: Mapping[str, Any]) -> Iterator[Planned
             "Load the model and save it in another layout.",
         )
     stored = stored_tensors(directory)
-    form = read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
-    require_layers(form, stored, directory)
-    packed = are_packed(layout, stored)
-    if packed:
-        try:
-            form = replace(form, expert_format="mxfp4")
-        except InputError as error:
-            raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
-    check_tensors(stored, wanted(form, layout, packed=packed), directory)
+    form = checked_form(directory, config, layout, stored)
+    packed = form.expert_format == "mxfp4"
     with open_tensors(stored) as read:
         files = _Files(read, stored, layout)
         weights = {

@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from glassformer.checkpoints.assembly import empty_decoder, require_layers
-from glassformer.checkpoints.bert import read_bert_config
-from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config
-from glassformer.checkpoints.gpt_oss_layouts import are_packed, wanted
-from glassformer.checkpoints.mixtral import read_mixtral_config
+from glassformer.checkpoints import bert, decoders
+from glassformer.checkpoints.assembly import config_errors, empty_decoder, require_layers
+from glassformer.checkpoints.gpt_oss import checked_form
+from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     KINDS,
     StoredTensor,
-    check_tensors,
     read_json,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import CheckpointError
 from glassformer.layers import mxfp4
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
@@ -45,8 +43,6 @@ _WORDS: dict[Part, tuple[str, ...]] = {
     "embedding": ("embed", "positions.", "token_types."),
     "feed-forward": ("ffn.", "mlp.", "intermediate.", "output.dense"),
 }
-_OWN_DECODER, _OWN_ENCODER = "glassformer-decoder", "glassformer-encoder"
-_ENCODERS = ("bert", "roberta", "xlm-roberta")
 
 
 @dataclass(frozen=True)
@@ -165,40 +161,28 @@ def _read_config(
     directory: Path, told: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> tuple[str, str, DecoderConfig | EncoderConfig]:
     """Family, layout, and the configuration, which has been held against the files."""
-    file, kind, whose = directory / CONFIG_FILE, told.get("model_type"), layout_of(told)
-    try:
-        if whose is not None:
-            config = read_gpt_oss_config(told, whose, file)
-            require_layers(config, stored, directory)
-            packed = are_packed(whose, stored)
-            config = replace(config, expert_format="mxfp4" if packed else "dense")
-            check_tensors(stored, wanted(config, whose, packed=packed), directory)
-            return "gpt-oss", "Hugging Face" if whose == "huggingface" else "OpenAI", config
-        if kind in ("mixtral", _OWN_DECODER):
-            mixtral = kind == "mixtral"
-            config = read_mixtral_config(told) if mixtral else DecoderConfig.from_json(_known(DecoderConfig, told))
-            require_layers(config, stored, directory)
-            return ("Mixtral", "Hugging Face", config) if mixtral else ("glassformer", "glassformer", config)
-        if kind == _OWN_ENCODER:
-            return "glassformer", "glassformer", EncoderConfig.from_json(_known(EncoderConfig, told))
-        if kind in _ENCODERS:
-            return "BERT", "Hugging Face", read_bert_config(told)
-    except CheckpointError:
-        raise
-    except InputError as error:
-        raise CheckpointError(f"{file} with {error.got}", error.expected, error.fix) from error
-    except (TypeError, AttributeError, OverflowError) as error:
-        fault = f"{file} with a fault: {error}"
-        raise CheckpointError(fault, "numbers where numbers belong", "Take the file anew.") from error
+    kind, whose = told.get("model_type"), layout_of(told)
+    if whose is not None:
+        config = checked_form(directory, told, whose, stored)
+        return "gpt-oss", "Hugging Face" if whose == "huggingface" else "OpenAI", config
+    if kind in ("mixtral", decoders.OWN):
+        config = decoders.read_decoder_config(directory)
+        require_layers(config, stored, directory)
+        return ("Mixtral", "Hugging Face", config) if kind == "mixtral" else ("glassformer", "glassformer", config)
+    with config_errors(directory / CONFIG_FILE):
+        if kind == bert.OWN:
+            return "glassformer", "glassformer", EncoderConfig.from_json(_known(told))
+        if kind in bert.FAMILY:
+            return "BERT", "Hugging Face", bert.read_bert_config(told)
     raise CheckpointError(
-        f"{file} of the model_type {kind!r}",
+        f"{directory / CONFIG_FILE} of the model_type {kind!r}",
         "gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
         "Other architectures compute something else.",
     )
 
 
-def _known(config: type[DecoderConfig] | type[EncoderConfig], told: Mapping[str, Any]) -> str:
-    return json.dumps({field.name: told[field.name] for field in fields(config) if field.name in told})
+def _known(told: Mapping[str, Any]) -> str:
+    return json.dumps({field.name: told[field.name] for field in fields(EncoderConfig) if field.name in told})
 
 
 def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from glassformer.checkpoints.assembly import (
     choose_dtype,
+    config_errors,
     empty_decoder,
     fill,
     require_layers,
@@ -70,13 +71,11 @@ def load_gpt_oss(
     Source: OpenAI 2025, gpt-oss, ``gpt_oss/torch``; Hugging Face's layout.
     """
     stored = stored_tensors(directory)
-    read_config = read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
-    require_layers(read_config, stored, directory)
-    packed = are_packed(layout, stored)
-    chosen = experts or ("mxfp4" if packed else "dense")
-    decoder_config = _with_format(read_config, "mxfp4" if packed else "dense", directory)
-    check_tensors(stored, wanted(decoder_config, layout, packed=packed), directory)
-    decoder_config = _with_format(decoder_config, chosen, directory)
+    form = checked_form(directory, config, layout, stored)
+    packed = form.expert_format == "mxfp4"
+    chosen = experts or form.expert_format
+    with config_errors(directory / CONFIG_FILE):
+        decoder_config = replace(form, expert_format=chosen)
     source_of = sources(decoder_config, layout)
     dtype = choose_dtype(dtype, stored[source_of["embedding.weight"].name])
     device = torch.device("cpu") if device is None else device
@@ -93,11 +92,27 @@ def load_gpt_oss(
     return fill(decoder, state, device)
 
 
-def _with_format(config: DecoderConfig, chosen: Literal["dense", "mxfp4"], directory: Path) -> DecoderConfig:
-    try:
-        return replace(config, expert_format=chosen)
-    except InputError as error:
-        raise CheckpointError(f"{directory / CONFIG_FILE} with {error.got}", error.expected, error.fix) from error
+def checked_form(
+    directory: Path, config: Mapping[str, Any], layout: GptOssLayout, stored: Mapping[str, StoredTensor]
+) -> DecoderConfig:
+    """The decoder's configuration for gpt-oss's files, with the experts' format that these have. No tensor is read.
+
+    Args:
+        directory: Where the files lie, for messages.
+        config: The content of ``config.json``.
+        layout: Whose names and configuration those are.
+        stored: The tensors of the files.
+
+    Raises:
+        CheckpointError: Another form of network, or tensors that are missing, unknown or of another shape or kind.
+    """
+    form = read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
+    require_layers(form, stored, directory)
+    packed = are_packed(layout, stored)
+    with config_errors(directory / CONFIG_FILE):
+        form = replace(form, expert_format="mxfp4" if packed else "dense")
+    check_tensors(stored, wanted(form, layout, packed=packed), directory)
+    return form
 
 
 @dataclass(frozen=True)
