@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GptOssForCausalLM
 
-from glassformer.checkpoints.conversion import planned_model, stored_model, with_experts
+from glassformer.checkpoints.conversion import stored_model, with_experts
+from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder
 from glassformer.checkpoints.gpt_oss_writing import write_gpt_oss
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.errors import CheckpointError, InputError
@@ -88,7 +89,7 @@ def test_a_decoder_is_written_in_either_layout(tmp_path: Path, layout: Any, expe
     with torch.no_grad():
         for weight in decoder.parameters():
             weight.copy_((weight + 0.1 * torch.randn_like(weight)).bfloat16())
-    write_gpt_oss(with_experts(planned_model(decoder), experts), tmp_path / "out", layout)
+    write_gpt_oss(with_experts(gpt_oss_from_decoder(decoder), experts), tmp_path / "out", layout)
     read = Decoder.from_pretrained(tmp_path / "out")
     assert read.config.expert_format == (experts or "dense")
     tokens = torch.randint(96, (1, 40))
@@ -103,7 +104,7 @@ def test_a_decoder_is_written_in_either_layout(tmp_path: Path, layout: Any, expe
 def test_packed_decoders_are_written(made: dict[tuple[str, str], Path], tmp_path: Path) -> None:
     decoder = Decoder.from_pretrained(made["openai", "mxfp4"])
     for kind in ("mxfp4", "bfloat16"):
-        write_gpt_oss(with_experts(planned_model(decoder), kind), tmp_path / kind, "huggingface")  # type: ignore[arg-type]
+        write_gpt_oss(with_experts(gpt_oss_from_decoder(decoder), kind), tmp_path / kind, "huggingface")  # type: ignore[arg-type]
         written, expected = tmp_path / kind / "model.safetensors", made["huggingface", kind] / "model.safetensors"
         assert written.read_bytes() == expected.read_bytes()
 
@@ -128,7 +129,7 @@ def test_other_models_and_kinds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="'mixtral'"), stored_model(tmp_path / "a", config):
         pass
     with pytest.raises(InputError, match="experts = 'int8'"):
-        with_experts(planned_model(Decoder(DENSE)), "int8")  # type: ignore[arg-type]
+        with_experts(gpt_oss_from_decoder(Decoder(DENSE)), "int8")  # type: ignore[arg-type]
     narrow = replace(DENSE, ff_dim=48)
     with pytest.raises(InputError, match="multiples of 32"):
-        with_experts(planned_model(Decoder(narrow)), "mxfp4")
+        with_experts(gpt_oss_from_decoder(Decoder(narrow)), "mxfp4")

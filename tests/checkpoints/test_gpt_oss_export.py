@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import GptOssForCausalLM
 
-from glassformer.checkpoints.gpt_oss_export import NO_SINK, gpt_oss_from_decoder, particulars
+from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_export import NO_SINK, gpt_oss_from_decoder, particulars, remark
 from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
@@ -65,6 +66,12 @@ def peer_of(decoder: Decoder, directory: Path) -> GptOssForCausalLM:
     model, told = GptOssForCausalLM.from_pretrained(directory, dtype="auto", output_loading_info=True)
     assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     return model.eval()
+
+
+def configuration(decoder: Decoder) -> dict[str, Any]:
+    """What Hugging Face's ``config.json`` says of what is written."""
+    form = gpt_oss_from_decoder(decoder).config
+    return write_gpt_oss_config(form, decoder.embedding.weight.dtype, packed=form.expert_format == "mxfp4")
 
 
 @torch.no_grad()
@@ -131,7 +138,7 @@ def test_half_precision_is_written(tmp_path: Path, config: DecoderConfig) -> Non
 def test_the_limit_of_a_plain_swiglu_is_never_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """An input that goes for one unit's gate with all its might stays below it."""
     decoder = drawn(dataclasses.replace(COURSE, num_layers=1, ff_bias=True))
-    written, _ = gpt_oss_from_decoder(decoder)
+    written = configuration(decoder)
     block = decoder.layers[0]
     assert written["swiglu_limit"] > 7
     reached = 0.0
@@ -157,7 +164,7 @@ def test_packed_experts_are_written_packed(tmp_path: Path) -> None:
             for matrix in ("gate_up", "down"):
                 packed = getattr(block.ffn, f"{matrix}_{name}")
                 packed.copy_(torch.randint(low, high, packed.shape))
-    written, planned = gpt_oss_from_decoder(decoder)
+    written, planned = configuration(decoder), gpt_oss_from_decoder(decoder).in_layout("huggingface")
     assert written["quantization_config"]["quant_method"] == "mxfp4"
     blocks = planned["model.layers.2.mlp.experts.gate_up_proj_blocks"]
     assert (blocks.shape, blocks.dtype) == ([6, 128, 1, 16], torch.uint8)
@@ -191,8 +198,19 @@ def test_a_missing_sink_weighs_nothing() -> None:
 
 
 def test_what_other_programs_may_take_for_granted_is_told() -> None:
-    assert particulars(gpt_oss_from_decoder(Decoder(GPT_OSS))[0]) == []
-    told = particulars(gpt_oss_from_decoder(Decoder(dataclasses.replace(COURSE, norm_eps=1e-6)))[0])
+    assert particulars(configuration(Decoder(GPT_OSS))) == []
+    assert remark("It", configuration(Decoder(GPT_OSS))) == ""
+    written = configuration(Decoder(dataclasses.replace(COURSE, norm_eps=1e-6)))
+    told = particulars(written)
+    assert remark("It", written).startswith(f"It has {told[0]}, ")
     assert len(told) == 4
     for part in ("layer_types", "swiglu_alpha = 1.0", "without YaRN", "rms_norm_eps = 1e-06"):
         assert part in "".join(told)
+
+
+@pytest.mark.parametrize("windowed_layers", ["odd", "even", "all"])
+def test_one_layer_alone_has_gpt_oss_windows(windowed_layers: Any) -> None:
+    config = dataclasses.replace(COURSE, num_layers=1, windowed_layers=windowed_layers)
+    form = gpt_oss_from_decoder(Decoder(config)).config
+    assert (form.layer_window(0), form.windowed_layers) == (config.layer_window(0), "even")
+    assert not any("layer_types" in each for each in particulars(configuration(Decoder(config))))

@@ -76,10 +76,11 @@ def test_openai_has_query_key_and_value_in_one(tmp_path: Path) -> None:
 
 def test_hugging_face_has_experts_transposed(tmp_path: Path) -> None:
     planned, state = model()
-    size = write_gpt_oss(planned, tmp_path / "out", "huggingface", shard_bytes=10_000)
+    size, content = write_gpt_oss(planned, tmp_path / "out", "huggingface", shard_bytes=10_000)
     files = sorted((tmp_path / "out").glob("*.safetensors"))
     written = {name: tensor for file in files for name, tensor in load_file(file).items()}
     assert len(files) > 1
+    assert content == json.loads((tmp_path / "out" / "config.json").read_text())
     assert size == sum(tensor.nbytes for tensor in written.values())
     moe = "model.layers.0.mlp.experts."
     assert torch.equal(written[f"{moe}gate_up_proj"], state["layers.0.ffn.gate_up"].mT)

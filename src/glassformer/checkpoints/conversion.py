@@ -1,4 +1,4 @@
-"""From one layout of files to another: gpt-oss tensor by tensor, other decoders through memory."""
+"""gpt-oss from one layout of files to another, tensor by tensor, and its experts from one format to another."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from torch import Tensor
 
 from glassformer.checkpoints.assembly import require_no_nan
 from glassformer.checkpoints.gpt_oss import checked_form
-from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config
-from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder
+from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.gpt_oss_layouts import (
-    MATRICES,
     GptOssLayout,
     Matrix,
     expert_names,
@@ -33,7 +31,7 @@ from glassformer.checkpoints.tensor_files import (
 )
 from glassformer.errors import CheckpointError, require
 from glassformer.layers import mxfp4
-from glassformer.models import Decoder, DecoderConfig
+from glassformer.models import DecoderConfig
 
 ExpertKind = Literal["mxfp4", "bfloat16"]
 
@@ -74,32 +72,6 @@ def stored_model(directory: Path, config: Mapping[str, Any]) -> Iterator[Planned
             weights["output.weight"] = weights["embedding.weight"]
         form = replace(form, tied_output=False, attention_bias=True)
         yield PlannedModel(form, weights, [files.experts(layer, packed) for layer in range(form.num_layers)])
-
-
-def planned_model(decoder: Decoder) -> PlannedModel:
-    """The gpt-oss model that computes the same logits as ``decoder``, see
-    :func:`~glassformer.checkpoints.gpt_oss_export.gpt_oss_from_decoder`.
-
-    Raises:
-        InputError: There is none.
-    """
-    written, planned = gpt_oss_from_decoder(decoder)
-    form = read_gpt_oss_config(written, "huggingface", Path(CONFIG_FILE))
-    form = replace(form, expert_format=decoder.config.expert_format)
-    weights = {ours: planned[source.name] for ours, source in sources(form, "huggingface").items()}
-    experts = []
-    for layer in range(form.num_layers):
-        names = expert_names("huggingface", layer)
-        matrices: dict[Matrix, Planned | Packed] = {}
-        for matrix in MATRICES:
-            if form.expert_format == "mxfp4":
-                blocks, scales = names.packed(matrix)
-                matrices[matrix] = planned[blocks], planned[scales]
-            else:
-                matrices[matrix] = _turned(planned[names.dense(matrix)])
-        biases = planned[names.gate_up_bias], planned[names.down_bias]
-        experts.append(PlannedExperts(matrices["gate_up"], biases[0], matrices["down"], biases[1]))
-    return PlannedModel(form, weights, experts)
 
 
 def with_experts(model: PlannedModel, kind: ExpertKind | None) -> PlannedModel:

@@ -26,8 +26,8 @@ from glassformer.checkpoints.assembly import (
 from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
-from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config
-from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, particulars
+from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
 from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, mixtral_lacks, read_mixtral_config
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
@@ -156,13 +156,12 @@ def save_decoder(
         layout = "gpt_oss" if mixtral_lacks(decoder.config) else "mixtral"
     planned: dict[str, Planned]
     if layout == "gpt_oss":
-        written, planned = gpt_oss_from_decoder(decoder)
-        if told := ", ".join(particulars(written)):
-            warnings.warn(
-                f"{directory} has {told}. Transformers 5.23 asks for these; programs that take the released gpt-oss's "
-                "for granted compute other logits.",
-                stacklevel=3,
-            )
+        model = gpt_oss_from_decoder(decoder)
+        packed = model.config.expert_format == "mxfp4"
+        written = write_gpt_oss_config(model.config, decoder.embedding.weight.dtype, packed=packed)
+        planned = model.in_layout("huggingface")
+        if told := remark(str(directory), written):
+            warnings.warn(told, stacklevel=3)
     elif layout == "mixtral":
         written, tensors = mixtral_from_decoder(decoder)
         planned = {name: plan(tensor) for name, tensor in tensors.items()}

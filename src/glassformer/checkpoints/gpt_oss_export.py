@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
-from glassformer.checkpoints.gpt_oss_layouts import expert_names, sources
+from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
 from glassformer.layers.block import Block
@@ -30,8 +29,8 @@ float16 ends before it: there its lowest number is written, -65504.
 """
 
 
-def gpt_oss_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:
-    """The configuration and tensors of the gpt-oss model that computes the same logits as ``decoder``.
+def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
+    """The gpt-oss model that computes the same logits as ``decoder``, in the decoder's dtype.
 
     gpt-oss's form is the decoder's with all its parts, so most are written as they are. The others:
 
@@ -49,10 +48,6 @@ def gpt_oss_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Pl
     output tied to embedding    a copy
     ==========================  =======================================================================================
 
-    Returns:
-        The content of Hugging Face's ``config.json``, and the tensors by Hugging Face's names, in the decoder's dtype,
-        made when they are written.
-
     Raises:
         InputError: Packed experts with the plain SwiGLU, which would have to be rewritten.
     """
@@ -64,15 +59,27 @@ def gpt_oss_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Pl
         "gpt-oss's clamped SwiGLU, or dense experts",
         "Keep it in glassformer's own layout.",
     )
-    clamp = config.clamp or Clamp(alpha=1.0, limit=_unreachable(decoder))
-    form = replace(config, clamp=clamp, attention_bias=True, tied_output=False)
+    form = replace(
+        config,
+        num_experts=config.num_experts or 1,
+        top_k=config.top_k if config.num_experts else 1,
+        sinks=True,
+        attention_bias=True,
+        ff_bias=True,
+        clamp=config.clamp or Clamp(alpha=1.0, limit=_unreachable(decoder)),
+        key_weights=False,
+        rope_layout="half-split",
+        tied_output=False,
+    )
+    if config.num_layers == 1:  # then it has the window of the even layers, or none
+        form = replace(form, window=config.layer_window(0), windowed_layers="even")
     weight = decoder.embedding.weight
-    theirs = {ours: source.name for ours, source in sources(form, "huggingface").items()}
-    planned = {
-        theirs["embedding.weight"]: plan(weight),
-        theirs["final_norm.weight"]: plan(decoder.final_norm.weight),
-        theirs["output.weight"]: plan(decoder.output.weight),
+    weights = {
+        "embedding.weight": plan(weight),
+        "final_norm.weight": plan(decoder.final_norm.weight),
+        "output.weight": plan(decoder.output.weight),
     }
+    experts = []
     for layer, block in enumerate(decoder.layers):
         assert isinstance(block, Block)
         inside = {
@@ -81,9 +88,21 @@ def gpt_oss_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Pl
             **_attention(block.attention, config),
             **_router(block.ffn, weight),
         }
-        planned |= {theirs[f"layers.{layer}.{ours}"]: tensor for ours, tensor in inside.items()}
-        planned |= _experts(block.ffn, layer, plain=config.clamp is None)
-    return write_gpt_oss_config(form, weight.dtype, packed=packed), planned
+        weights |= {f"layers.{layer}.{name}": tensor for name, tensor in inside.items()}
+        experts.append(_experts(block.ffn, plain=config.clamp is None))
+    return PlannedModel(form, weights, experts)
+
+
+def remark(whose: str, written: dict[str, Any]) -> str:
+    """What a user should know of a configuration for gpt-oss, in a sentence that begins with ``whose``: ``"It"``.
+
+    Empty where there is nothing but the released models' values.
+    """
+    told = ", ".join(particulars(written))
+    return told and (
+        f"{whose} has {told}. Transformers asks for these; programs that take the released gpt-oss's for granted "
+        "compute other logits."
+    )
 
 
 def particulars(written: dict[str, Any]) -> list[str]:
@@ -137,18 +156,16 @@ def _router(ffn: nn.Module, like: Tensor) -> dict[str, Planned]:
     return {"ffn.router.score.weight": plan(weight), "ffn.router.score.bias": plan(bias)}
 
 
-def _experts(ffn: nn.Module, layer: int, *, plain: bool) -> dict[str, Planned]:
-    names = expert_names("huggingface", layer)
+def _experts(ffn: nn.Module, *, plain: bool) -> PlannedExperts:
     if isinstance(ffn, PackedMixture):
         experts, rows = ffn.gate_up_scales.shape[:2]
         like = ffn.router.score.weight
         gate_up_bias = like.new_zeros(experts, rows) if ffn.gate_up_bias is None else ffn.gate_up_bias
         down_bias = like.new_zeros(experts, ffn.hidden_dim) if ffn.down_bias is None else ffn.down_bias
-        packed = {
-            **dict(zip(names.packed("gate_up"), (plan(ffn.gate_up_blocks), plan(ffn.gate_up_scales)), strict=True)),
-            **dict(zip(names.packed("down"), (plan(ffn.down_blocks), plan(ffn.down_scales)), strict=True)),
-        }
-        return packed | {names.gate_up_bias: plan(gate_up_bias), names.down_bias: plan(down_bias)}
+        packed = plan(ffn.gate_up_blocks), plan(ffn.gate_up_scales)
+        return PlannedExperts(
+            packed, plan(gate_up_bias), (plan(ffn.down_blocks), plan(ffn.down_scales)), plan(down_bias)
+        )
     weights = _dense(ffn)
     gate, up, down = weights.gate, weights.up, weights.down
     experts, ff, hidden = gate.shape
@@ -157,14 +174,14 @@ def _experts(ffn: nn.Module, layer: int, *, plain: bool) -> dict[str, Planned]:
 
     def gate_up_of_each() -> Iterator[Tensor]:
         for expert in range(experts):
-            yield torch.stack([gate[expert], up[expert]], dim=1).flatten(0, 1).t()
+            yield torch.stack([gate[expert], up[expert]], dim=1).flatten(0, 1)
 
-    return {
-        names.gate_up: Planned([experts, hidden, 2 * ff], gate.dtype, gate_up_of_each),
-        names.gate_up_bias: plan(gate_up_bias),
-        names.down: Planned([experts, ff, hidden], down.dtype, lambda: (each.t() for each in down)),
-        names.down_bias: plan(_or_zeros(weights.down_bias, down)),
-    }
+    return PlannedExperts(
+        Planned([experts, 2 * ff, hidden], gate.dtype, gate_up_of_each),
+        plan(gate_up_bias),
+        Planned([experts, hidden, ff], down.dtype, down.unbind),
+        plan(_or_zeros(weights.down_bias, down)),
+    )
 
 
 def _dense(ffn: nn.Module) -> Experts:

@@ -92,7 +92,7 @@ def write_gpt_oss(
     shard_bytes: int | None = None,
     replace: bool = False,
     progress: bool = False,
-) -> int:
+) -> tuple[int, dict[str, Any]]:
     """Write a directory in ``layout``: complete or, whatever happens, as it was before.
 
     Of the model, what its longest part takes is held.
@@ -108,7 +108,7 @@ def write_gpt_oss(
         progress: Show a bar on a terminal.
 
     Returns:
-        The bytes of all tensors.
+        The bytes of all tensors, and the content of ``config.json``.
 
     Raises:
         InputError: The directory exists, there is no room on the disk, or OpenAI's configuration has no words for the
@@ -135,7 +135,7 @@ def write_gpt_oss(
             shutil.copyfile(file, draft / file.name)
         watched = {name: _watched(tensor, bar.update) for name, tensor in planned.items()}
         write_tensors(draft, watched, shard_bytes=shard_bytes or _SHARD_BYTES[layout])
-    return size
+    return size, written
 
 
 def write_openai_config(config: DecoderConfig) -> dict[str, Any]:

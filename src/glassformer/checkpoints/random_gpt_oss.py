@@ -118,7 +118,7 @@ def write_random_gpt_oss(
         InputError: A form that is not gpt-oss's, the directory exists, or there is no room on its disk.
     """
     require(seed >= 0, f"seed = {seed}", "at least 0", "Use 0.")
-    return write_gpt_oss(
+    size, _ = write_gpt_oss(
         plan_random_gpt_oss(config, seed),
         Path(directory),
         layout,
@@ -127,6 +127,7 @@ def write_random_gpt_oss(
         replace=replace,
         progress=progress,
     )
+    return size
 
 
 def plan_random_gpt_oss(config: DecoderConfig, seed: int = 0) -> PlannedModel:

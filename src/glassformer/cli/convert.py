@@ -12,10 +12,10 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.checkpoints.bert import find_directory
-from glassformer.checkpoints.conversion import ExpertKind, planned_model, stored_model, with_experts
+from glassformer.checkpoints.conversion import ExpertKind, stored_model, with_experts
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
-from glassformer.checkpoints.gpt_oss_config import layout_of, write_gpt_oss_config
-from glassformer.checkpoints.gpt_oss_export import particulars
+from glassformer.checkpoints.gpt_oss_config import layout_of
+from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
 from glassformer.checkpoints.gpt_oss_writing import PlannedModel, write_gpt_oss
 from glassformer.checkpoints.mixtral import mixtral_lacks
@@ -148,7 +148,7 @@ def _experts_to_load(form: DecoderConfig, flags: ConvertFlags) -> Literal["dense
 def _write(decoder: Decoder, flags: ConvertFlags) -> list[str]:
     to = _layout(decoder.config, flags)
     if to in ("gpt_oss", "openai"):
-        return _write_gpt_oss(with_experts(planned_model(decoder), flags.experts), flags)
+        return _write_gpt_oss(with_experts(gpt_oss_from_decoder(decoder), flags.experts), flags)
     stays = flags.experts is None or (flags.experts == "mxfp4") == (decoder.config.expert_format == "mxfp4")
     require(
         stays, f"--experts {flags.experts} for a run", "the experts as they are", "Convert what --to gpt_oss writes."
@@ -164,7 +164,7 @@ def _write_gpt_oss(
     model: PlannedModel, flags: ConvertFlags, config: dict[str, Any] | None = None, directory: Path | None = None
 ) -> list[str]:
     layout: GptOssLayout = "openai" if flags.to == "openai" else "huggingface"
-    size = write_gpt_oss(
+    size, written = write_gpt_oss(
         model,
         flags.out,
         layout,
@@ -174,14 +174,8 @@ def _write_gpt_oss(
         progress=True,
     )
     lines = [_written(flags.out, "gpt-oss in OpenAI's layout" if layout == "openai" else "gpt-oss", size)]
-    dtype = model.weights["embedding.weight"].dtype
-    packed = model.config.expert_format == "mxfp4"
-    if layout == "huggingface" and (told := particulars(write_gpt_oss_config(model.config, dtype, packed=packed))):
-        lines.append(
-            f"It has {', '.join(told)}. Transformers asks for these; programs that take the released gpt-oss's for "
-            "granted compute other logits."
-        )
-    return lines
+    told = remark("It", written) if layout == "huggingface" else ""
+    return [*lines, told] if told else lines
 
 
 def _kept_files(directory: Path) -> list[Path]:
