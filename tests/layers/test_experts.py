@@ -324,3 +324,13 @@ def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -
 def test_an_input_of_another_width_is_refused() -> None:
     with pytest.raises(InputError, match="input of width 7; expected hidden_dim = 8"):
         make()(torch.zeros(2, 7))
+
+
+@pytest.mark.parametrize("hidden_dim", [64, 6])
+def test_shapes_alone(hidden_dim: int) -> None:
+    with torch.device("meta"):
+        moe = make(hidden_dim=hidden_dim, bias=True)
+        out = moe(torch.empty(2, 7, hidden_dim))
+    assert out.is_meta
+    assert out.shape == (2, 7, hidden_dim)
+    assert moe.load.shape == (4,)

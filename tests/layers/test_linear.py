@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer.layers import linear as module
-from glassformer.layers.linear import Linear, linear
+from glassformer.layers.linear import Linear, autocast_dtype, linear
 
 
 @pytest.fixture(autouse=True)
@@ -115,3 +115,11 @@ def test_torch_counts_its_operations(grad: bool) -> None:
                 out.sum().backward()
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] == 2 * 10 * 6 * 9 * (3 if grad else 1)
+
+
+def test_the_dtype_of_products_is_autocasts_where_that_is_on() -> None:
+    x = torch.ones(2, dtype=torch.float64)
+    assert autocast_dtype(x) == torch.float64
+    with torch.autocast("cpu", torch.bfloat16):
+        assert autocast_dtype(x) == torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype == torch.bfloat16
+        assert autocast_dtype(x.to("meta")) == torch.float64

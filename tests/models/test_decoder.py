@@ -406,3 +406,11 @@ def test_a_step_beyond_the_first_tables_finds_its_rotation() -> None:
         model(tokens[:, :-1], cache=cache)
         step = model.step(tokens[:, -1:], torch.tensor([4096]), cache)
     assert (step - expected).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("change", [{}, {"num_experts": 4}, {"num_experts": 4, "expert_format": "mxfp4"}])
+def test_shapes_alone(change: dict[str, Any]) -> None:
+    config = DecoderConfig(vocab_size=11, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, **change)
+    logits = Decoder(config).to("meta")(torch.zeros(2, 5, dtype=torch.int64, device="meta"))
+    assert logits.is_meta
+    assert logits.shape == (2, 5, 11)

@@ -51,6 +51,8 @@ def mix_experts(
 
 @torch.compiler.disable
 def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, load: Tensor) -> Tensor:
+    if x.is_meta:  # where rows go is data, and there is none
+        return torch.empty_like(x)
     if len(x) == 1 and x.device.type == "cpu" and not torch.is_grad_enabled():
         return _mix_for_one_token(experts, x[0], weights[0], indices[0])[None]
     expert, order = indices.flatten().sort(stable=True)

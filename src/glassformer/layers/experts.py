@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -10,6 +12,22 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive
 from glassformer.layers.dispatch import Experts, mix_experts
 from glassformer.layers.feedforward import Clamp
+from glassformer.layers.linear import autocast_dtype
+
+
+class Assigned(NamedTuple):
+    """Where the tokens of a batch go among experts."""
+
+    tokens: Tensor
+    """``[token, hidden_dim]``, in the dtype that experts compute in."""
+    weights: Tensor
+    """``[token, top_k]``: what each chosen expert counts; they sum to 1."""
+    indices: Tensor
+    """``[token, top_k]``: which experts, the best first."""
+    scores: Tensor
+    """``[token, expert]``: of all, before any choice."""
+    load: Tensor
+    """``[expert]``: how many tokens chose each."""
 
 
 class _Score(nn.Linear):
@@ -66,6 +84,25 @@ class Router(nn.Module):
         scores = self.score(x)
         best, indices = scores.topk(self.top_k, dim=-1)
         return best.softmax(dim=-1).to(x.dtype), indices, scores
+
+    def assign(self, x: Float[Tensor, "*batch hidden_dim"]) -> Assigned:
+        """Route every position of a mixture's input, in one row each.
+
+        Raises:
+            InputError: An input of another width.
+        """
+        hidden_dim = self.score.in_features
+        require(
+            x.shape[-1] == hidden_dim,
+            f"input of width {x.shape[-1]}",
+            f"hidden_dim = {hidden_dim}",
+            "Build the layer with the width of its input.",
+        )
+        tokens = x.reshape(-1, hidden_dim)
+        weights, indices, scores = self.choose(tokens)
+        flat = indices.flatten()
+        load = flat.new_zeros(self.num_experts).scatter_add_(0, flat, torch.ones_like(flat))
+        return Assigned(tokens.to(autocast_dtype(x)), weights, indices, scores, load)
 
 
 class MixtureOfExperts(nn.Module):
@@ -129,19 +166,8 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Route every position and mix the outputs of its experts."""
-        require(
-            x.shape[-1] == self.hidden_dim,
-            f"input of width {x.shape[-1]}",
-            f"hidden_dim = {self.hidden_dim}",
-            "Build the layer with the width of its input.",
-        )
-        tokens = x.reshape(-1, self.hidden_dim)
-        weights, indices, scores = self.router.choose(tokens)
-        flat = indices.flatten()
-        self.load = torch.zeros_like(self.load).scatter_add_(0, flat, torch.ones_like(flat))
+        tokens, weights, indices, scores, self.load = self.router.assign(x)
         self.balance_loss = _balance_loss(scores, self.load) if self.balance and self.training else None
-        if torch.is_autocast_enabled(x.device.type):
-            tokens = tokens.to(torch.get_autocast_dtype(x.device.type))
         return self.mix(tokens, weights, indices, self.load).view(x.shape)
 
     def mix(

@@ -47,6 +47,15 @@ def linear(
     return F.linear(x, weight, bias)
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which products of ``x`` are computed: autocast's where that is on, otherwise its own.
+
+    On the device ``"meta"``, of which torch knows no autocast, it is its own.
+    """
+    kind = x.device.type
+    return x.dtype if x.is_meta or not torch.is_autocast_enabled(kind) else torch.get_autocast_dtype(kind)
+
+
 def _fits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return (
         _ONEDNN is not None

@@ -106,18 +106,7 @@ class PackedMixture(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Route every position and mix the outputs of its experts; ``load`` then holds each expert's tokens."""
-        require(
-            x.shape[-1] == self.hidden_dim,
-            f"input of width {x.shape[-1]}",
-            f"hidden_dim = {self.hidden_dim}",
-            "Build the layer with the width of its input.",
-        )
-        tokens = x.reshape(-1, self.hidden_dim)
-        weights, indices, _ = self.router.choose(tokens)
-        flat = indices.flatten()
-        self.load = torch.zeros_like(self.load).scatter_add_(0, flat, torch.ones_like(flat))
-        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
-            tokens = tokens.to(torch.get_autocast_dtype(x.device.type))
+        tokens, weights, indices, _, self.load = self.router.assign(x)
         return self.mix(tokens, weights, indices, self.load).view(x.shape)
 
     def mix(

@@ -16,6 +16,7 @@ from glassformer.layers.cache import Cache, LayerCache, SlotCache
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.linear import autocast_dtype
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.packed_experts import PackedMixture
 from glassformer.layers.positions import RotaryEmbedding, Rotation
@@ -175,8 +176,7 @@ class Decoder(nn.Module):
         caches: Sequence[LayerCache | SlotCache] | None,
     ) -> Tensor:
         cos, sin = rotation
-        autocast = torch.is_autocast_enabled(x.device.type)
-        dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        dtype = autocast_dtype(x)
         rotation = cos.to(dtype), sin.to(dtype)
         for layer, block in enumerate(self.layers):
             cache = None if caches is None else caches[layer]

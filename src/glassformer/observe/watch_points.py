@@ -16,6 +16,7 @@ from glassformer.layers.decoder_block import CrossBlock
 from glassformer.layers.encoder_block import EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.linear import autocast_dtype
 from glassformer.layers.packed_experts import PackedMixture
 from glassformer.models.single_head import SingleHead
 from glassformer.observe.captured import AXES
@@ -230,8 +231,7 @@ def _route(module: MixtureOfExperts | PackedMixture) -> Callable[[Tensor], Route
 def _expert_outputs(module: MixtureOfExperts | PackedMixture) -> Callable[[Tensor, Tensor], Tensor]:
     def outputs(x: Tensor, choices: Tensor) -> Tensor:
         tokens, each = x.reshape(-1, x.shape[-1]), choices.reshape(-1, choices.shape[-1])
-        if torch.is_autocast_enabled(x.device.type):
-            tokens = tokens.to(torch.get_autocast_dtype(x.device.type))  # as the mixture itself does
+        tokens = tokens.to(autocast_dtype(tokens))  # as the mixture itself does
         ones = tokens.new_ones(len(tokens), 1)
         made = []
         for choice in each.split(1, dim=1):
