@@ -14,6 +14,7 @@ from glassformer.checkpoints.assembly import (
     config_errors,
     empty_decoder,
     fill,
+    machine_memory,
     require_layers,
     require_memory,
 )
@@ -113,6 +114,13 @@ def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     require_memory(decoder, torch.device("cuda"), HERE)  # says so itself
     with pytest.raises(CheckpointError, match=r"here, whose weights take 0\.0 GiB"):
         require_memory(decoder, torch.device("cpu"), HERE)
+    for unknown in ({"SC_PAGE_SIZE": 1}, None):
+        if unknown is None:
+            monkeypatch.delattr(assembly.os, "sysconf_names")
+        else:
+            monkeypatch.setattr(assembly.os, "sysconf_names", unknown)
+        assert machine_memory() is None
+        require_memory(decoder, torch.device("cpu"), HERE)  # nobody knows
 
 
 def test_faults_of_a_configuration_are_told_with_its_file() -> None:

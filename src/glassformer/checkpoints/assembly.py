@@ -114,16 +114,24 @@ def empty_decoder(config: DecoderConfig, dtype: torch.dtype, directory: Path) ->
         ) from error
 
 
+def machine_memory() -> int | None:
+    """Bytes of this machine's memory; None where the system does not tell."""
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
+        return None
+    pages = os.sysconf("SC_PHYS_PAGES")
+    return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
+
+
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:
     """Refuse a decoder that is larger than the machine's memory: the system would end the process without a word.
 
     Raises:
         CheckpointError: One that cannot be held. Other devices than the CPU say so themselves.
     """
-    if device.type != "cpu" or not hasattr(os, "sysconf"):
+    there = machine_memory()
+    if device.type != "cpu" or there is None:
         return
     needed = sum(tensor.nbytes for tensor in decoder.state_dict().values())
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise CheckpointError(
             f"{directory}, whose weights take {needed / 2**30:.1f} GiB here",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
+from glassformer.checkpoints.assembly import machine_memory
 from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.description import Description, describe, describe_decoder
 from glassformer.cli.sizes import count, in_memory, on_disk
@@ -57,7 +57,7 @@ def this_machine(kernel: bool = True) -> Machine:
     Args:
         kernel: Look for the MXFP4 kernel too, which is built if it never was here; that takes about two seconds.
     """
-    memory, free = _pages("SC_PHYS_PAGES"), _free()
+    memory, free = machine_memory(), _free()
     if not kernel:
         return Machine(memory, free, None, None)
     found = mxfp4_native.look()
@@ -182,15 +182,10 @@ def _fits(size: int, machine: Machine) -> str:
     return "   more than is free now" if machine.free is not None and size > machine.free else "   fits"
 
 
-def _pages(name: str) -> int | None:
-    known = hasattr(os, "sysconf") and name in os.sysconf_names and os.sysconf(name) > 0
-    return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE") if known else None
-
-
 def _free() -> int | None:
     """What could be had without pushing programs out: files that the system only keeps at hand count as free."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
-        return _pages("SC_AVPHYS_PAGES")
+        return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
