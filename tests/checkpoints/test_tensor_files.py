@@ -189,6 +189,14 @@ def raw(directory: Path, header: Any, data: bytes, length: int | None = None) ->
         ({"a": entry("F33", [2], 0, 8)}, "'a' of the unknown dtype 'F33'"),
         ({"a": entry(32, [2], 0, 8)}, "'a' without a shape"),
         ({"a": 3}, "'a' without a shape"),
+        ({"a" * 10**6: 3}, f"'{199 * 'a'}[.]{{3}} without a shape"),
+        (
+            {"a" * 10**6: entry("b" * 10**6, [2], 0, 8)},
+            f"'{199 * 'a'}[.]{{3}} of the unknown dtype '{199 * 'b'}[.]{{3}}",
+        ),
+        ({"a" * 10**6: entry("F32", [2], 0, 4)}, f"'{199 * 'a'}[.]{{3}} with 4 bytes"),
+        ({"a" * 10**6: entry("F32", [1], 4, 8)}, f"'{199 * 'a'}[.]{{3}} at 4 where"),
+        (b'{"%s": 1, "%s": 1}' % (b"a" * 10**6, b"a" * 10**6), f"'{199 * 'a'}[.]{{3}} twice"),
         ({"a": entry("F32", [1], 0, 4), "b": entry("F32", [2], 0, 8)}, "'b' at 0 where the tensor before it ends at 4"),
         ({"a": entry("F32", [1], 0, 4), "b": entry("F16", [1], 6, 8)}, "'b' at 6 where the tensor before it ends at 4"),
         ({"a": entry("F32", [1], 4, 8)}, "'a' at 4 where"),
@@ -209,6 +217,7 @@ def test_headers_that_lie_are_refused(tmp_path: Path, header: Any, message: str)
     with pytest.raises(CheckpointError, match=message) as caught:
         stored_tensors(tmp_path)
     assert "model.safetensors" in str(caught.value)
+    assert len(caught.value.got) < 1000
 
 
 @pytest.mark.parametrize("length", [10**6, 2**63, 2**64 - 1])

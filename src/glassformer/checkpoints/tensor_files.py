@@ -165,14 +165,16 @@ def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., T
             tensor = stored[name]
             if tensor.kind not in _DTYPES:
                 raise CheckpointError(
-                    f"{tensor.name} of kind {tensor.kind} in {tensor.file}", f"one of {', '.join(_DTYPES)}", "Cast it."
+                    f"{_cut(tensor.name)} of kind {tensor.kind} in {tensor.file}",
+                    f"one of {', '.join(_DTYPES)}",
+                    "Cast it.",
                 )
             try:
                 if tensor.file not in opened:
                     opened[tensor.file] = stack.enter_context(FileIO(tensor.file))
                 return _rows(opened[tensor.file], tensor, start, stop)
             except OSError as error:
-                raise _damaged(tensor.file, f"at {tensor.name}: {error}") from error
+                raise _damaged(tensor.file, f"at {_cut(tensor.name)}: {error}") from error
 
         yield read
 
@@ -225,7 +227,7 @@ def _parse(text: bytes) -> Any:
         if len(read) < len(pairs):
             seen: set[str] = set()
             twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-            raise ValueError(f"{twice!r} twice")
+            raise ValueError(f"{_cut(repr(twice))} twice")
         return read
 
     return json.loads(text.decode("utf-8"), object_pairs_hook=once)
@@ -287,17 +289,17 @@ def _entries(file: Path, header: dict[str, Any], first: int, size: int) -> list[
         told: dict[str, Any] = entry if isinstance(entry, dict) else {}
         shape, kind, offsets = told.get("shape", ""), told.get("dtype"), told.get("data_offsets", "")
         if not (_whole_numbers(shape) and _whole_numbers(offsets) and len(offsets) == 2 and isinstance(kind, str)):
-            raise ValueError(f"{name!r} without a shape, a dtype or two offsets")
+            raise ValueError(f"{_cut(repr(name))} without a shape, a dtype or two offsets")
         if kind not in _BITS:
-            raise ValueError(f"{name!r} of the unknown dtype {kind!r}")
+            raise ValueError(f"{_cut(repr(name))} of the unknown dtype {_cut(repr(kind))}")
         begin, end = offsets
         if math.prod(shape) * _BITS[kind] != (end - begin) * 8:
-            raise ValueError(f"{name!r} with {end - begin} bytes for the shape {shape} of {kind}")
+            raise ValueError(f"{_cut(repr(name))} with {end - begin} bytes for the shape {shape} of {kind}")
         spans.append((begin, end, StoredTensor(file, name, shape, kind, first + begin)))
     reached = 0
     for begin, end, tensor in sorted(spans, key=lambda span: span[:2]):
         if begin != reached:
-            raise ValueError(f"{tensor.name!r} at {begin} where the tensor before it ends at {reached}")
+            raise ValueError(f"{_cut(repr(tensor.name))} at {begin} where the tensor before it ends at {reached}")
         reached = end
     if first + reached != size:
         raise ValueError(f"{size} bytes, where the tensors end at {first + reached}")
