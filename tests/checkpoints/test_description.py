@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from glassformer.checkpoints.bert import save_encoder
@@ -135,6 +136,15 @@ def test_the_bert_family(tmp_path: Path) -> None:
         embedded = sum(w.numel() for n, w in model.named_parameters() if "embeddings" in n and "LayerNorm" not in n)
         assert found.parameters["embedding"] == embedded
         assert (found.experts, found.memory(2, packed=True), found.cache(100)) == (None, None, 0)
+
+
+def test_numbers_that_are_not_read_take_room_too(tmp_path: Path) -> None:
+    save_encoder(Encoder(EncoderConfig(60, 1, 16, 32, 2)), tmp_path / "model")
+    assert "others" not in describe(tmp_path / "model").stored_bytes
+    file = tmp_path / "model" / "model.safetensors"
+    more = {"pooler.a": torch.ones(6, 5).to(torch.float8_e4m3fn), "pooler.b": torch.ones(7, dtype=torch.uint16)}
+    save_file(load_file(file) | more, file)
+    assert describe(tmp_path / "model").stored_bytes["others"] == 30 + 14
 
 
 def test_own_encoders(tmp_path: Path) -> None:

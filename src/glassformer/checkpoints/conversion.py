@@ -24,7 +24,7 @@ from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedExperts, Plan
 from glassformer.checkpoints.shards import Planned
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
-    KINDS,
+    DTYPES,
     StoredTensor,
     open_tensors,
     stored_tensors,
@@ -37,7 +37,6 @@ ExpertKind = Literal["mxfp4", "bfloat16"]
 
 # Of a large tensor, this much is read at a time.
 _PIECE_BYTES = 2**25
-_DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 
 
 @contextmanager
@@ -102,7 +101,7 @@ class _Files:
     def rows(self, name: str, start: int = 0, stop: int | None = None, step: int | None = None) -> Planned:
         """Some rows of a tensor, ``step`` of them in a part."""
         tensor = self.stored[name]
-        dtype = _DTYPES[tensor.kind]
+        dtype = DTYPES[tensor.kind]
         stop = tensor.shape[0] if stop is None else stop
         shape = [stop - start, *tensor.shape[1:]]
         row_bytes = Planned(shape[1:], dtype, list).nbytes

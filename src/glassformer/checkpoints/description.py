@@ -17,7 +17,6 @@ from glassformer.checkpoints.gpt_oss import checked_form
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
-    KINDS,
     StoredTensor,
     read_json,
     stored_tensors,
@@ -30,7 +29,6 @@ from glassformer.models.encoder_config import EncoderConfig
 Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
 """What a tensor belongs to."""
 
-_BITS = {kind: 8 * dtype.itemsize for dtype, kind in KINDS.items()}
 _BLOCKS = "blocks"
 # The first part of which a word stands in a tensor's name is the tensor's.
 _WORDS: dict[Part, tuple[str, ...]] = {
@@ -149,7 +147,7 @@ def _described(
     sizes: dict[Part, int] = {}
     for name, tensor in stored.items():
         part, count = _part(name, config), math.prod(tensor.shape)
-        sizes[part] = sizes.get(part, 0) + count * _BITS.get(tensor.kind, 0) // 8
+        sizes[part] = sizes.get(part, 0) + tensor.nbytes
         if tensor.kind == "U8":  # two codes in each byte; exponents are no weights of their own
             count = 2 * count if name.endswith(_BLOCKS) else 0
         tied = part == "output" and isinstance(config, DecoderConfig) and config.tied_output

@@ -29,7 +29,7 @@ INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Kinds of floating-point numbers, as safetensors writes them."""
-_DTYPES = FLOATS | {
+DTYPES = FLOATS | {
     "U8": torch.uint8,
     "I8": torch.int8,
     "I16": torch.int16,
@@ -37,10 +37,11 @@ _DTYPES = FLOATS | {
     "I64": torch.int64,
     "BOOL": torch.bool,
 }
-KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
+"""Kinds of numbers that are read."""
+KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 """How safetensors writes a dtype."""
 # Kinds that are not read, but may stand in a file beside what is.
-_BITS = {kind: 8 * dtype.itemsize for kind, dtype in _DTYPES.items()} | {
+_BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()} | {
     "U16": 16,
     "U32": 32,
     "U64": 64,
@@ -71,6 +72,11 @@ class StoredTensor:
     """As safetensors writes it: ``"F32"``."""
     start: int = 0
     """Where in the file its first byte lies."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in the file."""
+        return math.prod(self.shape) * _BITS[self.kind] // 8
 
 
 @dataclass(frozen=True)
@@ -163,10 +169,10 @@ def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., T
 
         def read(name: str, start: int = 0, stop: int | None = None) -> Tensor:
             tensor = stored[name]
-            if tensor.kind not in _DTYPES:
+            if tensor.kind not in DTYPES:
                 raise CheckpointError(
                     f"{_cut(tensor.name)} of kind {tensor.kind} in {tensor.file}",
-                    f"one of {', '.join(_DTYPES)}",
+                    f"one of {', '.join(DTYPES)}",
                     "Cast it.",
                 )
             try:
@@ -315,7 +321,7 @@ def _whole_numbers(values: Any) -> bool:
 
 
 def _rows(file: FileIO, tensor: StoredTensor, start: int, stop: int | None) -> Tensor:
-    dtype = _DTYPES[tensor.kind]
+    dtype = DTYPES[tensor.kind]
     shape = list(tensor.shape)
     skipped = 0
     if start or stop is not None:
