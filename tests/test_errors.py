@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from glassformer.errors import CheckpointError, InputError, require, require_positive
+from glassformer.errors import CheckpointError, InputError, first_line, require, require_positive
 
 
 def test_the_message_says_what_was_got_what_was_expected_and_how_to_mend() -> None:
@@ -41,3 +41,8 @@ def test_require_positive_names_the_first_size_at_fault() -> None:
 def test_require_positive_refuses_what_is_no_size(size: int) -> None:
     with pytest.raises(InputError, match="whole number of at least 1"):
         require_positive(rows=size)
+
+
+def test_the_first_line_of_an_error() -> None:
+    assert first_line(OSError("\n No room.\nNone at all.")) == "No room"
+    assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"

@@ -24,6 +24,11 @@ class CheckpointError(InputError):
     """A checkpoint that cannot be used: ``got`` names the file and, where it is about tensors, each of them."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line without its full stop, fit to stand in brackets; or else its kind."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
 def require(condition: bool, got: str, expected: str, fix: str) -> None:
     """Raise :class:`InputError` with these three parts unless ``condition`` holds."""
     if not condition:

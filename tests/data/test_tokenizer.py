@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.tokenizer import CLS_ID, PAD_ID, UNK_ID, Tokenizer, WordTokenizer, split_words
+from glassformer.data.tokenizer import CLS_ID, PAD_ID, UNK_ID, Tokenizer, WordTokenizer, split_words, whole_text
 from glassformer.errors import InputError
 
 SENTENCES = [
@@ -182,3 +182,8 @@ def test_wrong_arguments_are_refused(tokenizer: WordTokenizer) -> None:
 def test_json_is_plain_and_the_same_on_every_machine(tokenizer: WordTokenizer) -> None:
     assert json.loads(tokenizer.to_json()) == {"format": "glassformer words", "words": list(tokenizer.words)}
     assert tokenizer.to_json().isascii()
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    assert whole_text("a\ud83db\udc00") == "a\ufffdb\ufffd"
+    assert whole_text("a\ud83d\ude00\U0001f600") == "a\U0001f600\U0001f600"

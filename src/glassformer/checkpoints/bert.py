@@ -25,7 +25,7 @@ from glassformer.checkpoints.tensor_files import (
     read_tensors,
     stored_tensors,
 )
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, first_line, require, require_positive
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
@@ -279,9 +279,8 @@ def find_directory(source: str | Path) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"{name!r}, which is no directory and could not be had from the hub ({reason})",
+            f"{name!r}, which is no directory and could not be had from the hub ({first_line(error)})",
             "a directory with config.json and model.safetensors, or a model on the hub",
             fix,
         ) from error

@@ -21,6 +21,7 @@ from glassformer.data.harmony import (
 )
 from glassformer.data.harmony_package import renderer
 from glassformer.data.released_tokenizer import ReleasedTokenizer
+from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
 
 CONTEXT = 8192
@@ -103,7 +104,7 @@ class Conversation:
             ContextFull: There is no room for the message. The conversation stays as it was.
         """
         # What a keyboard or a pipe passed on that is no text counts as U+FFFD.
-        asked = Message("user", text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        asked = Message("user", whole_text(text))
         prompt = self._render(self.setting, [*self.messages, asked])
         room = self._continuation.max_seq_len
         if len(prompt) >= room:

@@ -18,7 +18,7 @@ from typing import Any
 
 import tokenizers
 
-from glassformer.data.tokenizer import read_json, require_text, require_token
+from glassformer.data.tokenizer import read_json, require_text, require_token, whole_text
 from glassformer.errors import InputError, require, require_positive
 
 HARMONY_SPECIALS = {
@@ -88,7 +88,7 @@ class ReleasedTokenizer:
             InputError: A ``text`` that is no string.
         """
         require_text(text)
-        return self.ordinary(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return self.ordinary(whole_text(text))
 
     def special(self, name: str) -> int:
         """The id of a special token.

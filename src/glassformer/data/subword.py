@@ -21,6 +21,7 @@ from glassformer.data.tokenizer import (
     read_json,
     require_text,
     require_token,
+    whole_text,
 )
 from glassformer.errors import InputError, require, require_positive
 
@@ -87,7 +88,7 @@ class SubwordTokenizer:
             f"at least {self._added}, the special tokens around every text",
             "Pass a longer max_len.",
         )
-        encoding = self._engine.encode(_whole(text), add_special_tokens=False)
+        encoding = self._engine.encode(whole_text(text), add_special_tokens=False)
         encoding.truncate(max_len - self._added)
         ids: list[int] = self._engine.post_process(encoding).ids
         return ids
@@ -164,7 +165,7 @@ def train_subwords(
     known = list(texts)
     for text in known:
         require_text(text)
-    known = [_whole(text) for text in known]
+    known = [whole_text(text) for text in known]
     require(any(text.strip() for text in known), "texts without a word", "at least one word", "Pass training texts.")
 
     engine = (
@@ -208,11 +209,6 @@ def tokenizer_from_json(text: str) -> Tokenizer:
     """
     content = read_json(text, "a tokenizer")
     return WordTokenizer.from_json(text) if "format" in content else SubwordTokenizer.from_json(text)
-
-
-def _whole(text: str) -> str:
-    """``text`` with U+FFFD for each half of a surrogate pair, which the engine cannot read."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _word_pieces(texts: list[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:

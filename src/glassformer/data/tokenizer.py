@@ -226,6 +226,11 @@ def require_text(text: Any) -> None:
     require(isinstance(text, str), f"a text of type {type(text).__name__}", "a str", "Read or decode it first.")
 
 
+def whole_text(text: str) -> str:
+    """``text`` with U+FFFD, the sign for what could not be read, for each half of a surrogate pair: it is no text."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def require_token(token: int, vocab_size: int) -> None:
     """Raise :class:`~glassformer.errors.InputError` unless ``token`` is an id of a vocabulary of this size."""
     require(

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_ranks, read_tokenizer
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, first_line, require
 from glassformer.links import lies_inside
 
 TOKENIZER_FILES = ("tokenizer.json", "o200k_base.tiktoken")
@@ -75,9 +75,8 @@ def named_tokenizer(name: str) -> ReleasedTokenizer:
     except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
         if isinstance(error, InputError):
             raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"the tokenizer {name!r}, which is no file and could not be had from the hub ({reason})",
+            f"the tokenizer {name!r}, which is no file and could not be had from the hub ({first_line(error)})",
             _WAYS,
             "Check the name and the connection, or download the file and pass its path.",
         ) from error

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from glassformer.errors import InputError
+from glassformer.errors import InputError, first_line
 
 SOURCE = Path(__file__).with_name("mxfp4_kernel.cpp")
 SWITCH = "GLASSFORMER_NO_NATIVE"
@@ -101,7 +101,7 @@ def _built() -> Found:
             if not (whole or os.access(library.parent, os.W_OK | os.X_OK)):
                 raise PermissionError(f"{library.parent} cannot be written to")
         except (OSError, RuntimeError) as error:  # of a user without a home: RuntimeError
-            unkept, whole = _first_line(error), False
+            unkept, whole = first_line(error), False
         try:
             if unkept is not None:
                 # What is loaded stays in memory when the folder goes.
@@ -110,13 +110,13 @@ def _built() -> Found:
             if not whole:
                 _build(library)
         except Exception as error:  # whatever a compiler or its absence does, there is another way
-            remark = _slow(f"its kernel could not be built ({_first_line(error)})")
+            remark = _slow(f"its kernel could not be built ({first_line(error)})")
             return Found(None, remark, f"Install a C++ compiler, or name yours in CXX, {otherwise}")
         try:
             built = _functions(library)
         except Exception as error:
             # Built anew it would be the same, so that every process would build it in vain.
-            remark = _slow(f"its kernel is built, but cannot be loaded ({_first_line(error)})")
+            remark = _slow(f"its kernel is built, but cannot be loaded ({first_line(error)})")
             fix = f"Name a folder in TORCH_EXTENSIONS_DIR from which programs may run, delete {library}, {otherwise}"
             return Found(None, remark, fix)
     if unkept is None:
@@ -135,10 +135,6 @@ def _say_once(remark: str, fix: str) -> None:
 
 def _slow(reason: str) -> str:
     return f"MXFP4 runs on torch's operators, which is many times slower: {reason}."
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _folder() -> Path:
