@@ -13,8 +13,8 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.checkpoints.assembly import machine_memory
-from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.description import Description, describe, describe_decoder
+from glassformer.checkpoints.hub import find_directory
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained

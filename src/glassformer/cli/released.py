@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
+from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.harmony import STOPS
 from glassformer.data.released_tokenizer import ReleasedTokenizer

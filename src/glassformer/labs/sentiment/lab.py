@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import torch
 
-from glassformer.checkpoints.bert import find_directory
 from glassformer.checkpoints.directory import write_text
+from glassformer.checkpoints.hub import find_directory
 from glassformer.data.examples import Example, SentimentData, fingerprint, split_by_text
 from glassformer.data.sentiment import reviews
 from glassformer.errors import InputError, require

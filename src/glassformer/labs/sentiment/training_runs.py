@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.checkpoints.bert import find_directory, load_encoder, write_encoder
+from glassformer.checkpoints.bert import load_encoder, write_encoder
 from glassformer.checkpoints.directory import new_directory, write_text
+from glassformer.checkpoints.hub import find_directory
 from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example, SentimentData, fingerprint
 from glassformer.data.subword import load_subwords, tokenizer_from_json, train_subwords

@@ -1,4 +1,4 @@
-"""Where encoders come from: directories, and names of the hub, which is never asked in earnest."""
+"""Where models come from: directories, and names of the hub, which is never asked in earnest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import huggingface_hub
 import pytest
 
-from glassformer.checkpoints.bert import find_directory, load_encoder, save_encoder
+from glassformer.checkpoints.bert import load_encoder, save_encoder
+from glassformer.checkpoints.hub import find_directory
 from glassformer.errors import InputError
 from glassformer.models import Encoder, EncoderConfig
 
