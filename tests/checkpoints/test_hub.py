@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import shutil
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import huggingface_hub
 import pytest
+from huggingface_hub.utils import SafetensorsFileMetadata, SafetensorsRepoMetadata, TensorInfo
 
 from glassformer.checkpoints.bert import load_encoder, save_encoder
-from glassformer.checkpoints.hub import find_directory
+from glassformer.checkpoints.description import describe
+from glassformer.checkpoints.hub import find_directory, hub_tensors
+from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
 from glassformer.errors import InputError
 from glassformer.models import Encoder, EncoderConfig
 
@@ -53,3 +58,79 @@ def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, m
     monkeypatch.chdir(tiny.parent)
     load_encoder("tiny")
     assert len(asked) == 1
+
+
+def headers(directory: Path) -> SafetensorsRepoMetadata:
+    """What the hub tells of the files of a directory."""
+    files = {}
+    for file in directory.glob("*.safetensors"):
+        content = file.read_bytes()
+        told = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata = told.pop("__metadata__", {})
+        tensors = {
+            name: TensorInfo(each["dtype"], each["shape"], tuple(each["data_offsets"])) for name, each in told.items()
+        }
+        files[file.name] = SafetensorsFileMetadata(metadata, tensors)
+    return SafetensorsRepoMetadata(None, len(files) > 1, {}, files)
+
+
+@pytest.fixture
+def on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A gpt-oss in several files, which is ``someone/tiny`` on the hub; here is its config.json alone."""
+    write_random_gpt_oss(tmp_path / "there", shard_bytes=200_000)
+    (tmp_path / "here").mkdir()
+
+    def give(name: str, allow_patterns: list[str]) -> str:
+        assert (name, allow_patterns) == ("someone/tiny", ["config.json"])
+        shutil.copy(tmp_path / "there" / "config.json", tmp_path / "here")
+        return str(tmp_path / "here")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
+    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lambda name: headers(tmp_path / "there"))
+    return tmp_path / "there"
+
+
+def test_a_model_of_the_hub_is_described_without_its_weights(on_the_hub: Path) -> None:
+    here = find_directory("someone/tiny", weights=False)
+    assert [path.name for path in here.iterdir()] == ["config.json"]
+    found = describe(here, hub_tensors("someone/tiny", here))
+    assert found == describe(on_the_hub)
+    assert found.num_files > 1
+    assert hub_tensors(on_the_hub, on_the_hub) is None
+
+
+def test_weights_that_are_here_are_not_asked_for(on_the_hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(huggingface_hub, "get_safetensors_metadata")
+    stored = hub_tensors("someone/tiny", on_the_hub)
+    assert stored is not None
+    assert describe(on_the_hub, stored) == describe(on_the_hub)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (TensorInfo("F99", [2], (0, 8)), "unknown dtype 'F99'"),
+        (TensorInfo("F32", [2], (0, 4)), "'a' with 4 bytes for the shape"),
+        (TensorInfo("F32", [1], (4, 8)), "'a' at 4 where"),
+        (TensorInfo("F32", None, (0, 4)), "'a' without a shape"),
+        (None, "headers of weights"),
+    ],
+)
+def test_headers_of_the_hub_that_lie_are_refused(
+    tensor: TensorInfo | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(name: str) -> SafetensorsRepoMetadata:
+        if tensor is None:
+            raise huggingface_hub.errors.NotASafetensorsRepoError("none\nhere")
+        files = {"model.safetensors": SafetensorsFileMetadata({}, {"a": tensor})}
+        return SafetensorsRepoMetadata(None, False, {}, files)
+
+    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", told)
+    with pytest.raises(InputError, match=r"'someone/x', of which the hub gave no headers of weights \(.*\)") as caught:
+        hub_tensors("someone/x", tmp_path)
+    assert message in str(caught.value)
+
+
+def test_without_a_connection_there_are_no_headers(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="of which the hub gave no headers"):
+        hub_tensors("nobody/no-such-model", tmp_path)

@@ -8,6 +8,7 @@ import pytest
 
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_20B, GPT_OSS_TINY, write_random_gpt_oss
+from glassformer.checkpoints.tensor_files import stored_tensors
 from glassformer.cli import info
 from glassformer.cli.info import Machine
 from glassformer.cli.main import main
@@ -97,6 +98,24 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     assert told["parameters"]["total"] == sum(weight.numel() for weight in decoder.parameters())
     assert told["windows"] == [None, 9] * 3
+
+
+def test_a_model_of_the_hub_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_random_gpt_oss(tmp_path / "there", GPT_OSS_TINY)
+    stored = stored_tensors(tmp_path / "there")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there" / "config.json").rename(tmp_path / "here" / "config.json")
+
+    def find(source: str, *, weights: bool) -> Path:
+        assert (source, weights) == ("someone/tiny", False)
+        return tmp_path / "here"
+
+    monkeypatch.setattr(info, "find_directory", find)
+    monkeypatch.setattr(info, "hub_tensors", lambda source, directory: stored)
+    assert main(["info", "someone/tiny", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"]["total"] == 1_017_504
 
 
 def test_what_a_small_machine_lacks(tmp_path: Path) -> None:

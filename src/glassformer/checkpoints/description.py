@@ -111,15 +111,19 @@ class Description:
         return 2 * seen * (config.num_kv_heads or config.num_heads) * config.head_dim * number_bytes
 
 
-def describe(directory: Path) -> Description:
+def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) -> Description:
     """What ``directory`` holds: gpt-oss in two layouts, Mixtral, the BERT family, or what glassformer wrote.
+
+    Args:
+        directory: With ``config.json`` and the weights.
+        stored: What the files of weights hold, where these lie elsewhere; None: they are looked at.
 
     Raises:
         CheckpointError: Another architecture, or one with a part that our networks lack; a file that is missing or
             damaged; or a decoder's tensors that are not those of its configuration.
     """
     told = read_json(directory / CONFIG_FILE)
-    stored = stored_tensors(directory)
+    stored = stored_tensors(directory) if stored is None else stored
     family, layout, config = _read_config(directory, told, stored)
     described = _described(family, layout, config, stored)
     if isinstance(config, DecoderConfig) and family != "gpt-oss":

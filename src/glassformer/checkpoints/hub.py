@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
-from glassformer.errors import InputError, first_line, require
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    StoredTensor,
+    header_tensors,
+    stored_tensors,
+)
+from glassformer.errors import CheckpointError, InputError, first_line, require
+
+_FIX = "Check the name and the connection, or download the files and pass their directory."
 
 
-def find_directory(source: str | Path) -> Path:
+def find_directory(source: str | Path, *, weights: bool = True) -> Path:
     """``source`` itself if it is a directory; or else a copy of that model of the hub, with its tokenizer's files.
+
+    Args:
+        source: A directory, or the name of a model on the hub.
+        weights: False fetches its ``config.json`` alone; what is here already is in the directory all the same.
 
     Raises:
         InputError: Neither, or no connection.
@@ -19,24 +33,61 @@ def find_directory(source: str | Path) -> Path:
     if path.is_dir():
         return path
     name = str(source)
-    fix = "Check the name and the connection, or download the files and pass their directory."
     require(
         re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None,
         f"{name!r}, which is no directory",
         "a directory with config.json and model.safetensors, or the name of a model on the hub",
-        fix,
+        _FIX,
     )
     from huggingface_hub import snapshot_download  # takes a third of a second, and few come here
 
-    weights = [WEIGHTS_FILE, INDEX_FILE, "model-*.safetensors"]
-    pooling = ["modules.json", "1_Pooling/config.json"]
-    files = [CONFIG_FILE, *pooling, *weights, "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
-    files += ["special_tokens_map.json", "chat_template.jinja", "generation_config.json", "LICENSE*", "USAGE_POLICY"]
+    files = [CONFIG_FILE]
+    if weights:
+        files += [WEIGHTS_FILE, INDEX_FILE, "model-*.safetensors", "modules.json", "1_Pooling/config.json"]
+        files += ["tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"]
+        files += ["chat_template.jinja", "generation_config.json", "LICENSE*", "USAGE_POLICY"]
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
         raise InputError(
             f"{name!r}, which is no directory and could not be had from the hub ({first_line(error)})",
             "a directory with config.json and model.safetensors, or a model on the hub",
-            fix,
+            _FIX,
         ) from error
+
+
+def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] | None:
+    """What a model's files of weights hold, by name, though they may not be here: the hub is asked for their headers.
+
+    Args:
+        source: What :func:`find_directory` was given.
+        directory: What it returned.
+
+    Returns:
+        None where ``source`` is a directory, which has its files itself.
+
+    Raises:
+        InputError: No safetensors, damaged ones, or no connection.
+    """
+    if Path(source).expanduser().is_dir():
+        return None
+    with suppress(CheckpointError):  # all here, since they were loaded once
+        return stored_tensors(directory)
+    from huggingface_hub import get_safetensors_metadata
+
+    tensors: dict[str, StoredTensor] = {}
+    try:
+        for file, told in sorted(get_safetensors_metadata(str(source)).files_metadata.items()):
+            header = {
+                name: {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": list(tensor.data_offsets)}
+                for name, tensor in told.tensors.items()
+            }
+            size = max((tensor.data_offsets[1] for tensor in told.tensors.values()), default=0)
+            tensors |= {tensor.name: tensor for tensor in header_tensors(Path(file), header, 0, size)}
+    except Exception as error:  # the hub's and its connection's have no kind in common
+        raise InputError(
+            f"{str(source)!r}, of which the hub gave no headers of weights ({first_line(error)})",
+            "a model with safetensors",
+            _FIX,
+        ) from error
+    return tensors

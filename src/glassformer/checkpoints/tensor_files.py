@@ -282,12 +282,24 @@ def _stored_in(file: Path) -> list[StoredTensor]:
             header = _parse(opened.read(length))
             if not isinstance(header, dict):
                 raise ValueError("no JSON object in the header")
-            return _entries(file, header, 8 + length, size)
+            return header_tensors(file, header, 8 + length, size)
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(file, str(error)) from error
 
 
-def _entries(file: Path, header: dict[str, Any], first: int, size: int) -> list[StoredTensor]:
+def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int) -> list[StoredTensor]:
+    """What the header of a safetensors file tells, held against the size of the file.
+
+    Args:
+        file: Whose it is.
+        header: Its JSON object.
+        first: Where in the file the numbers begin.
+        size: The file's, in bytes.
+
+    Raises:
+        ValueError: Sizes that do not agree with shapes, an unknown kind of numbers, or tensors that overlap or leave
+            gaps.
+    """
     spans: list[tuple[int, int, StoredTensor]] = []
     for name, entry in header.items():
         if name == _METADATA:

@@ -14,7 +14,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.checkpoints.assembly import machine_memory
 from glassformer.checkpoints.description import Description, describe, describe_decoder
-from glassformer.checkpoints.hub import find_directory
+from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
@@ -31,7 +31,7 @@ class InfoFlags:
     directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
     """A directory with config.json and weights: gpt-oss in Hugging Face's layout or OpenAI's, Mixtral, the BERT family,
     what glassformer wrote, or a run of a decoder. Where there is none of that name, a model on the Hugging Face hub,
-    which is downloaded first."""
+    of which the weights stay there."""
 
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, with sizes in bytes."""
@@ -114,9 +114,12 @@ def as_text(found: Description, machine: Machine, directory: Path) -> str:
 def main(arguments: Sequence[str], prog: str) -> int:
     """Parse ``arguments``, look and print; return the exit status."""
     flags = tyro.cli(InfoFlags, prog=prog, args=arguments)
-    directory = find_directory(flags.directory)
+    directory = find_directory(flags.directory, weights=False)
     run = find_trained(directory)
-    found = describe(directory) if run is None else describe_decoder(run.weights, run.config)
+    if run is None:
+        found = describe(directory, hub_tensors(flags.directory, directory))
+    else:
+        found = describe_decoder(run.weights, run.config)
     machine = this_machine(kernel=found.experts is not None)
     if flags.json:
         print(json.dumps(as_json(found, machine, directory), indent=2))
