@@ -170,5 +170,5 @@ def test_only_gpt_osss_tokenizer_can_chat(
         module.require_chat(find_released(str(bare_gpt_oss)))
     end = tokenizer.special("<|return|>")
     with pytest.raises(InputError, match=rf"whose <\|return\|> is {end}, for a model whose texts end with 7, 8"):
-        module.require_chat(Released(tiny_gpt_oss, 280, tokenizer, (7, 8), (7, 8, end)))
-    module.require_chat(Released(tiny_gpt_oss, 280, tokenizer, (7, end), (7, end)))
+        module.require_chat(Released(tiny_gpt_oss, 280, tokenizer, (7, 8), (7, 8, end), 600))
+    module.require_chat(Released(tiny_gpt_oss, 280, tokenizer, (7, end), (7, end), 600))

@@ -229,7 +229,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     tokenizer = require_chat(released)
     longest = released.max_seq_len
     require(
-        flags.context is None or longest is None or flags.context <= longest,
+        flags.context is None or flags.context <= longest,
         f"--context {flags.context}",
         f"at most the {longest} tokens that {released.directory} can read",
         "Pass less, or leave it out.",

@@ -83,7 +83,7 @@ class Conversation:
         self._stops = frozenset(stop_tokens)
         self._silent = self._stops - {tokenizer.special(name) for name in STOPS}
         self._max_new_tokens = max_new_tokens
-        self._render, self.renderer = renderer(tokenizer)
+        self._render, _ = renderer(tokenizer)
 
     def begin_anew(self) -> None:
         """Forget what was said."""

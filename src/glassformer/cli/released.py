@@ -39,7 +39,7 @@ class Released:
         tokenizer: Its tokenizer; None where none was found.
         declared_ends: The tokens that end a text, as far as its files name them.
         stop_tokens: With these it ends a text: those, and what its tokenizer has by a name of that meaning.
-        max_seq_len: Positions that it can read; None where that is unknown.
+        max_seq_len: Positions that it can read.
     """
 
     directory: Path
@@ -47,7 +47,7 @@ class Released:
     tokenizer: ReleasedTokenizer | None
     declared_ends: tuple[int, ...]
     stop_tokens: tuple[int, ...]
-    max_seq_len: int | None = None
+    max_seq_len: int
 
     def load(self, device: str = "auto") -> Decoder:
         """The decoder, in evaluation mode.
