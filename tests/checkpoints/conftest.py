@@ -17,8 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM
 
-# The ways to damage a checkpoint are imported from here.
+# What several tests share is imported from here.
 sys.path.append(str(Path(__file__).resolve().parent))
+
+from released_20b import OPENAIS_20B
 
 HF_FORM: dict[str, Any] = {
     "num_hidden_layers": 3,
@@ -32,23 +34,17 @@ HF_FORM: dict[str, Any] = {
     "sliding_window": 7,
     "num_experts_per_tok": 2,
 }
-OPENAI_FORM: dict[str, Any] = {
+OPENAI_FORM: dict[str, Any] = OPENAIS_20B | {
     "num_hidden_layers": 2,
     "num_experts": 4,
     "experts_per_token": 2,
     "vocab_size": 48,
     "hidden_size": 64,
     "intermediate_size": 32,
-    "swiglu_limit": 7.0,
     "head_dim": 16,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "sliding_window": 7,
-    "initial_context_length": 4096,
-    "rope_theta": 150000.0,
-    "rope_scaling_factor": 32.0,
-    "rope_ntk_alpha": 1.0,
-    "rope_ntk_beta": 32.0,
 }
 
 

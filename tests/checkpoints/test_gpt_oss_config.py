@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from released_20b import OPENAIS_20B
 from transformers import GptOssConfig
 
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
@@ -71,24 +72,6 @@ HUGGINGFACE = {
     "tie_word_embeddings": False,
     "vocab_size": 201088,
 }
-OPENAI = {
-    "num_hidden_layers": 24,
-    "num_experts": 32,
-    "experts_per_token": 4,
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "swiglu_limit": 7.0,
-    "head_dim": 64,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "sliding_window": 128,
-    "initial_context_length": 4096,
-    "rope_theta": 150000,
-    "rope_scaling_factor": 32.0,
-    "rope_ntk_alpha": 1,
-    "rope_ntk_beta": 32,
-}
 
 
 def read(config: dict[str, Any]) -> DecoderConfig:
@@ -97,15 +80,15 @@ def read(config: dict[str, Any]) -> DecoderConfig:
     return read_gpt_oss_config(config, layout, FILE)
 
 
-@pytest.mark.parametrize("config", [HUGGINGFACE, OPENAI])
+@pytest.mark.parametrize("config", [HUGGINGFACE, OPENAIS_20B])
 def test_the_released_configurations(config: dict[str, Any]) -> None:
     assert read(config) == RELEASED
 
 
 def test_whose_configuration_it_is() -> None:
     assert layout_of(HUGGINGFACE) == "huggingface"
-    assert layout_of(OPENAI) == "openai"
-    for other in ({}, {"model_type": "mixtral"}, {"model_type": None, **OPENAI}, {"num_hidden_layers": 2}):
+    assert layout_of(OPENAIS_20B) == "openai"
+    for other in ({}, {"model_type": "mixtral"}, {"model_type": None, **OPENAIS_20B}, {"num_hidden_layers": 2}):
         assert layout_of(other) is None
 
 
@@ -152,7 +135,7 @@ def test_defaults_are_hugging_faces(given: dict[str, Any]) -> None:
 
 
 def test_openais_without_stretch_and_without_window() -> None:
-    config = read(OPENAI | {"rope_scaling_factor": 1.0, "sliding_window": 0})
+    config = read(OPENAIS_20B | {"rope_scaling_factor": 1.0, "sliding_window": 0})
     assert (config.yarn, config.window, config.max_seq_len) == (None, None, 4096)
 
 
@@ -207,7 +190,7 @@ def test_configurations_that_are_refused(change: dict[str, Any], message: str) -
 
 def test_what_openais_program_would_refuse_is_refused() -> None:
     with pytest.raises(CheckpointError, match="with num_groups"):
-        read(OPENAI | {"num_groups": 2})
+        read(OPENAIS_20B | {"num_groups": 2})
 
 
 @pytest.mark.parametrize(

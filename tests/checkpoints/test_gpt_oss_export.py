@@ -11,29 +11,24 @@ from transformers import GptOssForCausalLM
 
 from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import NO_SINK, gpt_oss_from_decoder, particulars, remark
+from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY
 from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
 from glassformer.models import Decoder, DecoderConfig
 
-GPT_OSS = DecoderConfig(
+GPT_OSS = dataclasses.replace(
+    GPT_OSS_TINY,
     vocab_size=48,
     num_layers=3,
     hidden_dim=32,
-    ff_dim=64,
     num_heads=4,
     head_dim=8,
-    num_kv_heads=2,
     window=7,
-    windowed_layers="even",
     num_experts=6,
     top_k=2,
-    sinks=True,
-    attention_bias=True,
-    ff_bias=True,
-    clamp=Clamp(),
+    expert_format="dense",
     max_seq_len=1024,
-    rope_base=150000.0,
     yarn=Yarn(original_max_seq_len=64),
 )
 COURSE = DecoderConfig(

@@ -17,30 +17,24 @@ from torch import Tensor
 
 from glassformer.checkpoints.gpt_oss_config import read_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel, write_gpt_oss, write_openai_config
+from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
-from glassformer.models import Decoder, DecoderConfig
+from glassformer.models import Decoder
 
-CONFIG = DecoderConfig(
+CONFIG = replace(
+    GPT_OSS_TINY,
     vocab_size=11,
     num_layers=1,
     hidden_dim=32,
-    ff_dim=64,
     num_heads=4,
     head_dim=8,
-    num_kv_heads=2,
     window=5,
-    windowed_layers="even",
     num_experts=3,
-    sinks=True,
-    attention_bias=True,
-    ff_bias=True,
-    clamp=Clamp(),
-    max_seq_len=131072,
-    rope_base=150000.0,
-    yarn=Yarn(),
+    top_k=2,
+    expert_format="dense",
 )
 
 

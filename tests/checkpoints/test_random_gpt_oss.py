@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from released_20b import OPENAIS_20B
 from safetensors.torch import load_file
 from transformers import GptOssForCausalLM
 
@@ -27,25 +28,6 @@ from glassformer.models import Decoder
 
 SMALL = replace(GPT_OSS_TINY, vocab_size=256, num_layers=2, num_experts=4)
 DENSE = replace(SMALL, expert_format="dense")
-OPENAIS_20B = {
-    "num_hidden_layers": 24,
-    "num_experts": 32,
-    "experts_per_token": 4,
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "swiglu_limit": 7.0,
-    "head_dim": 64,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "sliding_window": 128,
-    "initial_context_length": 4096,
-    "rope_theta": 150000,
-    "rope_scaling_factor": 32.0,
-    "rope_ntk_alpha": 1,
-    "rope_ntk_beta": 32,
-}
-"""The released file's content."""
 
 
 def test_one_seed_is_one_network_in_every_form(tmp_path: Path) -> None:
