@@ -18,7 +18,7 @@ from glassformer.checkpoints.assembly import (
     require_layers,
     require_memory,
 )
-from glassformer.checkpoints.tensor_files import StoredTensor
+from glassformer.checkpoints.headers import StoredTensor
 from glassformer.errors import CheckpointError, InputError
 from glassformer.layers.positions import Yarn
 from glassformer.models import Decoder, DecoderConfig

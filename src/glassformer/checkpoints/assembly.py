@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor
+from glassformer.checkpoints.headers import FLOATS, StoredTensor
+from glassformer.checkpoints.tensor_files import CONFIG_FILE
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.layers import mxfp4
 from glassformer.models import Decoder, DecoderConfig

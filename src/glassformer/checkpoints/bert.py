@@ -16,15 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from glassformer.checkpoints.directory import new_directory, write_text
+from glassformer.checkpoints.headers import StoredTensor
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.tensor_files import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    StoredTensor,
-    read_json,
-    read_tensors,
-    stored_tensors,
-)
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors, stored_tensors
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder import Encoder

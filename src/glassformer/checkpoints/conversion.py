@@ -21,14 +21,9 @@ from glassformer.checkpoints.gpt_oss_layouts import (
     sources,
 )
 from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedExperts, PlannedModel
+from glassformer.checkpoints.headers import DTYPES, StoredTensor
 from glassformer.checkpoints.shards import Planned
-from glassformer.checkpoints.tensor_files import (
-    CONFIG_FILE,
-    DTYPES,
-    StoredTensor,
-    open_tensors,
-    stored_tensors,
-)
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, open_tensors, stored_tensors
 from glassformer.errors import CheckpointError, require
 from glassformer.layers import mxfp4
 from glassformer.models import DecoderConfig

@@ -27,12 +27,12 @@ from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
+from glassformer.checkpoints.headers import FLOATS
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, mixtral_lacks, read_mixtral_config
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
-    FLOATS,
     Wanted,
     check_tensors,
     open_tensors,

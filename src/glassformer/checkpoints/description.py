@@ -15,12 +15,8 @@ from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.assembly import config_errors, empty_decoder, require_layers
 from glassformer.checkpoints.gpt_oss import checked_form
 from glassformer.checkpoints.gpt_oss_config import layout_of
-from glassformer.checkpoints.tensor_files import (
-    CONFIG_FILE,
-    StoredTensor,
-    read_json,
-    stored_tensors,
-)
+from glassformer.checkpoints.headers import StoredTensor
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
 from glassformer.errors import CheckpointError
 from glassformer.layers import mxfp4
 from glassformer.models import DecoderConfig

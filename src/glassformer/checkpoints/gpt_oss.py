@@ -31,7 +31,8 @@ from glassformer.checkpoints.gpt_oss_layouts import (
     sources,
     wanted,
 )
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, check_tensors, open_tensors, stored_tensors
+from glassformer.checkpoints.headers import StoredTensor
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, check_tensors, open_tensors, stored_tensors
 from glassformer.errors import CheckpointError, InputError
 from glassformer.layers import mxfp4
 from glassformer.models import Decoder, DecoderConfig

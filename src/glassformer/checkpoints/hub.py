@@ -6,14 +6,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from glassformer.checkpoints.tensor_files import (
-    CONFIG_FILE,
-    INDEX_FILE,
-    WEIGHTS_FILE,
-    StoredTensor,
-    header_tensors,
-    stored_tensors,
-)
+from glassformer.checkpoints.headers import StoredTensor, header_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE, stored_tensors
 from glassformer.errors import CheckpointError, InputError, first_line, require
 
 _FIX = "Check the name and the connection, or download the files and pass their directory."

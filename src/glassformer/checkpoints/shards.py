@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.directory import write_text
-from glassformer.checkpoints.tensor_files import INDEX_FILE, KINDS, WEIGHTS_FILE
+from glassformer.checkpoints.headers import KINDS
+from glassformer.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE
 from glassformer.errors import require
 
 SHARD_BYTES = 5 * 10**9

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.checkpoints.headers import DTYPES, FLOATS, StoredTensor, cut, header_tensors
 from glassformer.errors import CheckpointError
 from glassformer.links import lies_inside
 
@@ -27,56 +28,10 @@ _ANEW = "It is damaged: restore it from a copy, or download or train it anew."
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 
-FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""Kinds of floating-point numbers, as safetensors writes them."""
-DTYPES = FLOATS | {
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "BOOL": torch.bool,
-}
-"""Kinds of numbers that are read."""
-KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
-"""How safetensors writes a dtype."""
-# Kinds that are not read, but may stand in a file beside what is.
-_BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()} | {
-    "U16": 16,
-    "U32": 32,
-    "U64": 64,
-    "C64": 64,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E8M0": 8,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F4": 4,
-}
 # Headers of the largest models' files have less than a tenth of this; parsing it takes a second and 200 MiB at most.
 _LONGEST_JSON = 2**22
-_METADATA = "__metadata__"
-# A stranger's file may have tens of thousands of names, or one of megabytes; a message shall stay readable.
-_MOST_FAULTS, _LONGEST_NAME = 20, 200
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """One tensor of a file, which has not been read yet."""
-
-    file: Path
-    name: str
-    """As in the file."""
-    shape: list[int]
-    kind: str
-    """As safetensors writes it: ``"F32"``."""
-    start: int = 0
-    """Where in the file its first byte lies."""
-
-    @property
-    def nbytes(self) -> int:
-        """What it takes in the file."""
-        return math.prod(self.shape) * _BITS[self.kind] // 8
+# A stranger's file may have tens of thousands of names; a message shall stay readable.
+_MOST_FAULTS = 20
 
 
 @dataclass(frozen=True)
@@ -119,14 +74,14 @@ def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[s
             name = clean(tensor.name)
             if name in tensors:
                 raise CheckpointError(
-                    f"{_cut(name)} twice in {directory}: as {_cut(tensors[name].name)} in {tensors[name].file.name} "
-                    f"and as {_cut(tensor.name)} in {file}",
+                    f"{cut(name)} twice in {directory}: as {cut(tensors[name].name)} in {tensors[name].file.name} "
+                    f"and as {cut(tensor.name)} in {file}",
                     "each tensor once",
                     "Remove one of them.",
                 )
             tensors[name] = tensor
     found = {tensor.name: tensor.file.name for tensor in tensors.values()}
-    if wrong := [f"{_cut(name)} in {file}" for name, file in places.items() if found.get(name) != file]:
+    if wrong := [f"{cut(name)} in {file}" for name, file in places.items() if found.get(name) != file]:
         raise CheckpointError(f"{index} with {_listed(wrong)}", "tensors where they are", "Download all files anew.")
     return tensors
 
@@ -140,15 +95,15 @@ def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wante
     """
     missing = [f"missing {name}" for name in wanted if name not in stored]
     others = [tensor for name, tensor in stored.items() if name not in wanted]
-    unknown = [f"unknown {_cut(tensor.name)} in {tensor.file.name}" for tensor in others]
+    unknown = [f"unknown {cut(tensor.name)} in {tensor.file.name}" for tensor in others]
     faults = []
     for name, want in wanted.items():
         tensor = stored.get(name)
         if tensor is not None and tensor.shape != want.shape:
-            faults.append(f"{_cut(tensor.name)} of shape {tensor.shape} instead of {want.shape} in {tensor.file.name}")
+            faults.append(f"{cut(tensor.name)} of shape {tensor.shape} instead of {want.shape} in {tensor.file.name}")
         elif tensor is not None and tensor.kind not in want.kinds:
             kinds = " or ".join(want.kinds)
-            faults.append(f"{_cut(tensor.name)} of kind {tensor.kind} instead of {kinds} in {tensor.file.name}")
+            faults.append(f"{cut(tensor.name)} of kind {tensor.kind} instead of {kinds} in {tensor.file.name}")
     if missing or unknown or faults:
         raise CheckpointError(
             f"{directory} with {', '.join(_listed(each) for each in (missing, unknown, faults) if each)}",
@@ -171,7 +126,7 @@ def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., T
             tensor = stored[name]
             if tensor.kind not in DTYPES:
                 raise CheckpointError(
-                    f"{_cut(tensor.name)} of kind {tensor.kind} in {tensor.file}",
+                    f"{cut(tensor.name)} of kind {tensor.kind} in {tensor.file}",
                     f"one of {', '.join(DTYPES)}",
                     "Cast it.",
                 )
@@ -180,7 +135,7 @@ def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., T
                     opened[tensor.file] = stack.enter_context(FileIO(tensor.file))
                 return _rows(opened[tensor.file], tensor, start, stop)
             except OSError as error:
-                raise _damaged(tensor.file, f"at {_cut(tensor.name)}: {error}") from error
+                raise _damaged(tensor.file, f"at {cut(tensor.name)}: {error}") from error
 
         yield read
 
@@ -233,7 +188,7 @@ def _parse(text: bytes) -> Any:
         if len(read) < len(pairs):
             seen: set[str] = set()
             twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-            raise ValueError(f"{_cut(repr(twice))} twice")
+            raise ValueError(f"{cut(repr(twice))} twice")
         return read
 
     return json.loads(text.decode("utf-8"), object_pairs_hook=once)
@@ -248,7 +203,7 @@ def _places(index: Path) -> dict[str, str]:
         plain = isinstance(file, str) and file.endswith(".safetensors") and not set(file) & set("/\\\0")
         if not plain:
             raise CheckpointError(
-                f"{index} with {_cut(tensor)} in {_cut(repr(file))}",
+                f"{index} with {cut(tensor)} in {cut(repr(file))}",
                 "the name of a safetensors file in the same directory",
                 "Files elsewhere are not read: put all of them into one directory.",
             )
@@ -287,51 +242,6 @@ def _stored_in(file: Path) -> list[StoredTensor]:
         raise _damaged(file, str(error)) from error
 
 
-def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int) -> list[StoredTensor]:
-    """What the header of a safetensors file tells, held against the size of the file.
-
-    Args:
-        file: Whose it is.
-        header: Its JSON object.
-        first: Where in the file the numbers begin.
-        size: The file's, in bytes.
-
-    Raises:
-        ValueError: Sizes that do not agree with shapes, an unknown kind of numbers, or tensors that overlap or leave
-            gaps.
-    """
-    spans: list[tuple[int, int, StoredTensor]] = []
-    for name, entry in header.items():
-        if name == _METADATA:
-            continue
-        told: dict[str, Any] = entry if isinstance(entry, dict) else {}
-        shape, kind, offsets = told.get("shape", ""), told.get("dtype"), told.get("data_offsets", "")
-        if not (_whole_numbers(shape) and _whole_numbers(offsets) and len(offsets) == 2 and isinstance(kind, str)):
-            raise ValueError(f"{_cut(repr(name))} without a shape, a dtype or two offsets")
-        if kind not in _BITS:
-            raise ValueError(f"{_cut(repr(name))} of the unknown dtype {_cut(repr(kind))}")
-        begin, end = offsets
-        if math.prod(shape) * _BITS[kind] != (end - begin) * 8:
-            raise ValueError(f"{_cut(repr(name))} with {end - begin} bytes for the shape {shape} of {kind}")
-        spans.append((begin, end, StoredTensor(file, name, shape, kind, first + begin)))
-    reached = 0
-    for begin, end, tensor in sorted(spans, key=lambda span: span[:2]):
-        if begin != reached:
-            raise ValueError(f"{_cut(repr(tensor.name))} at {begin} where the tensor before it ends at {reached}")
-        reached = end
-    if first + reached != size:
-        raise ValueError(f"{size} bytes, where the tensors end at {first + reached}")
-    return [tensor for _, _, tensor in spans]
-
-
-def _whole_numbers(values: Any) -> bool:
-    return (
-        isinstance(values, list)
-        and len(values) <= 16
-        and all(type(value) is int and 0 <= value < 2**63 for value in values)
-    )
-
-
 def _rows(file: FileIO, tensor: StoredTensor, start: int, stop: int | None) -> Tensor:
     dtype = DTYPES[tensor.kind]
     shape = list(tensor.shape)
@@ -354,10 +264,6 @@ def _listed(faults: list[str]) -> str:
     """The first of them, and how many more there are."""
     more = len(faults) - _MOST_FAULTS
     return ", ".join([*faults[:_MOST_FAULTS], *([f"and {more} more"] if more > 0 else [])])
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
 def _damaged(file: Path, reason: str) -> CheckpointError:
