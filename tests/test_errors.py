@@ -16,6 +16,14 @@ def test_the_message_says_what_was_got_what_was_expected_and_how_to_mend() -> No
     assert isinstance(error, ValueError)
 
 
+def test_a_message_does_not_repeat_megabytes() -> None:
+    error = InputError(f"hidden_act = '{'a' * 2**22}'", "'silu'", "Take the file anew.")
+    assert error.got.startswith("hidden_act = 'aaa")
+    assert error.got.endswith("a...")
+    assert len(str(error)) < 11_000
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
 def test_it_survives_the_way_to_another_process() -> None:
     for kind in (InputError, CheckpointError):
         error = kind("a", "b", "c")

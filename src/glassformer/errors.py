@@ -1,5 +1,8 @@
 """What every public door of glassformer raises when an argument cannot be used."""
 
+# Characters of what was got, which may be a stranger's file of megabytes, that a message repeats.
+_LONGEST = 10_000
+
 
 class InputError(ValueError):
     """An argument that cannot be used: what was got, what was expected, how to mend it.
@@ -7,12 +10,14 @@ class InputError(ValueError):
     Every constructor and function that users call raises this (a ``ValueError``) and nothing else for bad input.
 
     Args:
-        got: What was passed, with its name: ``"num_kv_heads = 3 with num_heads = 8"``.
+        got: What was passed, with its name: ``"num_kv_heads = 3 with num_heads = 8"``. The first 10,000 characters are
+            kept.
         expected: What would have been accepted: ``"a divisor of num_heads"``.
         fix: What to do: ``"Use 1, 2, 4 or 8."``.
     """
 
     def __init__(self, got: str, expected: str, fix: str) -> None:
+        got = got if len(got) <= _LONGEST else f"{got[:_LONGEST]}..."
         self.got, self.expected, self.fix = got, expected, fix
         super().__init__(f"got {got}; expected {expected}. {fix}")
 
