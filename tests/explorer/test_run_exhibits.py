@@ -156,6 +156,16 @@ def test_a_decoder_as_released_keeps_its_experts_packed(tmp_path: Path, layout: 
     assert [stack.layers for stack in run.attentions] == [decoder.config.num_layers]
 
 
+def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
+    _decoder(30).save_pretrained(tmp_path / "dense", layout="glassformer")
+    _decoder(30, num_experts=3).save_pretrained(tmp_path / "sparse", layout="glassformer")
+    cards = [offer_of(Place(tmp_path / name, name, name)).card for name in ("dense", "sparse")]  # type: ignore[union-attr]
+    assert cards[0].views == ["attention", "sampling"]
+    assert "experts" not in cards[0].about
+    assert cards[1].views == ["attention", "sampling", "experts"]
+    assert _read(tmp_path / "dense").tokens == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize(
     "description",
     [

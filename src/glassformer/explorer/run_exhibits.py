@@ -85,7 +85,9 @@ def _offer(place: Place, config: Mapping[str, Any]) -> Offer | None:
         return _classifier(place)
     kind = config.get("model_type")
     if kind in _DECODERS or layout_of(config) is not None:
-        return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"))
+        # Those of other makers have experts, always.
+        dense = kind == "glassformer-decoder" and config.get("num_experts") is None
+        return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"), dense)
     return _encoder(place) if kind in _BERT_KINDS else None
 
 
@@ -223,12 +225,15 @@ def _encoder(place: Place) -> Offer:
     return Offer(card, opened)
 
 
-def _decoder(place: Place, family: str) -> Offer:
+def _decoder(place: Place, family: str, dense: bool) -> Offer:
     _require_weights(place.path)
-    about = f"A checkpoint of {family}: a decoder, whose tokens each pass through a few experts where it has some."
+    about = f"A checkpoint of {family}: a decoder" + (
+        "." if dense else ", whose tokens each pass through a few experts."
+    )
+    views: list[View] = ["attention", "sampling"] if dense else ["attention", "sampling", "experts"]
     spelled = _has_tokenizer(place.path)
     text, help_text = (_BYTES_OF, "any text") if spelled else ("1 2 3", "token numbers between spaces")
-    card = _card(place, "decoder", about, ["attention", "sampling", "experts"], text, help_text)
+    card = _card(place, "decoder", about, views, text, help_text)
 
     def opened() -> Exhibit:
         # As it is stored: experts that are packed stay so.
