@@ -15,8 +15,13 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parent.parent
+HARMONY_SPECIALS = (
+    *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>"),
+    *("<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>"),
+)
 
 # Machines are shared: how long an example takes says nothing of the code.
 hypothesis.settings.register_profile("shared", deadline=None)
@@ -48,6 +53,17 @@ def shared_data() -> Path:
     if not directory.is_dir():
         pytest.skip("no ../shared/data beside the repository")
     return directory
+
+
+@pytest.fixture(scope="session")
+def byte_engine() -> Tokenizer:
+    """One token for each byte, and harmony's special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    engine = Tokenizer(models.BPE(vocab={sign: number for number, sign in enumerate(alphabet)}, merges=[]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.decoder = decoders.ByteLevel()
+    engine.add_special_tokens(list(HARMONY_SPECIALS))
+    return engine
 
 
 @pytest.fixture(scope="session")

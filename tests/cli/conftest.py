@@ -6,25 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
-
-SPECIALS = (
-    *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>"),
-    *("<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>"),
-)
-
-
-@pytest.fixture(scope="session")
-def byte_engine() -> Tokenizer:
-    """One token for each byte, and harmony's special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    engine = Tokenizer(models.BPE(vocab={sign: number for number, sign in enumerate(alphabet)}, merges=[]))
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.decoder = decoders.ByteLevel()
-    engine.add_special_tokens(list(SPECIALS))
-    return engine
 
 
 @pytest.fixture(scope="session")

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 from torch import nn
 
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.mixtral import mixtral_from_decoder
-from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
+from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
+from glassformer.explorer.exhibit import DecoderExhibit
 from glassformer.explorer.reading import read
 from glassformer.explorer.run_exhibits import Place, offer_of
 from glassformer.labs.gpt_oss.network import Transformer
@@ -154,6 +156,33 @@ def test_a_decoder_as_released_keeps_its_experts_packed(tmp_path: Path, layout: 
         wanted = decoder(torch.tensor([[1, 2, 3]]))[0, -1].double().softmax(-1)
     assert run.said.classes[0][1] == pytest.approx(float(wanted.max()), abs=1e-5)
     assert [stack.layers for stack in run.attentions] == [decoder.config.num_layers]
+
+
+@pytest.mark.parametrize("folder", ["it", "it/original"])
+def test_a_released_decoder_reads_text_by_its_own_tokenizer(
+    tmp_path: Path, byte_engine: Tokenizer, folder: str
+) -> None:
+    directory = tmp_path / folder
+    write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=1))
+    byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))  # the hub's has it above the folder of OpenAI's layout
+    offer = offer_of(Place(directory, "it", "it"))
+    assert offer is not None
+    assert offer.card.input_help == "any text"
+    assert _read(directory).tokens == list("Once␣upon␣a␣time")
+    exhibit = offer.open()
+    assert isinstance(exhibit, DecoderExhibit)
+    assert exhibit.encode("héa\n") == byte_engine.encode("héa\n").ids
+    assert read(exhibit, m.Ask(model="it", text="héa\n")).message.tokens == ["h", "\\xc3", "\\xa9", "a", "⏎"]
+    assert exhibit.join(exhibit.encode("héa\n")) == "héa\n"
+
+
+def test_a_tokenizer_of_a_larger_vocabulary_is_refused(tmp_path: Path, byte_engine: Tokenizer) -> None:
+    write_random_gpt_oss(tmp_path / "it", replace(GPT_OSS_TINY, vocab_size=260, num_layers=1))
+    byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))
+    offer = offer_of(Place(tmp_path / "it", "it", "it"))
+    assert offer is not None
+    with pytest.raises(InputError, match="vocab_size = 260"):
+        offer.open()
 
 
 def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:

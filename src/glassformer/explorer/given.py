@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.data.tokenizer import Tokenizer, WordTokenizer
 from glassformer.errors import InputError, require
 from glassformer.explorer.beginnings import Join, require_text, text_of, tokens_in, units_of
@@ -25,7 +26,14 @@ from glassformer.explorer.exhibit import (
 )
 from glassformer.explorer.head_exhibits import fitting_task, head_card, head_exhibit
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
-from glassformer.explorer.text_codecs import byte_word, numbers, text_bytes, text_of_bytes, text_of_numbers
+from glassformer.explorer.text_codecs import (
+    blanks_shown,
+    byte_word,
+    numbers,
+    text_bytes,
+    text_of_bytes,
+    text_of_numbers,
+)
 from glassformer.handcraft.build import Design
 from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verify import require_fits
@@ -57,8 +65,8 @@ def given(
     ==============================================  =================================================================
     model                                           tokenizer
     ==============================================  =================================================================
-    ``Encoder``, ``Decoder``                        ours, one of transformers, or none: then the text is numbers, or
-                                                    for a vocabulary of 256 bytes
+    ``Encoder``, ``Decoder``                        ours, one of transformers or that of a released model, or none:
+                                                    then the text is numbers, or for a vocabulary of 256 bytes
     ``Classifier`` of the sentiment lab             its own
     ``EncoderDecoder``                              none: source and text are token numbers; with fields a unit is
                                                     their numbers with ``=`` between them
@@ -232,6 +240,8 @@ def _codec(tokenizer: Any, vocab_size: int, longest: int, text: Any) -> _Codec:
             (tokenizer.decode,),
             " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
         )
+    if isinstance(tokenizer, ReleasedTokenizer):
+        return _released(tokenizer, vocab_size, longest)
     require(
         callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens"),
         f"a tokenizer of type {type(tokenizer).__name__}",
@@ -240,9 +250,7 @@ def _codec(tokenizer: Any, vocab_size: int, longest: int, text: Any) -> _Codec:
     )
 
     def encode(typed: str) -> list[int]:
-        tokens = list(tokenizer(typed)["input_ids"])
-        require(1 <= len(tokens) <= longest, f"{len(tokens):,} tokens", f"1 to {longest:,}", "Shorten the text.")
-        return tokens
+        return _require_length(list(tokenizer(typed)["input_ids"]), longest)
 
     def word(token: int) -> str:
         piece = tokenizer.convert_ids_to_tokens(token)
@@ -252,6 +260,30 @@ def _codec(tokenizer: Any, vocab_size: int, longest: int, text: Any) -> _Codec:
     join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     bare = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return _Codec(encode, word, join, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
+
+
+def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> _Codec:
+    tokenizer.require_fits(vocab_size)
+    begin = list(tokenizer.begin)
+
+    def join(tokens: Sequence[int]) -> str:
+        # What stands before every text is no part of it, or it would be read twice.
+        behind = len(begin) if list(tokens[: len(begin)]) == begin else 0
+        return tokenizer.decode(tokens[behind:])
+
+    return _Codec(
+        lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),
+        # A token may be a part of a character.
+        lambda token: blanks_shown(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
+        join,
+        (join,),
+        _SAMPLE if len(begin) + len(tokenizer.encode(_SAMPLE)) <= longest else "a",
+    )
+
+
+def _require_length(tokens: list[int], longest: int) -> list[int]:
+    require(1 <= len(tokens) <= longest, f"{len(tokens):,} tokens", f"1 to {longest:,}", "Shorten the text.")
+    return tokens
 
 
 def _plain(piece: str) -> str:

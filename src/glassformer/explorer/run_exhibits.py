@@ -23,6 +23,7 @@ from glassformer.data import lookup
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.subword import load_subwords
+from glassformer.data.tokenizer_sources import TOKENIZER_FILES, tokenizer_beside, tokenizer_places
 from glassformer.errors import InputError, require
 from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, Offer
 from glassformer.explorer.exhibits import (
@@ -231,15 +232,14 @@ def _decoder(place: Place, family: str, dense: bool) -> Offer:
         "." if dense else ", whose tokens each pass through a few experts."
     )
     views: list[View] = ["attention", "sampling"] if dense else ["attention", "sampling", "experts"]
-    spelled = _has_tokenizer(place.path)
+    spelled = any((folder / name).is_file() for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES)
     text, help_text = (_BYTES_OF, "any text") if spelled else ("1 2 3", "token numbers between spaces")
     card = _card(place, "decoder", about, views, text, help_text)
 
     def opened() -> Exhibit:
         # As it is stored: experts that are packed stay so.
         model = load_decoder(place.path)
-        tokenizer = load_subwords(place.path) if spelled else None
-        return _with_card(given(model, card.text, tokenizer, name=place.name), card)
+        return _with_card(given(model, card.text, tokenizer_beside(place.path), name=place.name), card)
 
     return Offer(card, opened)
 

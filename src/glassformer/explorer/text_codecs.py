@@ -47,9 +47,12 @@ def text_bytes(text: str, longest: int) -> list[int]:
 def byte_word(token: int) -> str:
     """What a byte is called: its ASCII character, a sign for a blank, or its number as in ``\\xc3``."""
     character = chr(token)
-    if character in _SHOWN:
-        return _SHOWN[character]
-    return character if 0x20 < token < 0x7F else f"\\x{token:02x}"
+    return blanks_shown(character) if 0x20 < token < 0x7F or character in _SHOWN else f"\\x{token:02x}"
+
+
+def blanks_shown(text: str) -> str:
+    """A text with signs for its blanks, tabs and line ends."""
+    return "".join(_SHOWN.get(character, character) for character in text)
 
 
 def text_of_bytes(tokens: Sequence[int]) -> str:
