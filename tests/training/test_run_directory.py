@@ -93,6 +93,18 @@ def test_best_is_replaced(tmp_path: Path) -> None:
     assert set(load_file(run.best / "model.safetensors")) == set(model.state_dict())
 
 
+def test_weights_are_the_best_ones_or_else_the_latest(tmp_path: Path) -> None:
+    run, model = RunDirectory(tmp_path), ToyModel()
+    assert run.weights() is None
+    run.begin(CONFIG, {})
+    assert run.weights() is None
+    run.save(model, build_optimizers(model, CONFIG), RunState(5), 2)
+    latest = run.save(model, build_optimizers(model, CONFIG), RunState(10), 2)
+    assert run.weights() == latest
+    run.save_best(model, RunState(5))
+    assert run.weights() == run.best
+
+
 def test_beginning_clears_what_a_killed_process_left(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.begin(CONFIG, {})

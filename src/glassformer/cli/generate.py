@@ -17,13 +17,12 @@ import tyro
 
 from glassformer.cli.released import Stopwatch, find_released, require_tokenizer, write
 from glassformer.cli.runs import read_run
-from glassformer.cli.trained import find_trained
+from glassformer.cli.trained import TrainedRun, find_trained
 from glassformer.cli.training_data import BYTES, RECURRENCE
 from glassformer.errors import InputError, require, require_positive
 from glassformer.generation import SamplingRule, stream
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.training import load_weights
 from glassformer.training.run_directory import RunDirectory
 
 TEXT = "text"
@@ -149,7 +148,7 @@ def _of_run(flags: GenerateFlags, directory: Path) -> _Task:
     else:
         stored = read_run(directory)
         kind, vocab_size = stored.data["kind"], stored.model.vocab_size
-        load = functools.partial(_load_model, directory, stored.model)
+        load = functools.partial(_load, directory, stored.model)
     stop = [
         _number(each, vocab_size, f"a run on {'the recurrence' if kind == RECURRENCE else 'bytes'}")
         for each in flags.stop
@@ -265,16 +264,12 @@ def main(arguments: Sequence[str], prog: str) -> int:
     return 0
 
 
-def _load_model(directory: Path, config: DecoderConfig) -> Decoder:
-    """The best model of a run; before its first evaluation, that of the latest checkpoint."""
-    run = RunDirectory(directory)
-    saved = [run.best] if run.best.is_dir() else run.checkpoints()
-    require(
-        len(saved) > 0,
-        f"--run {directory}, which has no weights yet",
-        "a run with a checkpoint",
-        f"Train first: glassformer train --run {shlex.quote(str(directory))} --resume.",
-    )
-    model = Decoder(config)
-    load_weights(model, saved[-1])
-    return model
+def _load(directory: Path, config: DecoderConfig) -> Decoder:
+    weights = RunDirectory(directory).weights()
+    if weights is None:
+        raise InputError(
+            f"--run {directory}, which has no weights yet",
+            "a run with a checkpoint",
+            f"Train first: glassformer train --run {shlex.quote(str(directory))} --resume.",
+        )
+    return TrainedRun(config, weights).load()

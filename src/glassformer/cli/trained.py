@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from glassformer.checkpoints.tensor_files import read_json
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import load_weights
@@ -46,11 +46,12 @@ def find_trained(directory: Path) -> TrainedRun | None:
     stored = read_json(run.config_file) if run.config_file.is_file() else {}
     if not {"training", "description"} <= stored.keys():
         return None
-    saved = [run.best] if run.best.is_dir() else run.checkpoints()
-    require(
-        len(saved) > 0, f"{directory}, a run without weights yet", "a run with a checkpoint", "Train it further first."
-    )
-    return TrainedRun(_config(stored["description"], run.config_file), saved[-1])
+    weights = run.weights()
+    if weights is None:
+        raise InputError(
+            f"{directory}, a run without weights yet", "a run with a checkpoint", "Train it further first."
+        )
+    return TrainedRun(_config(stored["description"], run.config_file), weights)
 
 
 def _config(description: Any, file: Path) -> DecoderConfig:

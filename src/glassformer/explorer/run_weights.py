@@ -23,11 +23,11 @@ def run_weights(run: Path) -> Path:
     Raises:
         InputError: There are none yet, or they are damaged, of which the file's table of contents tells.
     """
-    directory = RunDirectory(run)
-    saved = [directory.best] if directory.best.is_dir() else directory.checkpoints()
-    require(len(saved) > 0, f"{run}, which has no weights yet", "a run with a checkpoint", "Train it further.")
-    stored_tensors(saved[-1])
-    return saved[-1]
+    weights = RunDirectory(run).weights()
+    if weights is None:
+        raise InputError(f"{run}, which has no weights yet", "a run with a checkpoint", "Train it further.")
+    stored_tensors(weights)
+    return weights
 
 
 def stamp_of(directory: Path) -> Hashable:

@@ -93,6 +93,12 @@ class RunDirectory:
         """The complete checkpoints, oldest first."""
         return sorted(self._checkpoints.glob("step-*"))
 
+    def weights(self) -> Path | None:
+        """The directory of the best model; before the first evaluation, of the latest checkpoint; None before that."""
+        if self.best.is_dir():
+            return self.best
+        return next(reversed(self.checkpoints()), None)
+
     def require_new(self) -> None:
         """Check that no run was begun here.
 
