@@ -146,6 +146,16 @@ def test_a_designed_head_that_is_handed_over(by_name: dict[str, Exhibit]) -> Non
     assert (seen.state["model"], seen.state["text"], seen.state["view"]) == ("unique", "AB", "design")
 
 
+def test_an_exhibit_begins_with_its_own_text_and_has_its_own_tokenizer(by_name: dict[str, Exhibit]) -> None:
+    for name, text in (("unique", "AB"), ("decoder", "4 5"), ("lookup", "2")):
+        assert explore(by_name[name]).state["text"] == by_name[name].card.text
+        assert explore(by_name[name], text).state["text"] == text
+        with pytest.raises(InputError, match=f"a tokenizer for {name}"):
+            explore(by_name[name], tokenizer=object())
+    assert explore(by_name["decoder"], [4, 5]).state["text"] == "4 5"
+    assert explore(by_name["lookup"], source=["7", "8"]).state["source"] == ["7", "8"]
+
+
 def test_models_that_come_along() -> None:
     assert explore().state["model"] == explore().explorer.catalogue().models[0].name
     assert explore("sentiment", "a fine film").state["text"] == "a fine film"

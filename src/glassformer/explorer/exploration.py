@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from glassformer.errors import InputError, require
 from glassformer.explorer.beginnings import text_of, tokens_in, units_of
-from glassformer.explorer.exhibit import DecoderExhibit, HeadExhibit, Offer, offered
+from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, Offer, offered
 from glassformer.explorer.found_runs import offers
 from glassformer.explorer.given import given
 from glassformer.explorer.picture import picture
@@ -152,17 +152,11 @@ def explore(
     """
     if model is None or isinstance(model, str | Path):
         return _by_name(model, text, tokenizer, source, state)
-    if isinstance(model, Offer | HeadExhibit):
+    if isinstance(model, Offer | Exhibit):
         chosen = model if isinstance(model, Offer) else offered(model)
         require(tokenizer is None, f"a tokenizer for {chosen.card.name}", "none", "It has its own.")
         return _shown([chosen], text, source, state)
-    exhibit = given(model, text, tokenizer, source)
-    # A model of ours that is handed over as an exhibit begins with its card's text, others with the one given here.
-    return (
-        _shown([offered(exhibit)], text, source, state)
-        if exhibit is model
-        else _shown([offered(exhibit)], None, None, state)
-    )
+    return _shown([offered(given(model, text, tokenizer, source))], None, None, state)
 
 
 def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> Exploration:
