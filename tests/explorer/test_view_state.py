@@ -58,6 +58,14 @@ def test_nonsense_is_passed_over(words: dict[str, str]) -> None:
             json.loads(words[name])
 
 
+def test_whole_numbers_with_a_point_are_whole_as_in_the_page() -> None:
+    words = {"layer": "3.0", "pin": "0.0", "topK": "5.0", "seed": "7.0", "written": "[2.0]", "order": "[1.0,0]"}
+    assert from_words(words) == {"layer": 3, "pin": 0, "topK": 5, "seed": 7, "written": [2], "order": [1, 0]}
+    assert from_words({"versus": '{"layer":1.0,"head":2}'})["versus"].layer == 1
+    assert from_words({"window": '{"query":1.0,"key":2.0,"size":3.0}'})["window"].size == 3
+    assert from_words({"layer": "3.5", "topK": "0.5", "seed": "true", "written": "[1.5]"}) == {}
+
+
 def test_python_spells_names_its_own_way() -> None:
     given = {"top_k": 5, "top_p": 0.5, "versus": (1, 2), "cells": {"Km.0.0": 2.5}, "order": (1, 0)}
     words = {

@@ -35,6 +35,11 @@ WHOLE = BeforeValidator(_whole)
 """JSON knows numbers of one kind only, so 3.0 is a whole number, however strictly a request is read."""
 Order = Annotated[list[Annotated[int, Field(ge=0, lt=MOST_UNITS), WHOLE]], Field(max_length=MOST_UNITS)]
 Index = Annotated[int, Field(ge=0, lt=MOST_TOKENS), WHOLE]
+Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+TopK = Annotated[int, Field(ge=1, le=1_000_000), WHOLE]
+TopP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**53), WHOLE]
+"""As large as the page's numbers are exact."""
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e300, le=1e300)]
 Cells = Annotated[list[Annotated[list[Finite], Field(max_length=MOST_CELLS)]], Field(max_length=MOST_CELLS)]
 

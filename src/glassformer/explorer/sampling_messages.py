@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from glassformer.explorer.message import WHOLE, Message, Name, Text
+from glassformer.explorer.message import WHOLE, Message, Name, Seed, Temperature, Text, TopK, TopP
 
 
 class AskNext(Message):
@@ -14,9 +14,9 @@ class AskNext(Message):
 
     model: Name
     text: Text
-    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
-    top_k: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    temperature: Temperature = 1.0
+    top_k: TopK | None = None
+    top_p: TopP = 1.0
 
 
 class Candidate(Message):
@@ -60,10 +60,10 @@ class AskSteps(Message):
 
     model: Name
     text: Text
-    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
-    top_k: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-    seed: Annotated[int, Field(ge=0, lt=2**53), WHOLE] = 0
+    temperature: Temperature = 1.0
+    top_k: TopK | None = None
+    top_p: TopP = 1.0
+    seed: Seed = 0
     steps: Annotated[int, Field(ge=1, le=64), WHOLE] = 1
     first: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
     """The id of the token to write first, whatever the rule says; None: drawn as the others are."""

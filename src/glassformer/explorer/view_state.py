@@ -16,11 +16,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from glassformer.errors import InputError, require
+from glassformer.explorer.message import WHOLE, Seed, Temperature, TopK, TopP
 from glassformer.explorer.messages import (
     MOST_CHARACTERS,
     MOST_TOKENS,
     AskPage,
     Attention,
+    Index,
     ModelCard,
     Order,
     Part,
@@ -33,7 +35,6 @@ from glassformer.explorer.unknown import UnknownName
 Words = Mapping[str, str]
 
 Shape = Literal["matrix", "lines", "words", "layers", "heads"]
-Count = Annotated[int, Field(ge=0, lt=MOST_TOKENS)]
 
 
 class Place(BaseModel):
@@ -41,8 +42,8 @@ class Place(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layer: Count
-    head: Count
+    layer: Index
+    head: Index
 
 
 class Window(BaseModel):
@@ -50,9 +51,9 @@ class Window(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    query: Count
-    key: Count
-    size: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+    query: Index
+    key: Index
+    size: Annotated[int, Field(ge=1, le=MOST_TOKENS), WHOLE]
 
 
 _TYPES: dict[str, Any] = {
@@ -62,22 +63,22 @@ _TYPES: dict[str, Any] = {
     "source": Units | None,
     "order": Order | None,
     "part": Part | None,
-    "layer": Count,
-    "head": Count,
+    "layer": Index,
+    "head": Index,
     "versus": Place | None,
-    "pin": Count | None,
+    "pin": Index | None,
     "shape": Shape,
     "root": bool | None,
     "measure": Literal["pictures", "entropy", "distance", "sink"],
     "across": Literal["average", "chosen", "all"],
     "window": Window | None,
     "cells": dict[str, str],
-    "temperature": Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)],
-    "topK": Annotated[int, Field(ge=1, le=1_000_000)] | None,
-    "topP": Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)],
-    "seed": Annotated[int, Field(ge=0, lt=2**53)],
-    "written": list[Annotated[int, Field(ge=0, le=MOST_CHARACTERS)]],
-    "expertLayer": Count,
+    "temperature": Temperature,
+    "topK": TopK | None,
+    "topP": TopP,
+    "seed": Seed,
+    "written": list[Annotated[int, Field(ge=0, le=MOST_CHARACTERS), WHOLE]],
+    "expertLayer": Index,
 }
 _ADAPTERS = MappingProxyType({name: TypeAdapter(kind) for name, kind in _TYPES.items()})
 KEYS = tuple(_ADAPTERS)
