@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -90,3 +92,26 @@ def test_too_few_numbers_leave_it_open(tokens: list[int]) -> None:
 
 def test_too_many_rules_are_left_alone() -> None:
     assert likely_coefficients(list(range(20)), RecurrenceConfig(order=4, vocab_size=30)) is None
+
+
+def test_a_long_text_under_many_rules_is_left_alone() -> None:
+    config = RecurrenceConfig(order=2, vocab_size=101, next_prob=0.1, seq_len=64)
+    drawn = np.random.default_rng(0).integers(101, size=4096).tolist()
+    assert likely_coefficients(_made((3, 4), 4, config), config) == (3, 4)
+    assert likely_coefficients(drawn, config) is None
+    tracemalloc.start()
+    assert may_follow(drawn[:-1], 1, config) is None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 100 * 2**20  # every rule on every step takes a gigabyte
+
+
+def test_the_rule_of_a_text_is_looked_for_once() -> None:
+    tokens = _made((3, 4), 5)
+    with patch("glassformer.explorer.following.np.unique", wraps=np.unique) as judged:
+        may_follow(tokens, 0, SEVEN)
+        once = judged.call_count
+        assert once > 0
+        assert any(may_follow(tokens, number, SEVEN) for number in range(7))
+        assert rule_in_words(tokens, SEVEN) is not None
+        assert judged.call_count == once

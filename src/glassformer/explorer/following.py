@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Int
@@ -14,7 +15,8 @@ SURE = 0.95
 
 _SLIP = 1e-3
 """The probability of a number that no rule explains: people type, and models err."""
-_MOST_RULES = 1 << 14
+_MOST_JUDGED = 1 << 22
+"""Rules times different steps, each of which takes some 30 bytes while they are judged."""
 
 
 def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tuple[int, ...] | None:
@@ -23,15 +25,23 @@ def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tupl
     The posterior over all coefficients under a uniform prior, with each step as :mod:`glassformer.data.recurrence`
     makes it but for one slip in a thousand. The first ``order`` numbers are the state of the first step. Several rules
     can make the same numbers, such as 1 3 2 6 4 5 modulo 7; if those as good as the best go on alike, the one with the
-    fewest terms is told.
+    fewest terms is told. Where there are too many rules and numbers to judge, it is left open.
     """
+    return _likely(tuple(tokens), config)
+
+
+# Every candidate for the next number asks for the rule of the same text.
+@lru_cache(maxsize=8)
+def _likely(tokens: tuple[int, ...], config: RecurrenceConfig) -> tuple[int, ...] | None:
     order, size = config.order, config.vocab_size
-    if len(tokens) <= order or size**order > _MOST_RULES:
+    if len(tokens) <= order:
         return None
     numbers = np.asarray(tokens, dtype=np.int64)
     steps = np.lib.stride_tricks.sliding_window_view(numbers, order)[:-1]
     # States come again and again, so each different step is judged once.
     different, times = np.unique(np.column_stack([steps, numbers[order:]]), axis=0, return_counts=True)
+    if size**order * len(different) > _MOST_JUDGED:
+        return None
     states, following = different[:, :-1], different[:, -1]
     rules: Int[np.ndarray, "rule place"] = np.indices((size,) * order).reshape(order, -1).T
     by_rule = (rules @ states.T) % size == following
