@@ -227,13 +227,8 @@ def _sentiment() -> Offer:
 
 
 def _encoder_decoder(name: str) -> EncoderDecoder:
-    with torch.device("meta"):
-        model = EncoderDecoder(EncoderDecoderConfig.from_json(_text(name)))
-    positions = model.target_positions
+    model = EncoderDecoder(EncoderDecoderConfig.from_json(_text(name)))
     load_exact(model, SHIPPED / name)
-    if positions is not None and any(tensor.is_meta for tensor in positions.buffers()):
-        # A table that is computed is no weight, and so is not in the file.
-        model.target_positions = EncoderDecoder(model.config).target_positions
     return model
 
 
