@@ -110,6 +110,18 @@ def test_without_a_server_it_says_what_to_install(small_explorer: Explorer, monk
         Exploration(small_explorer).serve()
 
 
+def test_a_module_of_ours_that_is_missing_is_no_matter_of_installing(
+    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("server", "widget"):
+        monkeypatch.delattr(f"glassformer.explorer.{name}", raising=False)
+        monkeypatch.setitem(sys.modules, f"glassformer.explorer.{name}", None)
+    with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.server"):
+        Exploration(small_explorer).serve()
+    with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.widget"):
+        Exploration(small_explorer).widget()
+
+
 def test_it_serves_what_is_shown(
     small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -18,6 +17,7 @@ from tyro.conf import Positional
 
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
+from glassformer.explorer import import_door
 from glassformer.explorer import messages as m
 from glassformer.explorer.found_runs import offers
 from glassformer.explorer.saved import save
@@ -78,7 +78,7 @@ def run(flags: ExploreFlags) -> None:
             "a new name",
             "Choose another one, or pass --overwrite.",
         )
-    server = _server() if flags.save is None else None
+    server = import_door("server") if flags.save is None else None
     explorer = Explorer(offers(flags.run, flags.runs, _warn))
     words = _words(flags, explorer)
     if server is None:
@@ -159,15 +159,3 @@ def _require_text(text: str) -> None:
         "text in UTF-8",
         "Mend the terminal's encoding.",
     )
-
-
-def _server() -> ModuleType:
-    try:
-        from glassformer.explorer import server
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("glassformer"):
-            raise
-        raise InputError(
-            f"no module {error.name}", "FastAPI and uvicorn, which serve the page", "pip install 'glassformer[explore]'"
-        ) from error
-    return server

@@ -8,13 +8,13 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from matplotlib.figure import Figure
 
 from glassformer.errors import InputError, require
+from glassformer.explorer import import_door
 from glassformer.explorer.beginnings import text_of, tokens_in, units_of
 from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, Offer, offered
 from glassformer.explorer.found_runs import offers
@@ -99,10 +99,7 @@ class Exploration:
         Raises:
             InputError: No port is free, or what the server needs is missing.
         """
-        try:
-            from glassformer.explorer import server
-        except ModuleNotFoundError as error:
-            raise _missing(error) from None
+        server = import_door("server")
         listener = server.listen(port)
         address = f"http://{server.HOST}:{listener.getsockname()[1]}/#{urlencode(self.words)}"
         print(address)
@@ -115,7 +112,7 @@ class Exploration:
             InputError: anywidget is missing.
         """
         if self._widget is None:
-            self._widget = _widget_module().ExplorerWidget(self.explorer, self._words)
+            self._widget = import_door("widget").ExplorerWidget(self.explorer, self._words)
         return self._widget
 
     def __repr__(self) -> str:
@@ -199,15 +196,3 @@ def _png(figure: Figure) -> tuple[str, dict[str, int]]:
     figure.savefig(file, format="png", dpi=_DPI)
     width, height = (round(inches * 72) for inches in figure.get_size_inches())
     return base64.b64encode(file.getvalue()).decode(), {"width": width, "height": height}
-
-
-def _widget_module() -> ModuleType:
-    try:
-        from glassformer.explorer import widget
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
-    return widget
-
-
-def _missing(error: ModuleNotFoundError) -> InputError:
-    return InputError(f"no module {error.name}", "it installed", "Run: pip install 'glassformer[explore]'.")
