@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -117,6 +118,21 @@ def test_logits_that_are_no_numbers_are_refused(number: float) -> None:
         next_token(exhibit, AskNext(model="f", text="1"))
     with pytest.raises(InputError, match="finite"):
         steps(exhibit, AskSteps(model="f", text="1"))
+
+
+def test_one_text_is_read_once_until_the_weights_change() -> None:
+    exhibit, other = fixed(torch.tensor([0.0, 1.0])), fixed(torch.tensor([2.0, 0.0]))
+    with patch.object(Fixed, "forward", autospec=True, side_effect=Fixed.forward) as read:
+        first = next_token(exhibit, AskNext(model="f", text="1"))
+        assert next_token(exhibit, AskNext(model="f", text="1", temperature=0.5)).candidates[0].id == 1
+        assert read.call_count == 1
+        assert next_token(other, AskNext(model="f", text="1")).candidates[0].id == 0
+        next_token(exhibit, AskNext(model="f", text="1 1"))
+        assert read.call_count == 3
+        with torch.no_grad():
+            exhibit.model.get_parameter("row").add_(torch.tensor([5.0, 0.0]))
+        assert next_token(exhibit, AskNext(model="f", text="1")).candidates[0].id == 0
+    assert first.candidates[0].id == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 3.0])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.exhibit import Exhibit, weights_stamp
+from glassformer.explorer.kept import Kept
 from glassformer.explorer.reading import KeptRun, read, run_name, size_of_ask
 from glassformer.explorer.unknown import UnknownName
 
@@ -17,37 +16,6 @@ KEPT_BYTES = 512 * 2**20
 """What all kept runs take together."""
 KEPT_ASKS = 32 * 2**20
 """What all questions take that are remembered, so that a run that had to go can be had again."""
-
-
-class Kept:
-    """Things of some size by their names; those that were not asked for the longest go first. Safe for threads.
-
-    Args:
-        most: What all may take together; the newest stays, however large.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most, self.total = most, 0
-        self._things: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, name: Hashable) -> Any | None:
-        """The thing of this name, which is then the newest; None where there is none."""
-        with self._lock:
-            if name not in self._things:
-                return None
-            self._things.move_to_end(name)
-            return self._things[name][0]
-
-    def put(self, name: Hashable, thing: Any, size: int) -> None:
-        """Keep a thing, in the place of one of this name."""
-        with self._lock:
-            if name in self._things:
-                self.total -= self._things.pop(name)[1]
-            self._things[name] = thing, size
-            self.total += size
-            while self.total > self.most and len(self._things) > 1:
-                self.total -= self._things.popitem(last=False)[1][1]
 
 
 class Runs:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,13 +12,14 @@ from torch import Tensor
 
 from glassformer.errors import require
 from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, last_logits, weights_stamp, wrong_kind
+from glassformer.explorer.kept import Kept
 from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, Candidate, Ended, Next, Step, Steps
 from glassformer.generation.sampling import SamplingRule
 
 MOST_CANDIDATES = 64
 """Candidates that are listed."""
 
-_KEPT_TEXTS = 8
+_KEPT_BYTES = 32 * 2**20
 _MOST_READ = 1 << 16
 _Row = Float[Tensor, " vocab"]
 
@@ -34,7 +32,7 @@ def next_token(exhibit: Exhibit, ask: AskNext) -> Next:
     """
     exhibit = _decoder(exhibit, "next")
     tokens = exhibit.encode(ask.text)
-    logits = _recent.logits(exhibit, tokens)
+    logits = _logits_after(exhibit, tokens)
     plain = logits.softmax(-1)
     tempered = SamplingRule(ask.temperature).distribution(logits)
     final = SamplingRule(ask.temperature, ask.top_k, ask.top_p).distribution(logits)
@@ -99,7 +97,7 @@ def steps(exhibit: Exhibit, ask: AskSteps) -> Steps:
             ended = "read"
             break
         read += len(tokens)
-        logits = _recent.logits(exhibit, tokens)
+        logits = _logits_after(exhibit, tokens)
         token = _chosen(ask, len(logits)) if written == [] else None
         if token is None:
             token = int(rule.choose(logits, draw_at(ask.seed, len(tokens))))
@@ -141,33 +139,24 @@ def _continued(exhibit: DecoderExhibit, text: str, begun: Sequence[int], tokens:
     return text + after[len(before) :] if after.startswith(before) else after
 
 
-class _RecentLogits:
-    """The logits of the last texts of each model, since a slider asks for one text again and again."""
+def _logits_after(exhibit: DecoderExhibit, tokens: Sequence[int]) -> _Row:
+    """The logits after ``tokens`` in float64, computed if they are not kept: a slider asks for one text over and over.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._rows: WeakKeyDictionary[DecoderExhibit, OrderedDict[Hashable, _Row]] = WeakKeyDictionary()
-
-    def logits(self, exhibit: DecoderExhibit, tokens: Sequence[int]) -> _Row:
-        """The logits after ``tokens`` in float64, computed if they are not kept."""
-        with exhibit.lock:
-            key = tuple(tokens), weights_stamp(exhibit)
-            with self._lock:
-                kept = self._rows.setdefault(exhibit, OrderedDict())
-                if key in kept:
-                    kept.move_to_end(key)
-                    return kept[key]
-            logits = last_logits(exhibit, tokens).double()
-            finite = bool(logits.isfinite().all())
-            require(finite, "logits that are not finite", "numbers", "Look for the first NaN in the forward pass.")
-            with self._lock:
-                kept[key] = logits
-                while len(kept) > _KEPT_TEXTS:
-                    kept.popitem(last=False)
-            return logits
+    The stamp stands for the model, too.
+    """
+    with exhibit.lock:
+        name = weights_stamp(exhibit), tuple(tokens)
+        kept: _Row | None = _recent.get(name)
+        if kept is not None:
+            return kept
+        logits = last_logits(exhibit, tokens).double()
+        finite = bool(logits.isfinite().all())
+        require(finite, "logits that are not finite", "numbers", "Look for the first NaN in the forward pass.")
+        _recent.put(name, logits, logits.nbytes + 8 * len(tokens))
+        return logits
 
 
-_recent = _RecentLogits()
+_recent = Kept(_KEPT_BYTES)
 
 
 def _decoder(exhibit: Exhibit, call: str) -> DecoderExhibit:
