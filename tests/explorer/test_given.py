@@ -115,6 +115,7 @@ def test_the_weights_of_a_head_and_a_design() -> None:
     for model in (made, made.weights):
         exhibit = given(model, "ABA")
         assert isinstance(exhibit, HeadExhibit)
+        assert exhibit.card.origin == "given"
         assert _read(exhibit).said.words == ["-1", "+1", "-1"]
     long = TASKS["identity"]("ABCDE", 3)
     assert _read(given(design(long), task=long)).said.words == list("ABC")

@@ -7,7 +7,7 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.explorer.exhibit import HeadExhibit, Offer
-from glassformer.explorer.head_exhibits import fitting_task, head_offers
+from glassformer.explorer.head_exhibits import first_text, fitting_task, head_offers
 from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.verify import verify
@@ -23,6 +23,11 @@ def test_every_design_is_proved_and_told_of(offer: Offer) -> None:
     assert set(exhibit.why) == set(exhibit.weights.matrices)
     for text in (offer.card.text, *offer.card.samples):
         exhibit.task.space.encode(text)
+
+
+def test_a_head_that_nobody_gave_a_text_begins_with_its_letters() -> None:
+    assert first_text(TASKS["identity"]("ABCDE", 3)) == "ABC"
+    assert first_text(TASKS["identity"]("AB", 7)) == "AB"
 
 
 def test_the_courses_three_tasks_are_first() -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from glassformer.errors import InputError, require
 from glassformer.explorer.exhibit import Offer
 from glassformer.explorer.exhibits import shipped
-from glassformer.explorer.head_exhibits import fitting_task, head_card, head_exhibit
-from glassformer.explorer.messages import ModelCard
+from glassformer.explorer.head_exhibits import first_text, fitting_task, head_card, head_exhibit
 from glassformer.explorer.run_exhibits import Place, offer_of
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
@@ -175,9 +174,8 @@ def _head_files(path: Path) -> list[Path]:
 def _head(place: Place) -> Offer:
     weights = read_head(place.path)
     task = _task_of(place.path, weights)
-    text = "".join(task.space.letters)[: task.space.max_len]
     about = f"A head whose weights lie in {place.path.name}. The task: {task.summary}."
-    card: ModelCard = head_card(place.name, task, place.title, about, text).model_copy(update={"origin": "run"})
+    card = head_card(place.name, task, place.title, about, first_text(task), origin="run")
     exhibit = head_exhibit(card, task, weights)
     return Offer(card, lambda: exhibit)
 

@@ -24,7 +24,7 @@ from glassformer.explorer.exhibit import (
     evaluating,
     final_logits,
 )
-from glassformer.explorer.head_exhibits import fitting_task, head_card, head_exhibit
+from glassformer.explorer.head_exhibits import first_text, fitting_task, head_card, head_exhibit
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.explorer.text_codecs import (
     blanks_shown,
@@ -125,10 +125,10 @@ def given(
 def _head(weights: HeadWeights, text: Any, task: Task | None, name: str, title: str | None) -> HeadExhibit:
     task = fitting_task(weights) if task is None else task
     require_fits(weights, task)
-    begin = "".join(task.space.letters)[: task.space.max_len] if text is None else str(text)
+    begin = first_text(task) if text is None else str(text)
     task.space.encode(begin)
     about = f"A head that was handed over from Python. The task: {task.summary}."
-    card = head_card(name, task, title or task.name, about, begin).model_copy(update={"origin": "given"})
+    card = head_card(name, task, title or task.name, about, begin, origin="given")
     return head_exhibit(card, task, weights)
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from glassformer.errors import InputError, require
 from glassformer.explorer.exhibit import HeadExhibit, Offer
+from glassformer.explorer.message import Origin
 from glassformer.explorer.messages import ModelCard
 from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import TASKS, Task
@@ -104,7 +105,15 @@ def head_offers() -> list[Offer]:
     return [_offer(name) for name in _TOLD]
 
 
-def head_card(name: str, task: Task, title: str, about: str, text: str, samples: tuple[str, ...] = ()) -> ModelCard:
+def head_card(
+    name: str,
+    task: Task,
+    title: str,
+    about: str,
+    text: str,
+    samples: tuple[str, ...] = (),
+    origin: Origin = "shipped",
+) -> ModelCard:
     """What is told of a head with a task."""
     letters = task.space.letters
     listed = letters[0] if len(letters) == 1 else f"{', '.join(letters[:-1])} and {letters[-1]}"
@@ -118,8 +127,13 @@ def head_card(name: str, task: Task, title: str, about: str, text: str, samples:
         samples=list(samples),
         input_help=f"1 to {task.space.max_len} of the letters {listed}",
         words=list(letters),
-        origin="shipped",
+        origin=origin,
     )
+
+
+def first_text(task: Task) -> str:
+    """What a head of a task begins with where nobody says: each letter once, as far as there is room."""
+    return "".join(task.space.letters)[: task.space.max_len]
 
 
 def head_exhibit(

@@ -20,6 +20,8 @@ MOST_CELLS = 4096
 View = Literal["attention", "design", "scramble", "sampling", "experts"]
 Kind = Literal["head", "encoder", "encoder_decoder", "decoder"]
 Part = Literal["self", "encoder", "decoder", "cross"]
+Origin = Literal["shipped", "run", "given"]
+"""Comes with the project, is a run of a lab or of ``glassformer train``, or was handed over from Python."""
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
 """What a model, a task or a run is called in requests: a key of a table in memory, never a path."""

@@ -35,6 +35,7 @@ from glassformer.explorer.message import (
     Message,
     Name,
     Order,
+    Origin,
     Part,
     Text,
     Units,
@@ -152,8 +153,7 @@ class ModelCard(Message):
     layer: Index = 0
     """The head that is shown when the model is chosen."""
     head: Index = 0
-    origin: Literal["shipped", "run", "given"]
-    """Comes with the project, is a run of a lab or of ``glassformer train``, or was handed over from Python."""
+    origin: Origin
 
 
 class Catalogue(Message):
