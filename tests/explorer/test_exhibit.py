@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, final_logits, last_logits, offered, wrong_kind
+from glassformer.explorer.exhibit import (
+    DecoderExhibit,
+    Exhibit,
+    final_logits,
+    last_logits,
+    offered,
+    require_order,
+    wrong_kind,
+)
 
 
 def test_an_open_exhibit_is_offered_with_its_card(by_name: dict[str, Exhibit]) -> None:
@@ -21,6 +31,13 @@ def test_the_last_logits_are_those_of_the_whole_text(by_name: dict[str, Exhibit]
     with torch.no_grad():
         whole = exhibit.model(torch.tensor([[1, 2, 3, 4, 5, 6]]))
     torch.testing.assert_close(last_logits(exhibit, [1, 2, 3, 4, 5, 6]), whole[0, -1])
+
+
+@pytest.mark.parametrize("order", [[0, 0], [0], [0, 1, 2], [1, 2], [-1, 0]])
+def test_an_order_names_every_place_once(order: list[int]) -> None:
+    require_order([1, 0], 2)
+    with pytest.raises(InputError, match=re.escape(f"order = {order} of 2 things")):
+        require_order(order, 2)
 
 
 def test_a_model_without_logits_has_none() -> None:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import InputError
+from glassformer.errors import InputError, require
 from glassformer.explorer.messages import MOST_TOKENS, ModelCard
 from glassformer.handcraft.tasks import Task
 from glassformer.models.decoder import Decoder
@@ -150,6 +150,20 @@ def wrong_kind(exhibit: Exhibit, call: str, expected: str) -> InputError:
         f"{call} of {exhibit.card.name!r}, whose kind is {exhibit.card.kind}",
         expected,
         "Choose another model, or one of the views that its card names.",
+    )
+
+
+def require_order(order: Sequence[int], count: int) -> None:
+    """Check that ``order`` is one of so many things.
+
+    Raises:
+        InputError: It is not each number from 0 to ``count - 1`` once.
+    """
+    require(
+        sorted(order) == list(range(count)),
+        f"order = {list(order)[:20]} of {count} things",
+        f"every number from 0 to {count - 1} once",
+        "Name every place once: place i is read from the thing order[i].",
     )
 
 

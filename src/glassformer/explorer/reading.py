@@ -28,6 +28,7 @@ from glassformer.explorer.exhibit import (
     HeadExhibit,
     evaluating,
     final_logits,
+    require_order,
 )
 from glassformer.explorer.heads import chosen_weights, reading
 from glassformer.explorer.unknown import UnknownName
@@ -170,12 +171,7 @@ def _read_both(exhibit: EncoderDecoderExhibit, ask: m.Ask) -> KeptRun:
     units = list(exhibit.card.source or ()) if ask.source is None else list(ask.source)
     require(len(units) > 0, "a source of nothing", "at least one thing", "Add one.")
     if ask.order is not None:
-        require(
-            sorted(ask.order) == list(range(len(units))),
-            f"order = {ask.order[:20]} of {len(units)} things",
-            f"each number from 0 to {len(units) - 1} once",
-            "Leave order out, or name every place once.",
-        )
+        require_order(ask.order, len(units))
         units = [units[place] for place in ask.order]
     model = exhibit.model
     source, target = exhibit.source_tokens(units), exhibit.target(ask.text)
