@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from glassformer.checkpoints import directory as module
-from glassformer.checkpoints.directory import new_directory, recover, remove_directory, remove_leftovers, write_text
+from glassformer.checkpoints.directory import (
+    new_directory,
+    new_file,
+    recover,
+    remove_directory,
+    remove_leftovers,
+    write_text,
+)
 from glassformer.errors import InputError
 
 
@@ -119,6 +126,32 @@ def test_text_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     assert path.read_text(encoding="utf-8") == "old ö"
     remove_leftovers(path.parent)
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+def test_a_file_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "file"
+    told: list[str] = []
+    flush, rename = module._flush, os.replace
+
+    def flushing(place: Path) -> None:
+        told.append(f"flush {place.name}")
+        flush(place)
+
+    def renaming(source: Path, destination: Path) -> None:
+        told.append("replace")
+        rename(source, destination)
+
+    monkeypatch.setattr(module, "_flush", flushing)
+    monkeypatch.setattr(module.os, "replace", renaming)
+    with new_file(path) as draft:
+        draft.write_bytes(b"new")
+        assert not path.exists()
+    assert path.read_bytes() == b"new"
+    assert told == ["flush .file.partial", "replace", "flush deep"]
+    with pytest.raises(FileNotFoundError), new_file(path) as draft:
+        draft.write_bytes((tmp_path / "no such file").read_bytes())
+    assert path.read_bytes() == b"new"
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
 
 

@@ -42,7 +42,8 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["seen.safetensors"]
 
 
-def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_save_that_fails_leaves_the_old_file(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "seen.safetensors"
     seen = seen_everything()
     save_captured(seen, path)
@@ -51,7 +52,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("glassformer.observe.captured_files.os.replace", fail)
+    monkeypatch.setattr(f"os.{step}", fail)
     with pytest.raises(OSError, match="disk full"):
         save_captured(Captured(seen.records[:1]), path)
     assert path.read_bytes() == before

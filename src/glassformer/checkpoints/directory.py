@@ -81,18 +81,32 @@ def remove_leftovers(parent: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new one, never a part."""
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Write a file so that ``path`` is the old or the whole new one: ``with new_file(path) as draft: ...``.
+
+    The block writes the file ``draft`` beside ``path``. When the block ends, it is flushed to the disk and becomes
+    ``path``. When the block raises, ``draft`` is removed and ``path`` stays as it was.
+
+    Args:
+        path: The file to make or to replace. Its parents are made where missing.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = _beside(path, _PARTIAL)
     try:
-        draft.write_text(text, encoding="utf-8")
+        yield draft
         _flush(draft)
         os.replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
     _flush(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new one, never a part."""
+    with new_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def _beside(path: Path, suffix: str) -> Path:

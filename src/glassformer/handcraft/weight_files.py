@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.lib import format as npy
 
-from glassformer.checkpoints.directory import new_directory, write_text
+from glassformer.checkpoints.directory import new_directory, new_file, write_text
 from glassformer.errors import InputError, require
 from glassformer.handcraft.untrusted import (
     LONGEST_CELL,
@@ -93,7 +93,8 @@ def write_head(weights: HeadWeights, path: Path | str) -> None:
     elif kind == ".npz":
         buffer = io.BytesIO()
         np.savez(buffer, **weights.matrices)  # type: ignore[arg-type]
-        _write_bytes(path, buffer.getvalue())
+        with new_file(path) as draft:
+            draft.write_bytes(buffer.getvalue())
     else:
         _write_directory(weights, path)
 
@@ -293,13 +294,3 @@ def _write_directory(weights: HeadWeights, path: Path) -> None:
         for name, matrix in weights.matrices.items():
             lines = [",".join(map(repr, row)) + "\n" for row in matrix.tolist()]
             (draft / f"{name}.csv").write_text("".join(lines), encoding="utf-8")
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.parent / f".{path.name}.partial"
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from glassformer.checkpoints.directory import new_file
 from glassformer.errors import InputError, require
 from glassformer.observe.captured import Captured, Record, as_texts
 
@@ -36,15 +36,9 @@ def save_captured(seen: Captured, path: str | Path) -> None:
         "records": [_labels(record) for record in seen.records],
     }
     tensors = {str(number): record.values.detach().cpu().contiguous() for number, record in enumerate(seen.records)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.parent / f".{path.name}.partial"
-    try:
+    with new_file(path) as draft:
         # Copies: safetensors refuses tensors that share memory.
         save_file({name: each.clone() for name, each in tensors.items()}, draft, {_KEY: json.dumps(labels)})
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def load_captured(path: str | Path) -> Captured:
