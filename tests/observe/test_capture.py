@@ -366,7 +366,7 @@ def test_modules_are_chosen_by_name_or_by_rule() -> None:
 def test_impossible_choices_are_refused() -> None:
     model = lookup_model()
     for watched, chosen, message in [
-        (nn.Linear(2, 2), None, "Linear, which has no GroupedQueryAttention"),
+        (nn.Linear(2, 2), None, "Linear, which has no attention that can be watched"),
         (
             model,
             ["encoder_layers.1"],

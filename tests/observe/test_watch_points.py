@@ -18,7 +18,7 @@ from glassformer.observe.watch_points import _expert_outputs, choose_points, own
 
 
 def names(model: nn.Module, what: Any = "weights", modules: Any = None, layers: Any = None, heads: Any = None) -> Any:
-    _, chosen = choose_points(tuple(own_points(model)), what, modules, layers, heads)
+    chosen = choose_points(tuple(own_points(model)), what, modules, layers, heads)
     return {(point.role, point.name): found for point, found in chosen.items()}
 
 

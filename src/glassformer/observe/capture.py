@@ -94,13 +94,13 @@ def capture(
     points = watchable(model)
     require(
         any(point.role == "attention" for point in points),
-        f"{type(model).__name__}, which has no GroupedQueryAttention in it",
-        "a model that has, or a GPT-2, Llama, Mixtral or BERT of transformers",
+        f"{type(model).__name__}, which has no attention that can be watched",
+        "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of transformers",
         "Watch one of these.",
     )
     asked = (what,) if isinstance(what, str) else tuple(what)
     # What is given is seen where queries are.
-    _, chosen = choose_points(points, ["q" if kind == "given" else kind for kind in asked], modules, layers, heads)
+    chosen = choose_points(points, ["q" if kind == "given" else kind for kind in asked], modules, layers, heads)
     kinds = tuple(kind for kind in asked if kind != "given")
     if queries is not None and not isinstance(queries, slice):
         queries = whole_numbers("queries", queries)
@@ -109,7 +109,7 @@ def capture(
     reader = Reader(seen.records, kinds, chosen, queries, retain_grad, seen.given if "given" in asked else None)
     with ExitStack() as attached:
         attached.enter_context(_uncompiled())
-        _attach(attached, reader, points, foreign)
+        _attach(attached, reader, foreign)
         yield seen
     require(
         reader.calls == 0 or len(seen.records) > 0 or not kinds,
@@ -125,7 +125,7 @@ def watchable(model: nn.Module) -> tuple[Point, ...]:
     return tuple(hugging_face.points(model) if hugging_face.is_hugging_face(model) else own_points(model))
 
 
-def _attach(attached: ExitStack, reader: Reader, points: Sequence[Point], foreign: bool) -> None:
+def _attach(attached: ExitStack, reader: Reader, foreign: bool) -> None:
     """Hook the reader into the chosen modules and the blocks around them until ``attached`` is closed."""
     thread, frames = threading.get_ident(), reader.frames
 

@@ -170,18 +170,13 @@ class Reader:
         positions = tuple(frame.start + row for row in rows)
         with torch.no_grad():
             picks = ((1, rows),)
-            routed = dict(zip(("router", "shares", "choices"), self._routed(point, x), strict=True))
-            for kind, values in routed.items():
+            probabilities, choices, shares = point.route(x)
+            for kind, values in (("router", probabilities), ("shares", shares), ("choices", choices)):
                 if kind in self.kinds:
                     self._add(kind, point, _taken(values, picks), queries=positions)
             if "experts" in self.kinds:
-                made = point.expert_outputs(_taken(x, picks), _taken(routed["choices"], picks))
+                made = point.expert_outputs(_taken(x, picks), _taken(choices, picks))
                 self._add("experts", point, made, queries=positions)
-
-    def _routed(self, point: Point, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        assert point.route is not None
-        probabilities, choices, shares = point.route(x)
-        return probabilities, shares, choices
 
     def tensor(self, kind: str, point: Point, tensor: Tensor, frame: Frame) -> None:
         """Record positions of a tensor [batch, position, dim] that the model itself has made."""

@@ -122,8 +122,8 @@ def choose_points(
     modules: Modules | None,
     layers: Selection | None,
     heads: Heads | None,
-) -> tuple[tuple[str, ...], dict[Point, tuple[int, ...]]]:
-    """The things to see, and the chosen places, each with its chosen heads.
+) -> dict[Point, tuple[int, ...]]:
+    """The chosen places, each with its chosen heads.
 
     Raises:
         InputError: A thing, module, layer or head that there is not, or a choice of nothing.
@@ -155,7 +155,7 @@ def choose_points(
         unknown = [key for key in heads if key not in known]
         require(not unknown, f"heads of {unknown}", "layers or attention modules that there are", "Mend the keys.")
     _require_kinds(kinds, list(chosen), "a choice of no module")
-    return kinds, chosen
+    return chosen
 
 
 def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...]:
