@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 from glassformer.explorer.messages import HeadWeightsMessage
 
-NAMES = ("Km", "Qm", "Vm", "pos")
-
 _LONGEST = 40
 _LARGEST = 1e300
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -26,8 +25,6 @@ from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verify import require_fits, verify
 from glassformer.models.single_head import HeadWeights, NumpyHead
-
-Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 MOST_RUN = 20_000
 """Sequences that are all run, so that a verdict comes while somebody types; of a larger task the bound decides."""

@@ -31,15 +31,14 @@ REFUSALS = {
 Mode = Literal["validation", "serialization"]
 
 
-def description(version: str, calls: Mapping[str, Call] = CALLS) -> dict[str, Any]:
-    """What ``/api/openapi.json`` says: a POST for each of ``calls``, with the schemas of its request and its answers.
+def description(version: str) -> dict[str, Any]:
+    """What ``/api/openapi.json`` says: a POST for every call, with the schemas of its request and its answers.
 
     Args:
         version: Of the project.
-        calls: The calls to describe.
     """
     models: dict[tuple[type[BaseModel], Mode], None] = {(Refusal, "serialization"): None}
-    for call in calls.values():
+    for call in CALLS.values():
         models[call.asked, "validation"] = None
         if issubclass(call.answered, Message):
             models[call.answered, "serialization"] = None
@@ -52,7 +51,7 @@ def description(version: str, calls: Mapping[str, Call] = CALLS) -> dict[str, An
         for status, reason in REFUSALS.items()
     }
     paths = {}
-    for name, call in calls.items():
+    for name, call in CALLS.items():
         asked = {"schema": refs[call.asked, "validation"]}
         paths[f"/api/{name}"] = {
             "post": {

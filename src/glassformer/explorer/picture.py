@@ -9,9 +9,7 @@ from glassformer.explorer.kept_weights import EXACT_TOKENS, coarse_enough, matri
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.view_state import Words, ask_page, view_state
 from glassformer.observe.attention_maps import attention_map
-
-MOST_NAMED = 40
-"""Beside longer texts the figure has numbers."""
+from glassformer.observe.heat_maps import MOST_NAMES
 
 
 def picture(explorer: Explorer, state: Words) -> Figure:
@@ -32,7 +30,7 @@ def picture(explorer: Explorer, state: Words) -> Figure:
     level = coarse_enough(max(stack.queries, stack.keys), EXACT_TOKENS)
     weights = matrix(explorer, run, stack, layer, head, level)
     texts = {"tokens": run.tokens, "source": run.source or []}
-    named = level == 0 and max(stack.queries, stack.keys) <= MOST_NAMED
+    named = level == 0 and max(stack.queries, stack.keys) <= MOST_NAMES
     keys, queries = (texts[stack.keys_are], texts[stack.queries_are]) if named else ([], [])
     title = f"{stack.label[:1].upper()}{stack.label[1:]}, layer {layer}, head {head}"
     return attention_map(weights, keys, queries, title, axis_names=("token that is read", "token that reads"))

@@ -28,7 +28,8 @@ from glassformer.explorer.guards import BODY_WITHIN, Guard, hosts_of
 from glassformer.explorer.messages import Message
 from glassformer.explorer.openapi import description
 from glassformer.explorer.requests import NotDescribed, parse, refusal_of
-from glassformer.explorer.service import Explorer, UnknownName
+from glassformer.explorer.service import Explorer
+from glassformer.explorer.unknown import UnknownName
 
 HOST = "127.0.0.1"
 PORT = 8017

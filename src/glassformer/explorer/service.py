@@ -14,8 +14,6 @@ from glassformer.explorer.exhibit import Exhibit, Offer, offered
 from glassformer.explorer.runs import Runs
 from glassformer.explorer.unknown import UnknownName
 
-__all__ = ["Explorer", "UnknownName"]
-
 
 class Explorer:
     """Models to look into, and the answers to what is asked of them. Any number of threads may ask at once.
