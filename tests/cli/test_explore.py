@@ -146,7 +146,7 @@ def test_the_page_is_written_to_one_file(capsys: pytest.CaptureFixture[str], tmp
         (["identity", "--view", "sampling"], "sampling"),
         (["--view", "scramble", "--text", "nobody"], "one of lookup-course, lookup-facts"),
         (["identity", "--text", "XYZ", "--save", "page.html"], "'X'"),
-        (["identity", "--save", "."], "."),
+        (["identity", "--save", "."], "which is there already"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(

@@ -148,8 +148,16 @@ def test_a_run_called_like_one_that_comes_along_gets_another_name(tmp_path: Path
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("make", ["nothing", "empty", "broken", "text"])
-def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str) -> None:
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ("nothing", "it, which is not there"),
+        ("empty", "it, in which there is nothing to look into"),
+        ("broken", r"model\.safetensors"),
+        ("text", r"\.json file, an \.npz file"),
+    ],
+)
+def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str, message: str) -> None:
     path = tmp_path / "it"
     if make == "empty":
         path.mkdir()
@@ -157,7 +165,7 @@ def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str) -> Non
         (_train_run(path) / "best" / "model.safetensors").unlink()
     elif make == "text":
         path.write_text("hello")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=message):
         open_named(path)
 
 

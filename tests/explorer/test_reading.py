@@ -158,7 +158,7 @@ def test_shares_are_told_without_needless_digits() -> None:
         ("lookup", {"text": "4", "source": []}, "a source of nothing"),
         ("decoder", {"text": "1", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "weights for 'decoder'"),
         ("lookup", {"text": "4", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "weights for 'lookup'"),
-        ("identity", {"text": "A", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "1"),
+        ("identity", {"text": "A", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "Km of shape"),
         (
             "identity",
             {"text": "A", "weights": {"Km": [[1e300]] * 3, "Qm": [[1e300]] * 3, "Vm": [[1.0] * 3] * 3}},

@@ -218,14 +218,14 @@ def test_other_directories_are_passed_over(tmp_path: Path, content: dict[str, An
 def test_what_is_broken_is_refused(tmp_path: Path) -> None:
     model = _decoder(7)
     good = {"model": asdict(model.config), "data": {"kind": "recurrence", **asdict(DATA)}}
-    broken: dict[str, dict[str, Any]] = {
-        "model": {**good, "model": {"vocab_size": 7}},
-        "unknown": {**good, "data": {**good["data"], "colour": 3}},
-        "recipe": {"recipe": {"encoding": "slots", "name": "x", "steps": "many"}},
-        "lab": {"model": {"n_layers": 2, "size": 4}},
+    broken: dict[str, tuple[dict[str, Any], str]] = {
+        "model": ({**good, "model": {"vocab_size": 7}}, "missing .*'num_layers'"),
+        "unknown": ({**good, "data": {**good["data"], "colour": 3}}, r"with \['colour'\]; expected known fields"),
+        "recipe": ({"recipe": {"encoding": "slots", "name": "x", "steps": "many"}}, "(?s)steps.*many"),
+        "lab": ({"model": {"n_layers": 2, "size": 4}}, "lab.config.json, which does not describe a model"),
     }
-    for name, description in broken.items():
-        with pytest.raises(InputError):
+    for name, (description, message) in broken.items():
+        with pytest.raises(InputError, match=message):
             offer_of(Place(_run(tmp_path / name, model, description), "it", "it"))
     bare = _run(tmp_path / "bare", model, good)
     (bare / "best" / "model.safetensors").unlink()

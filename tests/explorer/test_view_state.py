@@ -13,33 +13,46 @@ from glassformer.errors import InputError
 from glassformer.explorer.messages import AskPage
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.unknown import UnknownName
-from glassformer.explorer.view_state import KEYS, from_words, to_words, view_state
+from glassformer.explorer.view_state import KEYS, Place, Window, from_words, to_words, view_state
 
 STATE_TS = Path(__file__).resolve().parents[2] / "web" / "src" / "state.ts"
 COUNTS = st.integers(0, 4095)
-STATES = st.fixed_dictionaries(
-    {},
-    optional={
-        "model": st.text(),
-        "view": st.sampled_from(["attention", "design", "scramble", "sampling", "experts"]),
-        "text": st.text(max_size=50),
-        "source": st.none() | st.lists(st.text(max_size=5), max_size=5),
-        "order": st.none() | st.lists(st.integers(0, 255), max_size=5),
-        "part": st.sampled_from([None, "self", "encoder", "decoder", "cross"]),
-        "layer": COUNTS,
-        "pin": st.none() | COUNTS,
-        "cells": st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
-        "temperature": st.floats(0, 100),
-        "topK": st.none() | st.integers(1, 1000),
-        "topP": st.floats(0, 1),
-    },
-)
+PLACES = st.builds(Place, layer=COUNTS, head=COUNTS)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "model": st.text(),
+    "view": st.sampled_from(["attention", "design", "scramble", "sampling", "experts"]),
+    "text": st.text(max_size=50),
+    "source": st.none() | st.lists(st.text(max_size=5), max_size=5),
+    "order": st.none() | st.lists(st.integers(0, 255), max_size=5),
+    "part": st.sampled_from([None, "self", "encoder", "decoder", "cross"]),
+    "layer": COUNTS,
+    "head": COUNTS,
+    "versus": st.none() | PLACES,
+    "pin": st.none() | COUNTS,
+    "shape": st.sampled_from(["matrix", "lines", "words", "layers", "heads"]),
+    "root": st.none() | st.booleans(),
+    "measure": st.sampled_from(["pictures", "entropy", "distance", "sink"]),
+    "across": st.sampled_from(["average", "chosen", "all"]),
+    "window": st.none() | st.builds(Window, query=COUNTS, key=COUNTS, size=st.integers(1, 4096)),
+    "cells": st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    "temperature": st.floats(0, 100),
+    "topK": st.none() | st.integers(1, 1000),
+    "topP": st.floats(0, 1),
+    "seed": st.integers(0, 2**53 - 1),
+    "written": st.lists(st.integers(0, 65_536), max_size=5),
+    "expertLayer": COUNTS,
+}
+STATES = st.fixed_dictionaries({}, optional=VALUES)
 
 
 def test_the_page_and_python_know_the_same_names() -> None:
     start = re.search(r"export const START: \w+ = \{(.*?)\n\};", STATE_TS.read_text(encoding="utf-8"), re.DOTALL)
     assert start is not None
     assert set(KEYS) == set(re.findall(r"^  (\w+):", start[1], re.MULTILINE))
+
+
+def test_every_name_is_tried() -> None:
+    assert set(VALUES) == set(KEYS)
 
 
 @given(STATES)
