@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.explorer.beginnings import require_text, text_of, tokens_in, units_of
+from glassformer.explorer.beginnings import halves, require_text, text_of, tokens_in, units_of
 from glassformer.explorer.text_codecs import numbers, text_of_numbers
 
 
@@ -76,6 +76,10 @@ def test_a_text_that_no_page_can_show(text: str) -> None:
     with pytest.raises(InputError):
         require_text(text)
     assert require_text("a") == "a"
+
+
+def test_halves_of_pairs_are_found() -> None:
+    assert halves("a\ud800b\udfff\U0001f600") == ["\ud800", "\udfff"]
 
 
 def test_units_of_a_source() -> None:

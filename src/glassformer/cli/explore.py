@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import urlencode
 
 import tyro
@@ -19,6 +19,7 @@ from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_door
 from glassformer.explorer import messages as m
+from glassformer.explorer.beginnings import halves
 from glassformer.explorer.found_runs import offers
 from glassformer.explorer.saved import save
 from glassformer.explorer.service import Explorer
@@ -46,7 +47,7 @@ class ExploreFlags:
     text: str | None = None
     """What the model is to read. None: a text that suits it."""
 
-    view: Literal["attention", "design", "scramble", "sampling", "experts"] | None = None
+    view: m.View | None = None
     """What to show first. None: what suits the model."""
 
     port: int = 8017
@@ -152,10 +153,4 @@ def _require_text(text: str) -> None:
         f"at most {m.MOST_CHARACTERS:,}",
         "Shorten it.",
     )
-    # What the shell passed on that is no UTF-8 stands as halves of surrogate pairs, which no page can hold.
-    require(
-        not any("\ud800" <= character <= "\udfff" for character in text),
-        f"--text {text[:40]!a}",
-        "text in UTF-8",
-        "Mend the terminal's encoding.",
-    )
+    require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Mend the terminal's encoding.")

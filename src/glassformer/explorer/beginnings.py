@@ -76,9 +76,14 @@ def require_text(text: str) -> str:
     """
     count = f"a text of {len(text):,} characters"
     require(0 < len(text) <= MOST_CHARACTERS, count, f"1 to {MOST_CHARACTERS:,}", "Pass text='...'.")
-    halves = [each for each in text if "\ud800" <= each <= "\udfff"]
-    require(not halves, f"a text with {halves[:1]!a}, half a surrogate pair", "whole characters", "Leave it out.")
+    found = halves(text)
+    require(not found, f"a text with {found[:1]!a}, half a surrogate pair", "whole characters", "Leave it out.")
     return text
+
+
+def halves(text: str) -> list[str]:
+    """The halves of surrogate pairs in a text, which no page can hold: they stand for what was no UTF-8."""
+    return [each for each in text if "\ud800" <= each <= "\udfff"]
 
 
 def units_of(source: Any, fields: int = 1) -> list[str]:
