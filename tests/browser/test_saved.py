@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer import saved
 from glassformer.explorer.saved import page as saved_page
 from glassformer.explorer.saved import save
 from glassformer.explorer.service import Explorer
@@ -23,7 +23,7 @@ from .conftest import Open, Watch
 
 pytestmark = pytest.mark.slow
 
-BUNDLE = Path(saved.__file__).parent / "page" / "explorer.js"
+BUNDLE = PAGE / "explorer.js"
 MODELS = ["unique", "sentiment", "lookup-course", "lookup-facts", "recurrence"]
 LONG = 600
 

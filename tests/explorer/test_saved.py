@@ -133,7 +133,7 @@ def test_what_cannot_be_saved(small_explorer: Explorer) -> None:
 
 
 def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_explorer: Explorer, tmp_path: Path) -> None:
-    monkeypatch.setattr("glassformer.explorer.saved.resources.files", lambda package: tmp_path)
+    monkeypatch.setattr("glassformer.explorer.saved.PAGE", tmp_path)
     with pytest.raises(InputError, match=re.escape("Run 'make page'.")):
         of(small_explorer, model="identity")
 

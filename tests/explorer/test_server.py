@@ -12,21 +12,19 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-import glassformer.explorer
 from glassformer.errors import InputError
+from glassformer.explorer import PAGE
 from glassformer.explorer.calls import CALLS
 from glassformer.explorer.guards import hosts_of
 from glassformer.explorer.messages import Message
 from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_app, listen, make_server, page_files
 from glassformer.explorer.service import Explorer
 
-PAGE = Path(glassformer.explorer.__file__).parent / "page"
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("models", {}),
     ("run", {"model": "decoder", "text": "1 2 3 4 5 6"}),

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[explore]'")
 
+from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer import widget as widget_module
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.widget import PAGE, ExplorerWidget, reply
+from glassformer.explorer.widget import ExplorerWidget, reply
 
 
 def ask(call: str, **asked: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_it_carries_the_page_and_the_state(small_explorer: Explorer) -> None:
     assert carried["state"] == state
     for name, file in (("_esm", "widget.js"), ("_css", "explorer.css")):
         assert carried[name] == (PAGE / file).read_text(encoding="utf-8")
-    assert Path(PAGE).name == "page"
+    assert PAGE.name == "page"
 
 
 def test_the_code_of_the_page_comes_when_it_is_asked_for(small_explorer: Explorer, sent: list[tuple[Any, Any]]) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from glassformer.errors import InputError
+
+PAGE = Path(__file__).parent / "page"
+"""The directory of the built page, which ``make page`` writes."""
 
 
 def import_door(name: str) -> ModuleType:

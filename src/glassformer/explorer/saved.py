@@ -12,12 +12,12 @@ import hashlib
 import html
 import json
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError, require
+from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.calls_of import Asked, answers_of, runs_of
 from glassformer.explorer.experts import without_probabilities
@@ -135,7 +135,7 @@ def _document(state: ViewState, saved: dict[str, Any]) -> str:
 
 
 def _page_file(name: str) -> str:
-    file = resources.files("glassformer.explorer") / "page" / name
+    file = PAGE / name
     require(file.is_file(), f"no {name} in glassformer/explorer/page", "the built page", "Run 'make page'.")
     return file.read_text(encoding="utf-8")
 

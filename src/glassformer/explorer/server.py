@@ -13,7 +13,6 @@ import webbrowser
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +22,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from glassformer.errors import InputError, require
+from glassformer.explorer import PAGE
 from glassformer.explorer.calls import CALLS
 from glassformer.explorer.guards import BODY_WITHIN, Guard, hosts_of
 from glassformer.explorer.messages import Message
@@ -103,8 +103,8 @@ class PageFile:
 def page_files() -> dict[str, PageFile]:
     """The built page by the paths that it is asked for with."""
     found = {}
-    for entry in (resources.files("glassformer.explorer") / "page").iterdir():
-        media = _MEDIA.get("." + entry.name.rpartition(".")[2])
+    for entry in PAGE.iterdir():
+        media = _MEDIA.get(entry.suffix)
         if media is not None and entry.is_file():
             found[f"/{entry.name}"] = PageFile(entry.read_bytes(), media)
     for path, same in (("/", "/index.html"), ("/favicon.ico", "/icon.svg")):

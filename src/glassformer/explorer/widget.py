@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -13,12 +12,11 @@ import traitlets
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glassformer.errors import InputError
+from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.requests import NotDescribed, parse, refusal_of
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.unknown import UnknownName
-
-PAGE = Path(__file__).parent / "page"
 
 
 class ExplorerWidget(anywidget.AnyWidget):
