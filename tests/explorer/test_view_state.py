@@ -13,11 +13,11 @@ from glassformer.errors import InputError
 from glassformer.explorer.messages import AskPage
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.unknown import UnknownName
-from glassformer.explorer.view_state import KEYS, Place, Window, from_words, to_words, view_state
+from glassformer.explorer.view_state import KEYS, HeadPlace, Window, from_words, to_words, view_state
 
 STATE_TS = Path(__file__).resolve().parents[2] / "web" / "src" / "state.ts"
 COUNTS = st.integers(0, 4095)
-PLACES = st.builds(Place, layer=COUNTS, head=COUNTS)
+PLACES = st.builds(HeadPlace, layer=COUNTS, head=COUNTS)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "model": st.text(),
     "view": st.sampled_from(["attention", "design", "scramble", "sampling", "experts"]),

@@ -51,8 +51,7 @@ def asks_of(explorer: Explorer, state: ViewState) -> list[m.Ask]:
         design = _design(explorer, model)
         weights = edited(design, state.cells)
         weights = None if weights == design else weights
-    orders = [state.order] if state.order is None else [state.order, None]
-    return [m.Ask(model=model, text=text, source=source, order=order, weights=weights) for order in orders]
+    return [m.Ask(model=model, text=text, source=source, order=order, weights=weights) for order in _orders(state)]
 
 
 def answers_of(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> list[Asked]:
@@ -83,7 +82,7 @@ def _requests(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> Iterat
         weights = edited(_design(explorer, model), state.cells)
         yield "check", m.AskCheck(model=model, weights=weights, text=state.text)
     if "scramble" in card.views and state.source is not None:
-        for order in [None] if state.order is None else [state.order, None]:
+        for order in _orders(state):
             yield "scramble", m.AskScramble(model=model, text=state.text, source=state.source, order=order)
     if "sampling" in card.views:
         yield (
@@ -92,6 +91,11 @@ def _requests(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> Iterat
                 model=model, text=state.text, temperature=state.temperature, top_k=state.top_k, top_p=state.top_p
             ),
         )
+
+
+def _orders(state: ViewState) -> list[list[int] | None]:
+    """The order of the source that is shown, and none, with which it is compared."""
+    return [None] if state.order is None else [state.order, None]
 
 
 def _design(explorer: Explorer, model: str) -> m.HeadWeightsMessage:

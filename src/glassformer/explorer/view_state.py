@@ -37,7 +37,7 @@ Words = Mapping[str, str]
 Shape = Literal["matrix", "lines", "words", "layers", "heads"]
 
 
-class Place(BaseModel):
+class HeadPlace(BaseModel):
     """A head."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,7 +65,7 @@ _TYPES: dict[str, Any] = {
     "part": Part | None,
     "layer": Index,
     "head": Index,
-    "versus": Place | None,
+    "versus": HeadPlace | None,
     "pin": Index | None,
     "shape": Shape,
     "root": bool | None,
@@ -101,7 +101,7 @@ class ViewState:
     part: Part | None = None
     layer: int = 0
     head: int = 0
-    versus: Place | None = None
+    versus: HeadPlace | None = None
     pin: int | None = None
     cells: Mapping[str, str] = field(default_factory=dict)
     temperature: float = 1.0
