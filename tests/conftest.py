@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +19,10 @@ from matplotlib.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# What several directories of tests share is imported from here.
+sys.path.append(str(ROOT / "tests"))
+
 HARMONY_SPECIALS = (
     *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>"),
     *("<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>"),

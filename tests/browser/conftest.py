@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'glassformer[expl
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, expect, sync_playwright
 
+from serving import Served
+
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -26,42 +27,6 @@ WIDE = {"viewport": {"width": 1440, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
 PATIENCE = 20_000
 """Milliseconds after which something that a test waits for counts as missing."""
-
-
-@dataclass
-class Served:
-    """A server in a thread of this process, which can be stopped and started again at the same address."""
-
-    explorer: Any
-    port: int = 0
-    _server: Any = None
-    _thread: threading.Thread | None = None
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
-
-    def start(self) -> None:
-        from glassformer.explorer.server import listen, make_server
-
-        listener = listen(self.port)
-        self.port = listener.getsockname()[1]
-        self._server = make_server(self.explorer, listener)
-        self._thread = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
-        self._thread.start()
-        deadline = time.monotonic() + PATIENCE / 1000
-        while not self._server.started:
-            assert self._thread.is_alive(), "the server ended at once"
-            assert time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        if self._thread is None:
-            return
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join(PATIENCE / 1000)
-        self._thread = None
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +44,7 @@ def serve() -> Iterator[Callable[[Any], Served]]:
     begun: list[Served] = []
 
     def serve(explorer: Any) -> Served:
-        server = Served(explorer)
+        server = Served(explorer, at_once=True)  # browsers hold on to their connections
         server.start()
         begun.append(server)
         return server

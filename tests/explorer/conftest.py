@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -14,7 +12,6 @@ import torch
 from glassformer.errors import require
 from glassformer.explorer.exhibit import DecoderExhibit, EncoderDecoderExhibit, Exhibit, HeadExhibit
 from glassformer.explorer.messages import ModelCard
-from glassformer.explorer.server import listen, make_server
 from glassformer.explorer.service import Explorer
 from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import TASKS
@@ -23,6 +20,7 @@ from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import Positions
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from serving import Served
 
 WORDS = 11
 LONGEST = 96
@@ -147,18 +145,12 @@ def small_explorer(exhibits: list[Exhibit]) -> Explorer:
 @contextmanager
 def _serving(explorer: Explorer, **bounds: float) -> Iterator[int]:
     """The port at which ``explorer`` is served by a real server, in another thread."""
-    listener = listen(0)
-    server = make_server(explorer, listener, **bounds)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    port: int = listener.getsockname()[1]
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield port
-    server.should_exit = True
-    thread.join(20)
-    assert not thread.is_alive()
+    served = Served(explorer, bounds=bounds)
+    served.start()
+    try:
+        yield served.port
+    finally:
+        served.stop()
 
 
 @pytest.fixture(scope="session")

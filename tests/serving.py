@@ -1,0 +1,61 @@
+"""A real server of the explorer in a thread of the tests' own process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import uvicorn
+
+from glassformer.explorer.server import HOST, listen, make_server
+from glassformer.explorer.service import Explorer
+
+PATIENCE = 20.0
+"""Seconds after which a server that does not begin or end has failed its test."""
+
+
+@dataclass
+class Served:
+    """A server that can be stopped and started again at the same address.
+
+    Args:
+        explorer: Who answers.
+        port: Where; 0 is any free one, at which it stays.
+        bounds: Seconds that :func:`~glassformer.explorer.server.make_server` takes.
+        at_once: Whether it ends without waiting for those who are connected.
+    """
+
+    explorer: Explorer
+    port: int = 0
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    at_once: bool = False
+    _running: tuple[uvicorn.Server, threading.Thread] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def start(self) -> None:
+        listener = listen(self.port)
+        self.port = listener.getsockname()[1]
+        server = make_server(self.explorer, listener, **self.bounds)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        self._running = server, thread
+        thread.start()
+        deadline = time.monotonic() + PATIENCE
+        while not server.started:
+            assert thread.is_alive(), "the server ended at once"
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+        if self._running is None:
+            return
+        server, thread = self._running
+        self._running = None
+        server.should_exit, server.force_exit = True, self.at_once
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the server did not end"
