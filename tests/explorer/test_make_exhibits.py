@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from glassformer.explorer import make_exhibits
-from glassformer.explorer.exhibits import RECURRENCE, SHIPPED, load_exact
+from glassformer.explorer.exhibits import RECURRENCE, SHIPPED
+from glassformer.explorer.lab_models import load_exact
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig

@@ -26,7 +26,8 @@ from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer_sources import TOKENIZER_FILES, tokenizer_beside, tokenizer_places
 from glassformer.errors import InputError, require
 from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, Offer
-from glassformer.explorer.exhibits import (
+from glassformer.explorer.given import given
+from glassformer.explorer.lab_models import (
     FactNames,
     classifier_exhibit,
     course_exhibit,
@@ -34,7 +35,6 @@ from glassformer.explorer.exhibits import (
     recurrence_exhibit,
     tokens_exhibit,
 )
-from glassformer.explorer.given import given
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.explorer.run_weights import filled, run_weights, stamp_of
 from glassformer.explorer.text_codecs import byte_word, text_bytes, text_of_bytes
