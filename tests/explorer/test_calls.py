@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.calls import CALLS
+from glassformer.explorer.calls import CALLS, Answering
+from glassformer.explorer.service import Explorer
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -24,3 +25,8 @@ def test_no_two_calls_are_asked_alike() -> None:
 def test_the_two_calls_for_bare_numbers_are_those_that_the_contract_names() -> None:
     assert {name for name, call in CALLS.items() if call.answered is bytes} == {"weights", "rows"}
     assert all(f"``{name}``" in (m.__doc__ or "") for name in ("weights", "rows"))
+
+
+def test_an_explorer_is_who_answers(small_explorer: Explorer) -> None:
+    assert isinstance(small_explorer, Answering)
+    assert not isinstance(CALLS, Answering)

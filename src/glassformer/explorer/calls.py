@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 from glassformer.explorer import messages as m
 
@@ -39,3 +40,20 @@ CALLS = MappingProxyType(
         "page": Call(m.AskPage, str, "The page in one file that needs no server, as it stands."),
     }
 )
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """Whoever answers calls, as an :class:`~glassformer.explorer.service.Explorer` does."""
+
+    def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
+        """The answer to a call, of the type that :data:`CALLS` names.
+
+        Raises:
+            InputError: A request that cannot be answered.
+        """
+        ...
+
+    def catalogue(self) -> m.Catalogue:
+        """Every model, in the order in which they are offered."""
+        ...

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
+from glassformer.explorer.calls import Answering
 from glassformer.explorer.edited_cells import edited
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.view_state import ViewState
 
 Answer = m.Message | InputError
@@ -23,7 +23,7 @@ class Asked:
     answer: Answer
 
 
-def runs_of(explorer: Explorer, state: ViewState) -> list[m.Run]:
+def runs_of(explorer: Answering, state: ViewState) -> list[m.Run]:
     """The run that is shown, and for another order of an encoder-decoder's source the one of the order before.
 
     With weights that a head cannot be run with, whose design the page still shows, it is the run of the design.
@@ -43,7 +43,7 @@ def runs_of(explorer: Explorer, state: ViewState) -> list[m.Run]:
     return runs
 
 
-def asks_of(explorer: Explorer, state: ViewState) -> list[m.Ask]:
+def asks_of(explorer: Answering, state: ViewState) -> list[m.Ask]:
     """The questions of the runs that are shown, as the page puts them."""
     model, text, source = state.card.name, state.text, state.source
     weights = None
@@ -54,7 +54,7 @@ def asks_of(explorer: Explorer, state: ViewState) -> list[m.Ask]:
     return [m.Ask(model=model, text=text, source=source, order=order, weights=weights) for order in _orders(state)]
 
 
-def answers_of(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> list[Asked]:
+def answers_of(explorer: Answering, state: ViewState, runs: list[m.Run]) -> list[Asked]:
     """Every answer in JSON that the page may want; attention weights, which are numbers, are not among them.
 
     Args:
@@ -70,7 +70,7 @@ def answers_of(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> list[
     return asked
 
 
-def _requests(explorer: Explorer, state: ViewState, runs: list[m.Run]) -> Iterator[tuple[str, m.Message]]:
+def _requests(explorer: Answering, state: ViewState, runs: list[m.Run]) -> Iterator[tuple[str, m.Message]]:
     card, model = state.card, state.card.name
     for run in runs:
         for stack in run.attentions:
@@ -98,13 +98,13 @@ def _orders(state: ViewState) -> list[list[int] | None]:
     return [None] if state.order is None else [state.order, None]
 
 
-def _design(explorer: Explorer, model: str) -> m.HeadWeightsMessage:
+def _design(explorer: Answering, model: str) -> m.HeadWeightsMessage:
     design = explorer.answer("head", m.AskHead(model=model))
     assert isinstance(design, m.Head)
     return design.weights
 
 
-def _answer(explorer: Explorer, call: str, request: m.Message) -> Answer:
+def _answer(explorer: Answering, call: str, request: m.Message) -> Answer:
     try:
         answer = explorer.answer(call, request)
     except InputError as refusal:

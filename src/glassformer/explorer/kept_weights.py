@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.service import Explorer
+from glassformer.explorer.calls import Answering
 from glassformer.explorer.view_state import ViewState
 
 EXACT_TOKENS = 512
@@ -67,7 +67,7 @@ def pack(numbers: Float[np.ndarray, "..."]) -> str:
 
 
 def matrix(
-    explorer: Explorer, run: m.Run, stack: m.Attention, layer: int, head: int, level: int = 0
+    explorer: Answering, run: m.Run, stack: m.Attention, layer: int, head: int, level: int = 0
 ) -> Float[np.ndarray, "row column"]:
     """A head's whole matrix at a level, put together from the tiles that the page would ask for."""
     tall, wide = (-(-size // 2**level) for size in (stack.queries, stack.keys))
@@ -87,7 +87,7 @@ def coarse_enough(tokens: int, side: int) -> int:
     return max(0, (tokens - 1) // side).bit_length()
 
 
-def kept_weights(explorer: Explorer, state: ViewState, runs: list[m.Run], room: int) -> dict[str, Any]:
+def kept_weights(explorer: Answering, state: ViewState, runs: list[m.Run], room: int) -> dict[str, Any]:
     """The parts ``rows``, ``matrices`` and ``left_out`` of a saved page.
 
     Args:
@@ -144,7 +144,7 @@ def _base_levels(heads: list[HeadOf], room: int) -> list[int]:
     return levels
 
 
-def _entry(explorer: Explorer, of: HeadOf, level: int) -> dict[str, Any]:
+def _entry(explorer: Answering, of: HeadOf, level: int) -> dict[str, Any]:
     cells = matrix(explorer, of.run, of.stack, of.layer, of.head, level)
     return {
         "run": of.run.run,
@@ -162,7 +162,7 @@ def _length(entry: dict[str, Any] | None) -> int:
     return 0 if entry is None else len(json.dumps(entry)) + 2
 
 
-def _row(explorer: Explorer, run: m.Run, stack: m.Attention, pin: int | None) -> dict[str, Any]:
+def _row(explorer: Answering, run: m.Run, stack: m.Attention, pin: int | None) -> dict[str, Any]:
     query = pin if pin is not None and pin < stack.queries else stack.queries - 1
     asked = m.AskRows(run=run.run, part=stack.part, query=query)
     answer = explorer.answer("rows", asked)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from glassformer.explorer.calls import Answering
 from glassformer.explorer.calls_of import runs_of
 from glassformer.explorer.kept_weights import EXACT_TOKENS, coarse_enough, matrix
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.view_state import Words, ask_page, view_state
 from glassformer.observe.attention_maps import attention_map
 from glassformer.observe.heat_maps import MOST_NAMES
 
 
-def picture(explorer: Explorer, state: Words) -> Figure:
+def picture(explorer: Answering, state: Words) -> Figure:
     """The attention of the head that is chosen.
 
     Args:

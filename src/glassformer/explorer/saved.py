@@ -19,11 +19,11 @@ from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
+from glassformer.explorer.calls import Answering
 from glassformer.explorer.calls_of import Asked, answers_of, runs_of
 from glassformer.explorer.experts import without_probabilities
 from glassformer.explorer.kept_weights import kept_weights
 from glassformer.explorer.requests import refusal_of
-from glassformer.explorer.service import Explorer
 from glassformer.explorer.view_state import ViewState, Words, ask_page, view_state
 from glassformer.handcraft.untrusted import shown
 
@@ -31,7 +31,7 @@ MOST_BYTES = 24_000_000
 """The largest file, in bytes."""
 
 
-def save(explorer: Explorer, state: Words, path: str | Path) -> Path:
+def save(explorer: Answering, state: Words, path: str | Path) -> Path:
     """Write :func:`page` to the file ``path``, which then holds the whole page or what it held before.
 
     Args:
@@ -60,7 +60,7 @@ def save(explorer: Explorer, state: Words, path: str | Path) -> Path:
     return path
 
 
-def page(explorer: Explorer, ask: m.AskPage, most_bytes: int = MOST_BYTES) -> str:
+def page(explorer: Answering, ask: m.AskPage, most_bytes: int = MOST_BYTES) -> str:
     """The whole page in HTML as it stands in a state, with the answers to all that can be asked of it.
 
     Args:
