@@ -76,11 +76,11 @@ web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 
 # The built page is kept in the repository, so that nobody needs Node to use or to test it.
 page: web/node_modules/.package-lock.json $(VENV)/.installed-dev
-	$(BIN)/python -m glassformer.explorer.openapi > web/openapi.json
+	$(BIN)/python -m glassformer.explorer.serving.openapi > web/openapi.json
 	cd web && npm run --silent messages && npm run --silent types && npm run --silent build
 
 page-check: web/node_modules/.package-lock.json $(VENV)/.installed-dev
-	$(BIN)/python -m glassformer.explorer.openapi > web/openapi.json
+	$(BIN)/python -m glassformer.explorer.serving.openapi > web/openapi.json
 	cd web && npm run --silent messages -- --check && npm run --silent types && node build.mjs --check
 
 bench: $(VENV)/.installed-dev

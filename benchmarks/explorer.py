@@ -25,10 +25,10 @@ from urllib.parse import urlencode
 import torch
 from playwright.sync_api import Page, sync_playwright
 
-from glassformer.explorer.exhibit import DecoderExhibit, offered
+from glassformer.explorer.exhibits.exhibit import DecoderExhibit, offered
 from glassformer.explorer.messages import ModelCard
-from glassformer.explorer.server import listen, make_server
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.serving.server import listen, make_server
 from glassformer.models import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent

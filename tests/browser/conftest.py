@@ -32,7 +32,7 @@ PATIENCE = 20_000
 @pytest.fixture(scope="session")
 def explorer() -> Any:
     """The models that come with the project, without any of this machine's runs."""
-    from glassformer.explorer.exhibits import shipped
+    from glassformer.explorer.exhibits.catalogue import shipped
     from glassformer.explorer.service import Explorer
 
     return Explorer(shipped())

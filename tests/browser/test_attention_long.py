@@ -14,7 +14,7 @@ pytest.importorskip("playwright", reason="no playwright: pip install 'glassforme
 
 from playwright.sync_api import Page, Request, expect
 
-from glassformer.explorer.exhibit import DecoderExhibit, offered
+from glassformer.explorer.exhibits.exhibit import DecoderExhibit, offered
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.service import Explorer
 from glassformer.models import Decoder, DecoderConfig

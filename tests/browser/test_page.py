@@ -225,7 +225,7 @@ def test_a_page_goes_on_with_a_server_that_was_started_anew(
     model: str,
     view: str,
 ) -> None:
-    from glassformer.explorer.runs import Runs
+    from glassformer.explorer.answers.runs import Runs
 
     watch.forgive("status of 404")
     page.goto(f"{served}#model={model}&view={view}")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
-from glassformer.explorer.exhibit import last_logits
+from glassformer.explorer.exhibits.exhibit import last_logits
 from glassformer.generation.sampling import next_token_distribution
 
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"

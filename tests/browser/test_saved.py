@@ -14,10 +14,10 @@ from playwright.sync_api import Page, expect
 
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.saved import page as saved_page
-from glassformer.explorer.saved import save
+from glassformer.explorer.saving.saved import page as saved_page
+from glassformer.explorer.saving.saved import save
+from glassformer.explorer.saving.view_state import to_words
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.view_state import to_words
 
 from .conftest import Open, Watch
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 pytest.importorskip("anywidget", reason="no anywidget: pip install 'glassformer[explore]'")
 
-from glassformer.explorer.runs import Runs
+from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.widget import ExplorerWidget
 

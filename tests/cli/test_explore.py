@@ -15,12 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-import glassformer.explorer
+import glassformer.explorer.serving
 from glassformer.cli.main import main
-from glassformer.explorer import server
-from glassformer.explorer.exhibits import shipped
+from glassformer.explorer.exhibits.catalogue import shipped
 from glassformer.explorer.messages import MOST_CHARACTERS
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.serving import server
 from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import write_head
@@ -164,8 +164,8 @@ def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: p
     for missing in ("uvicorn", "fastapi"):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, missing, None)
-            without.delitem(sys.modules, "glassformer.explorer.server")
-            without.delattr(glassformer.explorer, "server")
+            without.delitem(sys.modules, "glassformer.explorer.serving.server")
+            without.delattr(glassformer.explorer.serving, "server")
             assert main(["explore"]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
@@ -175,8 +175,8 @@ def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_saving_needs_no_web_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "glassformer.explorer.server")
-    monkeypatch.delattr(glassformer.explorer, "server")
+    monkeypatch.delitem(sys.modules, "glassformer.explorer.serving.server")
+    monkeypatch.delattr(glassformer.explorer.serving, "server")
     assert main(["explore", "identity", "--save", "page.html"]) == 0
     assert (tmp_path / "page.html").is_file()
 

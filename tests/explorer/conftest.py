@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from glassformer.errors import require
-from glassformer.explorer.exhibit import DecoderExhibit, EncoderDecoderExhibit, Exhibit, HeadExhibit
+from glassformer.explorer.exhibits.exhibit import DecoderExhibit, EncoderDecoderExhibit, Exhibit, HeadExhibit
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.service import Explorer
 from glassformer.handcraft.build import design

@@ -15,10 +15,10 @@ import torch
 
 import glassformer
 from glassformer.errors import InputError
-from glassformer.explorer.exhibit import Exhibit, HeadExhibit
+from glassformer.explorer.exhibits.exhibit import Exhibit, HeadExhibit
 from glassformer.explorer.exploration import Exploration, explore
+from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.unknown import UnknownName
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 
@@ -36,7 +36,7 @@ def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("widget", "server"):
+    for name in ("widget", "serving.server"):
         monkeypatch.delitem(sys.modules, f"glassformer.explorer.{name}", raising=False)
         monkeypatch.delattr(f"glassformer.explorer.{name}", raising=False)
     monkeypatch.setattr(builtins, "__import__", importing)
@@ -113,10 +113,10 @@ def test_without_a_server_it_says_what_to_install(small_explorer: Explorer, monk
 def test_a_module_of_ours_that_is_missing_is_no_matter_of_installing(
     small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("server", "widget"):
+    for name in ("serving.server", "widget"):
         monkeypatch.delattr(f"glassformer.explorer.{name}", raising=False)
         monkeypatch.setitem(sys.modules, f"glassformer.explorer.{name}", None)
-    with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.server"):
+    with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.serving\.server"):
         Exploration(small_explorer).serve()
     with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.widget"):
         Exploration(small_explorer).widget()
@@ -125,7 +125,7 @@ def test_a_module_of_ours_that_is_missing_is_no_matter_of_installing(
 def test_it_serves_what_is_shown(
     small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = pytest.importorskip("glassformer.explorer.server")
+    server = pytest.importorskip("glassformer.explorer.serving.server")
     served: list[Any] = []
 
     def serve(explorer: Explorer, listener: Any, address: str, *, browser: bool) -> None:

@@ -14,11 +14,11 @@ from torch import nn
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.exhibit import EncoderDecoderExhibit, Exhibit
-from glassformer.explorer.given import given
-from glassformer.explorer.picture import picture
-from glassformer.explorer.reading import NOT_FINITE
-from glassformer.explorer.saved import page
+from glassformer.explorer.answers.reading import NOT_FINITE
+from glassformer.explorer.exhibits.exhibit import EncoderDecoderExhibit, Exhibit
+from glassformer.explorer.exhibits.given import given
+from glassformer.explorer.saving.picture import picture
+from glassformer.explorer.saving.saved import page
 from glassformer.explorer.service import Explorer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig

@@ -9,10 +9,10 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.calls import CALLS
-from glassformer.explorer.exhibit import Exhibit, Offer
+from glassformer.explorer.exhibits.exhibit import Exhibit, Offer
+from glassformer.explorer.messages.calls import CALLS
+from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.unknown import UnknownName
 
 
 def _run(explorer: Explorer, model: str, text: str, **more: Any) -> m.Run:

@@ -1,4 +1,5 @@
-// A saved file answers for itself: what glassformer/explorer/saved.py recorded stands in it, and nothing else is known.
+// A saved file answers for itself: what glassformer/explorer/saving/saved.py recorded stands in it, and nothing else
+// is known.
 import { Refused, TILE, type AskRows, type AskTile, type CallName, type Refusal, type Run, type Source } from "./source";
 import type { Words } from "./state";
 

@@ -1,5 +1,5 @@
 // Who answers the page: the server, the notebook's kernel, or what a saved page holds. The calls are those of
-// glassformer/explorer/calls.py.
+// glassformer/explorer/messages/calls.py.
 import type { components } from "./messages";
 
 type Schemas = components["schemas"];
@@ -33,7 +33,7 @@ export type Steps = Schemas["Steps"];
 export type Part = Attention["part"];
 export type View = ModelCard["views"][number];
 
-/** Rows and columns of the largest tile: TILE of messages.py. */
+/** Rows and columns of the largest tile: TILE of messages/base.py. */
 export const TILE = 256;
 
 export interface Calls {

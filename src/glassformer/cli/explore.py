@@ -19,9 +19,9 @@ from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_door
 from glassformer.explorer import messages as m
-from glassformer.explorer.beginnings import halves
-from glassformer.explorer.found_runs import offers
-from glassformer.explorer.saved import save
+from glassformer.explorer.exhibits.beginnings import halves
+from glassformer.explorer.exhibits.found import offers
+from glassformer.explorer.saving.saved import save
 from glassformer.explorer.service import Explorer
 from glassformer.handcraft.untrusted import one_line, short, shown
 
@@ -79,7 +79,7 @@ def run(flags: ExploreFlags) -> None:
             "a new name",
             "Choose another one, or pass --overwrite.",
         )
-    server = import_door("server") if flags.save is None else None
+    server = import_door("serving.server") if flags.save is None else None
     explorer = Explorer(offers(flags.run, flags.runs, _warn))
     words = _words(flags, explorer)
     if server is None:

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parent / "page"
 
 
 def import_door(name: str) -> ModuleType:
-    """The module of this package by which the page is opened: ``server`` or ``widget``.
+    """The module of this package by which the page is opened: ``serving.server`` or ``widget``.
 
     They alone need what the extra ``explore`` installs, so they are imported when somebody asks for them.
 
@@ -30,5 +30,7 @@ def import_door(name: str) -> ModuleType:
         if missing.split(".")[0] == "glassformer":
             raise  # a fault of ours, which nobody can install away
         raise InputError(
-            f"no module {missing}", f"what the page's {name} needs", "Run: pip install 'glassformer[explore]'."
+            f"no module {missing}",
+            f"what the page's {name.split('.')[-1]} needs",
+            "Run: pip install 'glassformer[explore]'.",
         ) from error

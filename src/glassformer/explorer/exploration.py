@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_door
-from glassformer.explorer.beginnings import text_of, tokens_in, units_of
-from glassformer.explorer.exhibit import DecoderExhibit, Exhibit, Offer, offered
-from glassformer.explorer.found_runs import offers
-from glassformer.explorer.given import given
-from glassformer.explorer.picture import picture
-from glassformer.explorer.saved import save
+from glassformer.explorer.exhibits.beginnings import text_of, tokens_in, units_of
+from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit, Offer, offered
+from glassformer.explorer.exhibits.found import offers
+from glassformer.explorer.exhibits.given import given
+from glassformer.explorer.saving.picture import picture
+from glassformer.explorer.saving.saved import save
+from glassformer.explorer.saving.view_state import ask_page, from_words, to_words, view_state
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.view_state import ask_page, from_words, to_words, view_state
 
 if TYPE_CHECKING:
     from glassformer.explorer.widget import ExplorerWidget
@@ -99,7 +99,7 @@ class Exploration:
         Raises:
             InputError: No port is free, or what the server needs is missing.
         """
-        server = import_door("server")
+        server = import_door("serving.server")
         listener = server.listen(port)
         address = f"http://{server.HOST}:{listener.getsockname()[1]}/#{urlencode(self.words)}"
         print(address)

@@ -9,10 +9,10 @@ from typing import Any
 from glassformer import __version__
 from glassformer.errors import require
 from glassformer.explorer import messages as m
-from glassformer.explorer.calls import CALLS
-from glassformer.explorer.exhibit import Exhibit, Offer, offered
-from glassformer.explorer.runs import Runs
-from glassformer.explorer.unknown import UnknownName
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.exhibits.exhibit import Exhibit, Offer, offered
+from glassformer.explorer.messages.calls import CALLS
+from glassformer.explorer.messages.unknown import UnknownName
 
 
 class Explorer:
@@ -57,7 +57,7 @@ class Explorer:
             return self._open[name]
 
     def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
-        """The answer to a call, of the type that :data:`~glassformer.explorer.calls.CALLS` names.
+        """The answer to a call, of the type that :data:`~glassformer.explorer.messages.calls.CALLS` names.
 
         Raises:
             UnknownName: A call, model or run that there is not.
@@ -89,61 +89,61 @@ def _run(explorer: Explorer, ask: m.Ask) -> m.Run:
 
 
 def _weights(explorer: Explorer, ask: m.AskTile) -> bytes:
-    from glassformer.explorer.tiles import weights
+    from glassformer.explorer.answers.tiles import weights
 
     return weights(explorer.runs, ask)
 
 
 def _rows(explorer: Explorer, ask: m.AskRows) -> bytes:
-    from glassformer.explorer.tiles import rows
+    from glassformer.explorer.answers.tiles import rows
 
     return rows(explorer.runs, ask)
 
 
 def _measures(explorer: Explorer, ask: m.AskMeasures) -> m.Measures:
-    from glassformer.explorer.measures import measures
+    from glassformer.explorer.answers.measures import measures
 
     return measures(explorer.runs, ask)
 
 
 def _experts(explorer: Explorer, ask: m.AskExperts) -> m.Experts:
-    from glassformer.explorer.experts import experts
+    from glassformer.explorer.answers.experts import experts
 
     return experts(explorer.runs, ask)
 
 
 def _head(explorer: Explorer, ask: m.AskHead) -> m.Head:
-    from glassformer.explorer.heads import head
+    from glassformer.explorer.answers.heads import head
 
     return head(explorer.exhibit(ask.model), ask)
 
 
 def _check(explorer: Explorer, ask: m.AskCheck) -> m.Check:
-    from glassformer.explorer.heads import check
+    from glassformer.explorer.answers.heads import check
 
     return check(explorer.exhibit(ask.model), ask)
 
 
 def _scramble(explorer: Explorer, ask: m.AskScramble) -> m.Scrambled:
-    from glassformer.explorer.scrambling import scramble
+    from glassformer.explorer.answers.scrambling import scramble
 
     return scramble(explorer.exhibit(ask.model), ask)
 
 
 def _next(explorer: Explorer, ask: m.AskNext) -> m.Next:
-    from glassformer.explorer.sampling import next_token
+    from glassformer.explorer.answers.sampling import next_token
 
     return next_token(explorer.exhibit(ask.model), ask)
 
 
 def _steps(explorer: Explorer, ask: m.AskSteps) -> m.Steps:
-    from glassformer.explorer.sampling import steps
+    from glassformer.explorer.answers.sampling import steps
 
     return steps(explorer.exhibit(ask.model), ask)
 
 
 def _page(explorer: Explorer, ask: m.AskPage) -> str:
-    from glassformer.explorer.saved import page
+    from glassformer.explorer.saving.saved import page
 
     return page(explorer, ask)
 

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.requests import NotDescribed, parse, refusal_of
+from glassformer.explorer.messages.requests import NotDescribed, parse, refusal_of
+from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.unknown import UnknownName
 
 
 class ExplorerWidget(anywidget.AnyWidget):

@@ -8,7 +8,7 @@ export type Weights = { Km: Matrix; Qm: Matrix; Vm: Matrix; pos: Matrix | null }
 /** "Km.2.3" to the number as typed; besides "size.qk", "size.pos", "size.len" where they are not the design's. */
 export type Cells = Record<string, string>;
 
-/** The most numbers of one matrix: MOST_CELLS of messages.py. */
+/** The most numbers of one matrix: MOST_CELLS of messages/base.py. */
 export const MOST_CELLS = 4096;
 /** The largest file that is read, in bytes; a head of this many numbers is far smaller. */
 export const MOST_BYTES = 2 ** 20;

@@ -1,0 +1,1 @@
+"""What is answered: a text that a model has read, and all that is told of it."""

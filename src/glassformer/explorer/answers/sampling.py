@@ -1,0 +1,165 @@
+"""What a decoder thinks comes next, what a sampling rule leaves of it, and texts that are continued by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.errors import require
+from glassformer.explorer.answers.kept import Kept
+from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit, last_logits, weights_stamp, wrong_kind
+from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, Candidate, Ended, Next, Step, Steps
+from glassformer.generation.sampling import SamplingRule
+
+MOST_CANDIDATES = 64
+"""Candidates that are listed."""
+
+_KEPT_BYTES = 32 * 2**20
+_MOST_READ = 1 << 16
+_Row = Float[Tensor, " vocab"]
+
+
+def next_token(exhibit: Exhibit, ask: AskNext) -> Next:
+    """The distribution of the token after ``ask.text``, before and after temperature, top-k and top-p.
+
+    Raises:
+        InputError: A model of another kind, a text that it cannot read, or logits that are not finite.
+    """
+    exhibit = _decoder(exhibit, "next")
+    tokens = exhibit.encode(ask.text)
+    logits = _logits_after(exhibit, tokens)
+    plain = logits.softmax(-1)
+    tempered = SamplingRule(ask.temperature).distribution(logits)
+    final = SamplingRule(ask.temperature, ask.top_k, ask.top_p).distribution(logits)
+    # A stable sort ranks equals as the sampling rule does.
+    likeliest = logits.sort(descending=True, stable=True).indices[:MOST_CANDIDATES].tolist()
+    return Next(
+        tokens=[exhibit.word(token) for token in tokens],
+        candidates=[
+            Candidate(
+                id=token,
+                token=exhibit.word(token),
+                logit=float(logits[token]),
+                plain=float(plain[token]),
+                tempered=float(tempered[token]),
+                final=float(final[token]),
+                kept=bool(final[token] > 0),
+                obeys=exhibit.obeys(tokens, token),
+            )
+            for token in likeliest
+        ],
+        rest=len(logits) - len(likeliest),
+        rest_plain=max(0.0, 1.0 - float(plain[likeliest].sum())) if len(likeliest) < len(logits) else 0.0,
+        kept=int((final > 0).sum()),
+        entropy=float(torch.special.entr(final).sum()) / math.log(2) + 0.0,
+        rule=exhibit.rule(tokens),
+    )
+
+
+def steps(exhibit: Exhibit, ask: AskSteps) -> Steps:
+    """``ask.text`` continued by up to ``ask.steps`` tokens.
+
+    The draw at a position follows from ``ask.seed`` and the position alone, and every step reads its whole text anew.
+    So one step and one more give the same as two, to the last bit, wherever the text says which tokens it is made of (a
+    text of bytes that ends within a character does not).
+
+    It ends early, and says why, where the model can read no more; after 65,536 tokens in all have been read: 16 steps
+    behind a text of 4,096; where the text would be longer than a message holds; and at a token that no text stands for,
+    as padding, since the next step would not read it.
+
+    Raises:
+        InputError: A model of another kind; a text that it cannot read, or that leaves no room for a token; logits that
+            are not finite.
+    """
+    exhibit = _decoder(exhibit, "steps")
+    rule = SamplingRule(ask.temperature, ask.top_k, ask.top_p)
+    tokens = list(exhibit.encode(ask.text))
+    begun = len(tokens)
+    require(
+        begun < exhibit.longest,
+        f"a text of {begun:,} tokens",
+        f"at most {exhibit.longest - 1:,}, so that one more can be read",
+        "Shorten the text.",
+    )
+    written: list[Step] = []
+    text, read = ask.text, 0
+    ended: Ended = "asked"
+    while len(written) < ask.steps:
+        if len(tokens) >= exhibit.longest:
+            ended = "model"
+            break
+        if read > 0 and read + len(tokens) > _MOST_READ:
+            ended = "read"
+            break
+        read += len(tokens)
+        logits = _logits_after(exhibit, tokens)
+        token = _chosen(ask, len(logits)) if written == [] else None
+        if token is None:
+            token = int(rule.choose(logits, draw_at(ask.seed, len(tokens))))
+        longer = _continued(exhibit, ask.text, tokens[:begun], [*tokens, token])
+        if len(longer) > MOST_CHARACTERS:
+            ended = "text"
+            break
+        # A byte may leave the text as it is until its character is whole; on its own it is told as a sign.
+        if longer == text and exhibit.join([token]) == "":
+            ended = "wordless"
+            break
+        probability = float(rule.distribution(logits)[token])
+        written.append(Step(token=exhibit.word(token), probability=probability, obeys=exhibit.obeys(tokens, token)))
+        tokens.append(token)
+        text = longer
+    return Steps(text=text, steps=written, ended=ended)
+
+
+def _chosen(ask: AskSteps, vocab_size: int) -> int | None:
+    """The token that a person chose to be written first."""
+    require(
+        ask.first is None or ask.first < vocab_size,
+        f"first = {ask.first}",
+        f"a token below {vocab_size}",
+        "Choose one of the candidates of the call 'next'.",
+    )
+    return ask.first
+
+
+def draw_at(seed: int, position: int) -> torch.Generator:
+    """The generator for the token at ``position``, which follows from the two numbers alone."""
+    (state,) = np.random.SeedSequence(seed, spawn_key=(position,)).generate_state(1, np.uint64).tolist()
+    return torch.Generator().manual_seed(state >> 1)
+
+
+def _continued(exhibit: DecoderExhibit, text: str, begun: Sequence[int], tokens: Sequence[int]) -> str:
+    """``text``, which is the tokens ``begun``, as it stands when they have become ``tokens``."""
+    before, after = exhibit.join(begun), exhibit.join(tokens)
+    return text + after[len(before) :] if after.startswith(before) else after
+
+
+def _logits_after(exhibit: DecoderExhibit, tokens: Sequence[int]) -> _Row:
+    """The logits after ``tokens`` in float64, computed if they are not kept: a slider asks for one text over and over.
+
+    The stamp stands for the model, too.
+    """
+    with exhibit.lock:
+        name = weights_stamp(exhibit), tuple(tokens)
+        kept: _Row | None = _recent.get(name)
+        if kept is not None:
+            return kept
+        logits = last_logits(exhibit, tokens).double()
+        finite = bool(logits.isfinite().all())
+        require(finite, "logits that are not finite", "numbers", "Look for the first NaN in the forward pass.")
+        _recent.put(name, logits, logits.nbytes + 8 * len(tokens))
+        return logits
+
+
+_recent = Kept(_KEPT_BYTES)
+
+
+def _decoder(exhibit: Exhibit, call: str) -> DecoderExhibit:
+    if not isinstance(exhibit, DecoderExhibit):
+        raise wrong_kind(exhibit, call, "a decoder, which continues texts")
+    return exhibit

@@ -1,0 +1,1 @@
+"""The page and its calls over HTTP."""

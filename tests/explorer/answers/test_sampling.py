@@ -1,0 +1,252 @@
+"""The next token and the ones after it: the rule's own numbers, and draws that do not depend on how they were asked."""
+
+from __future__ import annotations
+
+import math
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import InputError
+from glassformer.explorer.answers.sampling import MOST_CANDIDATES, draw_at, next_token, steps
+from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
+from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, ModelCard, Step
+from glassformer.generation.sampling import next_token_distribution
+
+
+def decoder(by_name: dict[str, Exhibit]) -> DecoderExhibit:
+    exhibit = by_name["decoder"]
+    assert isinstance(exhibit, DecoderExhibit)
+    return exhibit
+
+
+def logits(exhibit: DecoderExhibit, text: str) -> torch.Tensor:
+    with torch.no_grad():
+        return exhibit.model(torch.tensor([exhibit.encode(text)]))[0, -1].double()
+
+
+class Fixed(torch.nn.Module):
+    """Logits that were given, whatever it reads."""
+
+    def __init__(self, row: torch.Tensor) -> None:
+        super().__init__()
+        self.row = torch.nn.Parameter(row)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.row.expand(*tokens.shape, -1)
+
+
+def fixed(row: torch.Tensor, **changes: object) -> DecoderExhibit:
+    card = ModelCard(name="f", title="", kind="decoder", about="", views=[], text="", input_help="", origin="given")
+    parts: dict[str, object] = {
+        "encode": lambda text: [int(each) for each in text.split()],
+        "word": str,
+        "join": lambda tokens: " ".join(map(str, tokens)),
+    }
+    return DecoderExhibit(card, Fixed(row), **{**parts, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(1.0, None, 1.0), (0.5, 3, 1.0), (2.0, None, 0.6), (0.0, None, 1.0)]
+)
+def test_the_distribution_is_the_rules(
+    temperature: float, top_k: int | None, top_p: float, by_name: dict[str, Exhibit]
+) -> None:
+    exhibit = decoder(by_name)
+    ask = AskNext(model="decoder", text="1 2 3", temperature=temperature, top_k=top_k, top_p=top_p)
+    found, row = next_token(exhibit, ask), logits(exhibit, "1 2 3")
+    final = next_token_distribution(row, temperature=temperature, top_k=top_k, top_p=top_p)
+    tempered = next_token_distribution(row, temperature=temperature)
+    assert sorted(each.id for each in found.candidates) == list(range(11))
+    for each in found.candidates:
+        assert each.logit == pytest.approx(float(row[each.id]), abs=1e-5)
+        assert each.plain == pytest.approx(float(row.softmax(-1)[each.id]), abs=1e-6)
+        assert each.tempered == pytest.approx(float(tempered[each.id]), abs=1e-6)
+        assert each.final == pytest.approx(float(final[each.id]), abs=1e-6)
+        assert each.kept == (each.final > 0)
+        assert each.obeys == (each.id == 4)
+    assert [each.logit for each in found.candidates] == sorted((each.logit for each in found.candidates), reverse=True)
+    assert found.kept == int((final > 0).sum())
+    kept = final[final > 0].numpy()
+    assert found.entropy == pytest.approx(-float((kept * np.log2(kept)).sum()), abs=1e-5)
+    assert (found.tokens, found.rest, found.rest_plain) == (["1", "2", "3"], 0, 0)
+    assert found.rule == "x[t] = x[t-1] + 1"
+
+
+def test_of_many_tokens_the_likeliest_are_listed() -> None:
+    row = torch.arange(1000, dtype=torch.float64) / 100
+    found = next_token(fixed(row), AskNext(model="f", text="1"))
+    assert [each.id for each in found.candidates] == list(range(999, 999 - MOST_CANDIDATES, -1))
+    assert found.rest == 1000 - MOST_CANDIDATES
+    plain = row.softmax(-1)
+    assert found.rest_plain == pytest.approx(float(plain[: 1000 - MOST_CANDIDATES].sum()))
+    assert found.kept == 1000
+
+
+def test_equals_rank_as_the_rule_cuts_them() -> None:
+    found = next_token(fixed(torch.zeros(6)), AskNext(model="f", text="1", top_k=2))
+    assert [each.id for each in found.candidates] == list(range(6))
+    assert [each.kept for each in found.candidates] == [True, True, False, False, False, False]
+    assert found.entropy == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    temperature=st.floats(0, 100) | st.sampled_from([5e-324, 1e-9]),
+    top_k=st.none() | st.integers(1, 1_000_000),
+    top_p=st.floats(0, 1),
+    row=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=80),
+)
+def test_every_rule_on_every_row_gives_numbers(
+    temperature: float, top_k: int | None, top_p: float, row: list[float]
+) -> None:
+    ask = AskNext(model="f", text="1", temperature=temperature, top_k=top_k, top_p=top_p)
+    found = next_token(fixed(torch.tensor(row)), ask)
+    assert 1 <= found.kept <= len(row)
+    assert 0 <= found.entropy <= math.log2(found.kept) + 1e-9
+    assert sum(each.plain for each in found.candidates) + found.rest_plain == pytest.approx(1)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_logits_that_are_no_numbers_are_refused(number: float) -> None:
+    exhibit = fixed(torch.tensor([0.0, number, 1.0]))
+    with pytest.raises(InputError, match="finite"):
+        next_token(exhibit, AskNext(model="f", text="1"))
+    with pytest.raises(InputError, match="finite"):
+        steps(exhibit, AskSteps(model="f", text="1"))
+
+
+def test_one_text_is_read_once_until_the_weights_change() -> None:
+    exhibit, other = fixed(torch.tensor([0.0, 1.0])), fixed(torch.tensor([2.0, 0.0]))
+    with patch.object(Fixed, "forward", autospec=True, side_effect=Fixed.forward) as read:
+        first = next_token(exhibit, AskNext(model="f", text="1"))
+        assert next_token(exhibit, AskNext(model="f", text="1", temperature=0.5)).candidates[0].id == 1
+        assert read.call_count == 1
+        assert next_token(other, AskNext(model="f", text="1")).candidates[0].id == 0
+        next_token(exhibit, AskNext(model="f", text="1 1"))
+        assert read.call_count == 3
+        with torch.no_grad():
+            exhibit.model.get_parameter("row").add_(torch.tensor([5.0, 0.0]))
+        assert next_token(exhibit, AskNext(model="f", text="1")).candidates[0].id == 0
+    assert first.candidates[0].id == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 3.0])
+def test_one_step_at_a_time_gives_the_same(temperature: float, by_name: dict[str, Exhibit]) -> None:
+    exhibit = decoder(by_name)
+    at_once = steps(exhibit, AskSteps(model="decoder", text="1 2 3", temperature=temperature, seed=7, steps=12))
+    text = "1 2 3"
+    one_by_one: list[Step] = []
+    for _ in range(12):
+        found = steps(exhibit, AskSteps(model="decoder", text=text, temperature=temperature, seed=7))
+        text, one_by_one = found.text, [*one_by_one, *found.steps]
+    assert (at_once.text, at_once.steps) == (text, one_by_one)
+    assert at_once.text == "1 2 3 " + " ".join(step.token for step in at_once.steps)
+
+
+def test_the_seed_decides_and_the_rule_is_kept(by_name: dict[str, Exhibit]) -> None:
+    exhibit = decoder(by_name)
+    asks = [AskSteps(model="decoder", text="1 2 3", seed=seed, steps=20) for seed in (0, 0, 1)]
+    first, same, other = (steps(exhibit, ask) for ask in asks)
+    assert first == same
+    assert first.steps != other.steps
+    tokens = [1, 2, 3]
+    for step in first.steps:
+        row = logits(exhibit, " ".join(map(str, tokens))).softmax(-1)
+        assert step.probability == pytest.approx(float(row[int(step.token)]), abs=1e-5)
+        assert step.obeys == (int(step.token) == (tokens[-1] + 1) % 11)
+        tokens.append(int(step.token))
+
+
+def test_draws_follow_the_distribution() -> None:
+    exhibit = fixed(torch.tensor([0.7, 0.2, 0.1]).log())
+    drawn = [
+        int(steps(exhibit, AskSteps(model="f", text="0 " * place + "0", seed=seed)).steps[0].token)
+        for seed in range(400)
+        for place in range(5)
+    ]
+    # 2,000 draws: three standard deviations of a share are at most 0.031.
+    np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 2000, [0.7, 0.2, 0.1], atol=0.032)
+
+
+def test_draws_of_neighbours_are_apart() -> None:
+    numbers = [float(torch.rand((), generator=draw_at(seed, place))) for seed in range(20) for place in range(20)]
+    assert len(set(numbers)) == 400
+    assert abs(float(np.corrcoef(numbers[:-1], numbers[1:])[0, 1])) < 0.2
+    assert float(torch.rand((), generator=draw_at(2**53 - 1, 4095))) < 1
+
+
+def test_a_text_keeps_how_it_was_typed(by_name: dict[str, Exhibit]) -> None:
+    found = steps(fixed(torch.tensor([0.0, 9.0])), AskSteps(model="f", text="1 0", temperature=0, steps=2))
+    assert found.text == "1 0 1 1"
+    joined = fixed(torch.tensor([0.0, 9.0]), join=lambda tokens: f"<{','.join(map(str, tokens))}>")
+    assert steps(joined, AskSteps(model="f", text="1 0", temperature=0)).text == "<1,0,1>"
+
+
+def test_it_ends_where_the_model_does(by_name: dict[str, Exhibit]) -> None:
+    exhibit = decoder(by_name)
+    found = steps(exhibit, AskSteps(model="decoder", text=" ".join(["1"] * 94), steps=64))
+    assert len(found.steps) == 2
+    assert found.ended == "model"
+    assert steps(exhibit, AskSteps(model="decoder", text="1", steps=2)).ended == "asked"
+    with pytest.raises(InputError, match="at most 95"):
+        steps(exhibit, AskSteps(model="decoder", text=" ".join(["1"] * 96)))
+    assert len(next_token(exhibit, AskNext(model="decoder", text=" ".join(["1"] * 96))).tokens) == 96
+
+
+def test_no_text_grows_beyond_what_a_message_holds() -> None:
+    long = fixed(
+        torch.tensor([0.0, 9.0]), word=lambda token: "x" * 30_000, join=lambda tokens: "x" * 30_000 * len(tokens)
+    )
+    found = steps(long, AskSteps(model="f", text="1", temperature=0, steps=9))
+    assert len(found.steps) == 2
+    assert found.ended == "text"
+    assert len(found.text) <= MOST_CHARACTERS
+
+
+def test_after_so_much_has_been_read_it_ends_and_says_so() -> None:
+    long = fixed(torch.tensor([0.0, 9.0]))
+    found = steps(long, AskSteps(model="f", text=" ".join(["1"] * 4000), temperature=0, steps=64))
+    assert (len(found.steps), found.ended) == (16, "read")
+
+
+def test_it_ends_at_a_token_without_a_text() -> None:
+    padding = fixed(torch.tensor([0.0, 9.0]), join=lambda tokens: " ".join(str(each) for each in tokens if each != 1))
+    found = steps(padding, AskSteps(model="f", text="0", temperature=0, steps=3))
+    assert (found.text, found.steps, found.ended) == ("0", [], "wordless")
+
+
+def test_bytes_of_a_character_are_written_on() -> None:
+    euro = iter([*"€".encode(), 65])
+    bytewise = fixed(
+        torch.zeros(256),
+        encode=lambda text: list(text.encode()),
+        join=lambda tokens: bytes(tokens).decode(errors="replace"),
+    )
+    bytewise.model.forward = lambda tokens: torch.eye(256)[next(euro)].mul(9).expand(*tokens.shape, -1)
+    found = steps(bytewise, AskSteps(model="f", text="a", temperature=0, steps=4))
+    assert (found.text, found.ended) == ("a€A", "asked")
+
+
+def test_what_cannot_be_read_is_refused(by_name: dict[str, Exhibit]) -> None:
+    exhibit = decoder(by_name)
+    for text in ("", "x", "11"):
+        with pytest.raises(InputError):
+            next_token(exhibit, AskNext(model="decoder", text=text))
+    with pytest.raises(InputError, match="continues texts"):
+        next_token(by_name["lookup"], AskNext(model="lookup", text="1"))
+
+
+def test_a_person_may_choose_the_first_token(by_name: dict[str, Exhibit]) -> None:
+    exhibit = decoder(by_name)
+    ask = AskSteps(model="decoder", text="1 2", temperature=0, steps=3, first=9)
+    found = steps(exhibit, ask)
+    behind = steps(exhibit, AskSteps(model="decoder", text="1 2 9", temperature=0, steps=2))
+    assert (found.text, found.steps[1:]) == (behind.text, behind.steps)
+    assert found.steps[0].token == "9"
+    with pytest.raises(InputError, match="first = 11"):
+        steps(exhibit, ask.model_copy(update={"first": 11}))

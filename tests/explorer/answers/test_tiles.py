@@ -1,0 +1,159 @@
+"""Tiles and rows are cut from the very matrix that a plain computation gives, and coarse ones are its maxima."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import Float
+
+from glassformer.errors import InputError
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers import tiles
+from glassformer.explorer.answers.reading import KeptRun
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.exhibits.exhibit import Exhibit
+from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.layers.attention_weights import attention_weights
+from glassformer.layers.pattern import Pattern
+from glassformer.observe.exact_attention import Given
+
+Matrix = Float[np.ndarray, "query key"]
+
+
+def _pooled(matrix: Matrix, level: int) -> Matrix:
+    """Cell by cell, the largest of 2**level x 2**level neighbours."""
+    side = 2**level
+    rows, columns = -(-matrix.shape[0] // side), -(-matrix.shape[1] // side)
+    return np.array(
+        [
+            [matrix[r * side : (r + 1) * side, c * side : (c + 1) * side].max() for c in range(columns)]
+            for r in range(rows)
+        ]
+    )
+
+
+def _kept(given: Given, causal: bool = True) -> tuple[Runs, str]:
+    """Runs of a single one, whose attention was given this."""
+    part: m.Part = "self" if given.q.shape[2] == given.k.shape[2] else "cross"
+    ask = m.Ask(model="x", text="x")
+    message = m.Run(run="r1", ask=ask, tokens=[], source=None, attentions=[], said=m.Said(headline=""))
+
+    def none(name: str) -> Exhibit:
+        raise AssertionError(name)
+
+    runs = Runs(none)
+    runs._runs.put("r1", KeptRun(message, {part: (given,)}), 1)
+    return runs, part
+
+
+def _given(queries: int, keys: int, window: int | None, sinks: bool) -> Given:
+    generator = torch.Generator().manual_seed(queries + 1000 * keys)
+    q = 3 * torch.randn(1, 2, queries, 4, generator=generator)
+    k = torch.randn(1, 1, keys, 4, generator=generator)
+    pattern = Pattern(causal=queries == keys, window=window if queries == keys else None)
+    return Given(q, k, k, 0.5, pattern, sinks=torch.tensor([0.5, 1.5]) if sinks else None)
+
+
+def _reference(given: Given, head: int) -> Matrix:
+    weights = attention_weights(given.q, given.k, given.pattern, scale=given.scale, sinks=given.sinks)
+    return weights[0, head].numpy()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    queries=st.integers(1, 600),
+    keys=st.integers(1, 600),
+    square=st.booleans(),
+    window=st.none() | st.integers(1, 700),
+    sinks=st.booleans(),
+    level=st.integers(0, 10),
+    head=st.integers(0, 1),
+    data=st.data(),
+)
+def test_every_tile_is_cut_from_the_matrix(
+    queries: int, keys: int, square: bool, window: int | None, sinks: bool, level: int, head: int, data: st.DataObject
+) -> None:
+    given_ = _given(queries, queries if square else keys, window, sinks)
+    runs, part = _kept(given_)
+    matrix = _reference(given_, head)
+    level = min(level, (max(*matrix.shape, 2) - 1).bit_length())
+    whole = _pooled(matrix, level)
+    row = data.draw(st.integers(0, (whole.shape[0] - 1) // m.TILE))
+    column = data.draw(st.integers(0, (whole.shape[1] - 1) // m.TILE))
+    ask: Any = {"run": "r1", "part": part, "layer": 0, "head": head, "level": level, "row": row, "column": column}
+    wanted = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
+    told = np.frombuffer(tiles.weights(runs, m.AskTile(**ask)), dtype="<f4").reshape(wanted.shape)
+    np.testing.assert_allclose(told, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(None, False), (7, True)])
+def test_rows_are_those_of_the_matrix(window: int | None, sinks: bool) -> None:
+    given_ = _given(50, 50, window, sinks)
+    runs, _ = _kept(given_)
+    for query in (0, 3, 49):
+        told = np.frombuffer(tiles.rows(runs, m.AskRows(run="r1", part="self", query=query)), "<f4").reshape(1, 2, 50)
+        for head in range(2):
+            np.testing.assert_allclose(told[0, head], _reference(given_, head)[query], atol=1e-6)
+        one = tiles.rows(runs, m.AskRows(run="r1", part="self", query=query, layer=0, head=1))
+        np.testing.assert_allclose(np.frombuffer(one, "<f4"), told[0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"head": 2}, "head = 2"), ({"layer": 1}, "layer = 1"), ({"part": "cross"}, "part"), ({"run": "r2"}, "'r2'")],
+)
+def test_a_head_that_there_is_not_is_unknown(change: dict[str, Any], message: str) -> None:
+    runs, part = _kept(_given(5, 5, None, False))
+    values: dict[str, Any] = {"run": "r1", "part": part, "layer": 0, "head": 0, **change}
+    with pytest.raises(UnknownName, match=message):
+        tiles.weights(runs, m.AskTile(**values))
+    with pytest.raises(UnknownName, match=message):
+        tiles.rows(runs, m.AskRows(**values, query=0))
+
+
+def test_a_query_that_there_is_not_is_unknown() -> None:
+    runs, _ = _kept(_given(5, 5, None, False))
+    with pytest.raises(UnknownName, match="query = 5"):
+        tiles.rows(runs, m.AskRows(run="r1", part="self", query=5))
+
+
+@pytest.mark.parametrize("change", [{"level": 4}, {"row": 1}, {"column": 1}, {"level": 3, "row": 1}])
+def test_a_tile_outside_of_the_matrix_is_refused(change: dict[str, int]) -> None:
+    runs, _ = _kept(_given(5, 5, None, False))
+    with pytest.raises(InputError, match=r"level|tile"):
+        tiles.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, **change))
+
+
+def test_neighbours_share_a_band_and_an_overview_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, _ = _kept(_given(700, 700, None, False))
+    computed: list[range] = []
+    exact = tiles.exact_rows
+
+    def counted(given: Given, heads: Any, queries: Any, what: Any) -> Any:
+        computed.append(queries)
+        return exact(given, heads, queries, what)
+
+    monkeypatch.setattr(tiles, "exact_rows", counted)
+    for column in range(3):
+        tiles.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, row=1, column=column))
+    assert sum(map(len, computed)) == m.TILE
+    computed.clear()
+    for level in (2, 3, 4, 2):
+        tiles.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, level=level))
+    assert sum(map(len, computed)) == 700
+
+
+def test_what_is_derived_stays_within_its_bound() -> None:
+    given_ = _given(700, 700, None, False)
+    runs, _ = _kept(given_)
+    runs.derived.most = 10**6
+    for row in range(3):
+        for level in range(3):
+            if row * m.TILE < 700 >> level:
+                tiles.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, level=level, row=row))
+    assert runs.derived.total <= 10**6

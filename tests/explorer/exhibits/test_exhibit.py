@@ -1,0 +1,74 @@
+"""Exhibits: opening them, and the logits behind a text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from glassformer.errors import InputError
+from glassformer.explorer.exhibits.exhibit import (
+    DecoderExhibit,
+    Exhibit,
+    final_logits,
+    last_logits,
+    offered,
+    require_order,
+    wrong_kind,
+)
+
+
+def test_an_open_exhibit_is_offered_with_its_card(by_name: dict[str, Exhibit]) -> None:
+    offer = offered(by_name["decoder"])
+    assert offer.card is by_name["decoder"].card
+    assert offer.open() is by_name["decoder"]
+
+
+def test_the_last_logits_are_those_of_the_whole_text(by_name: dict[str, Exhibit]) -> None:
+    exhibit = by_name["decoder"]
+    assert isinstance(exhibit, DecoderExhibit)
+    with torch.no_grad():
+        whole = exhibit.model(torch.tensor([[1, 2, 3, 4, 5, 6]]))
+    torch.testing.assert_close(last_logits(exhibit, [1, 2, 3, 4, 5, 6]), whole[0, -1])
+
+
+@pytest.mark.parametrize("order", [[0, 0], [0], [0, 1, 2], [1, 2], [-1, 0]])
+def test_an_order_names_every_place_once(order: list[int]) -> None:
+    require_order([1, 0], 2)
+    with pytest.raises(InputError, match=re.escape(f"order = {order} of 2 things")):
+        require_order(order, 2)
+
+
+def test_a_model_without_logits_has_none() -> None:
+    class Bare(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 3)
+
+        def forward(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"hidden": self.table(row)}
+
+    assert final_logits(Bare(), torch.tensor([[1, 2]])) is None
+
+
+def test_a_model_without_logits_is_refused_where_they_are_needed(by_name: dict[str, Exhibit]) -> None:
+    decoder = by_name["decoder"]
+    assert isinstance(decoder, DecoderExhibit)
+
+    class Hidden(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 3)
+
+        def forward(self, row: torch.Tensor) -> None:
+            return None
+
+    with pytest.raises(InputError, match="without logits"):
+        last_logits(DecoderExhibit(decoder.card, Hidden(), decoder.encode, decoder.word, decoder.join), [1])
+
+
+def test_asking_the_wrong_kind_says_which_it_is(by_name: dict[str, Exhibit]) -> None:
+    error = wrong_kind(by_name["identity"], "steps", "a decoder")
+    assert "steps of 'identity', whose kind is head" in str(error)
+    assert "a decoder" in str(error)

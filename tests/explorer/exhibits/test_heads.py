@@ -1,0 +1,52 @@
+"""The hand-designed heads that come along: proved, and told of matrix by matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.explorer.exhibits.exhibit import HeadExhibit, Offer
+from glassformer.explorer.exhibits.heads import first_text, fitting_task, head_offers
+from glassformer.handcraft.build import design
+from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.verify import verify
+from glassformer.models.single_head import HeadWeights
+
+
+@pytest.mark.parametrize("offer", head_offers(), ids=lambda offer: offer.card.name)
+def test_every_design_is_proved_and_told_of(offer: Offer) -> None:
+    exhibit = offer.open()
+    assert isinstance(exhibit, HeadExhibit)
+    assert exhibit.card == offer.card
+    assert verify(exhibit.weights, exhibit.task).holds
+    assert set(exhibit.why) == set(exhibit.weights.matrices)
+    for text in (offer.card.text, *offer.card.samples):
+        exhibit.task.space.encode(text)
+
+
+def test_a_head_that_nobody_gave_a_text_begins_with_its_letters() -> None:
+    assert first_text(TASKS["identity"]("ABCDE", 3)) == "ABC"
+    assert first_text(TASKS["identity"]("AB", 7)) == "AB"
+
+
+def test_the_courses_three_tasks_are_first() -> None:
+    assert [offer.card.name for offer in head_offers()][:3] == ["identity", "copy_first", "unique"]
+
+
+@pytest.mark.parametrize("name", ["identity", "copy_first", "unique", "previous_token", "occurs_earlier", "last_token"])
+def test_weights_find_the_task_that_they_solve(name: str) -> None:
+    task = fitting_task(design(TASKS[name]()).weights)
+    assert verify(design(TASKS[name]()).weights, task).holds
+    assert task.space == TASKS[name]().space
+
+
+def test_weights_that_solve_nothing_get_a_task_that_they_fit() -> None:
+    task = fitting_task(HeadWeights(np.ones((3, 2)), np.ones((3, 2)), np.eye(3)))
+    assert task.space.num_tokens == 3
+    assert task.v_dim == 3
+
+
+def test_weights_that_fit_no_task_are_refused() -> None:
+    with pytest.raises(InputError, match="inputs of 9"):
+        fitting_task(HeadWeights(np.ones((9, 2)), np.ones((9, 2)), np.ones((9, 5))))

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.explorer import messages as m
+from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
+from glassformer.explorer.saving.kept_weights import coarse_enough, matrix, pack
+from glassformer.explorer.saving.saved import page
+from glassformer.explorer.service import Explorer
+from glassformer.observe.capture import capture
+
+
+def unpacked(text: str) -> np.ndarray:
+    planes = zlib.decompress(base64.b64decode(text))
+    count = len(planes) // 4
+    numbers = [bytes(planes[plane * count + place] for plane in range(4)) for place in range(count)]
+    return np.array([struct.unpack("<f", number)[0] for number in numbers], np.float32)
+
+
+def data_in(text: str) -> Any:
+    found = re.search(r'id="glassformer-saved">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def held(explorer: Explorer, **state: str) -> Any:
+    return data_in(page(explorer, m.AskPage(state=state)))
+
+
+@given(st.integers(1, 4096), st.integers(1, 512))
+def test_the_finest_level_of_at_most_so_many_cells(tokens: int, side: int) -> None:
+    level = coarse_enough(tokens, side)
+    assert -(-tokens // 2**level) <= side
+    assert level == 0 or -(-tokens // 2 ** (level - 1)) > side
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False)))
+def test_numbers_come_back_bit_for_bit(numbers: list[float]) -> None:
+    given = np.array(numbers, np.float32)
+    assert unpacked(pack(given)).tobytes() == given.tobytes()
+
+
+def test_every_weight_of_every_head_is_in_the_file(small_explorer: Explorer, by_name: dict[str, Exhibit]) -> None:
+    saved = held(small_explorer, model="decoder", text="1 2 3 4 5 6 7")
+    exhibit = by_name["decoder"]
+    assert isinstance(exhibit, DecoderExhibit)
+    with capture(exhibit.model, what="weights") as seen:
+        exhibit.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
+    layers = list(seen.weights.values())
+    assert saved["left_out"] == []
+    assert len(saved["matrices"]) == 2 * 2
+    for each in saved["matrices"]:
+        expected = layers[each["layer"]][0, each["head"]].numpy()
+        found = unpacked(each["numbers"]).reshape(each["rows"], each["columns"])
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("less", [1_000, 20_000, 40_000, 50_000, 60_000, 80_000])
+def test_the_file_keeps_to_its_size_and_says_what_is_missing(small_explorer: Explorer, less: int) -> None:
+    ask = m.AskPage(state={"model": "decoder", "text": " ".join(["1 2 3"] * 30), "layer": "1", "head": "1"})
+    whole = page(small_explorer, ask)
+    most = len(whole) - less
+    some = page(small_explorer, ask, most_bytes=most)
+    saved = data_in(some)
+    everything_else = len(whole) - sum(len(json.dumps(each)) for each in data_in(whole)["matrices"])
+    assert len(some.encode()) <= max(most, everything_else + 1000)
+    levels = [each["level"] for each in saved["matrices"]]
+    missing, overview = 4 - len(levels), sum(level > 0 for level in levels)
+    assert missing + overview > 0
+    told = []
+    if overview:
+        told.append(f"Of {overview} of 4 heads there is an overview without single weights.")
+    if missing:
+        told.append(f"There was no room for {missing} of 4 heads.")
+    assert saved["left_out"] == told
+    # The head that is shown is there first, and no other is held finer.
+    if levels:
+        assert (saved["matrices"][0]["layer"], saved["matrices"][0]["head"]) == (1, 1)
+        assert levels[0] == min(levels)
+
+
+def test_long_texts_are_held_in_overview(monkeypatch: pytest.MonkeyPatch, small_explorer: Explorer) -> None:
+    monkeypatch.setattr("glassformer.explorer.saving.kept_weights.EXACT_TOKENS", 16)
+    saved = held(small_explorer, model="decoder", text=" ".join(["1 2 3 4 5"] * 10), pin="20")
+    levels = {(each["layer"], each["head"]): each["level"] for each in saved["matrices"]}
+    assert levels == {(0, 0): 0, (0, 1): 2, (1, 0): 2, (1, 1): 2}
+    assert saved["left_out"] == ["Of 3 of 4 heads there is an overview without single weights."]
+    (rows,) = saved["rows"]
+    assert rows["asked"]["query"] == 20
+    exact = unpacked(saved["matrices"][0]["numbers"]).reshape(50, 50)
+    np.testing.assert_allclose(unpacked(rows["numbers"])[:50], exact[20], atol=1e-6)
+
+
+def test_a_matrix_is_put_together_from_its_tiles(small_explorer: Explorer) -> None:
+    run = small_explorer.answer("run", m.Ask(model="decoder", text=" ".join(["1"] * 10)))
+    assert isinstance(run, m.Run)
+    whole = matrix(small_explorer, run, run.attentions[0], 0, 0)
+    assert whole.shape == (10, 10)
+    halved = matrix(small_explorer, run, run.attentions[0], 0, 0, level=2)
+    expected = [[whole[r : r + 4, c : c + 4].max() for c in range(0, 10, 4)] for r in range(0, 10, 4)]
+    assert halved.tolist() == expected

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from glassformer.errors import InputError
+from glassformer.explorer import messages as m
+from glassformer.explorer.saving.picture import picture
+from glassformer.explorer.service import Explorer
+
+
+def drawn(figure: Figure) -> np.ndarray:
+    cells = np.asarray(figure.axes[0].images[0].get_array())
+    return cells
+
+
+def test_it_shows_the_chosen_head(small_explorer: Explorer, check_readable: Callable[[Figure], None]) -> None:
+    text = "1 2 3 4 5 6"
+    figure = picture(small_explorer, {"model": "decoder", "text": text, "layer": "1", "head": "1"})
+    run = small_explorer.answer("run", m.Ask(model="decoder", text=text))
+    assert isinstance(run, m.Run)
+    tile = small_explorer.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1))
+    assert isinstance(tile, bytes)
+    np.testing.assert_array_equal(drawn(figure), np.frombuffer(tile, "<f4").reshape(6, 6))
+    assert "layer 1, head 1" in figure.get_suptitle() + figure.axes[0].get_title()
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == run.tokens
+    check_readable(figure)
+
+
+def test_cross_attention_has_the_source_across(
+    small_explorer: Explorer, check_readable: Callable[[Figure], None]
+) -> None:
+    figure = picture(small_explorer, {"model": "lookup", "text": "4", "part": "cross"})
+    assert drawn(figure).shape[1] == 5
+    check_readable(figure)
+
+
+def test_a_long_text_is_drawn_in_overview(
+    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, check_readable: Callable[[Figure], None]
+) -> None:
+    monkeypatch.setattr("glassformer.explorer.saving.picture.EXACT_TOKENS", 20)
+    figure = picture(small_explorer, {"model": "decoder", "text": " ".join(["1 2 3"] * 15)})
+    assert drawn(figure).shape == (12, 12)
+    check_readable(figure)
+
+
+def test_layers_that_there_are_not_are_the_last(small_explorer: Explorer) -> None:
+    last = drawn(picture(small_explorer, {"model": "decoder", "layer": "1", "head": "1"}))
+    np.testing.assert_array_equal(drawn(picture(small_explorer, {"model": "decoder", "layer": "9", "head": "9"})), last)
+
+
+def test_a_refused_text(small_explorer: Explorer) -> None:
+    with pytest.raises(InputError, match="numbers between spaces"):
+        picture(small_explorer, {"model": "decoder", "text": "words"})

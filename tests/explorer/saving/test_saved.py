@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.experts import without_probabilities
+from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
+from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.saving.saved import page, save
+from glassformer.explorer.service import Explorer
+
+HOSTILE = [
+    "</script><script>document.title='taken'</script>",
+    "<!--<script>",
+    "]]></SCRIPT\n><img src=x onerror=alert(1)>",
+    "\u2028\u2029\x00\x1b[31m\ufeff",
+    "&lt;/script&gt; \" ' ` ${x} \\",
+]
+
+
+class Parts(HTMLParser):
+    """The elements of a page, as a browser would find them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.within = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.texts.setdefault(tag, []).append("")
+
+        self.within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.within:
+            self.texts[self.within][-1] += data
+
+    def attributes(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        saved: dict[str, Any] = json.loads(self.texts["script"][0])
+        return saved
+
+
+def of(explorer: Explorer, **state: str) -> Parts:
+    return Parts(page(explorer, m.AskPage(state=state)))
+
+
+def test_the_file_holds_the_state_and_the_answers(small_explorer: Explorer) -> None:
+    saved = of(small_explorer, model="lookup", text="4", head="1", later="kept").saved
+    assert saved["state"] == {"model": "lookup", "text": "4", "view": "scramble", "head": "1", "later": "kept"}
+    run = next(each for each in saved["answers"] if each["call"] == "run")
+    assert m.Ask(**run["asked"]) == m.Ask(model="lookup", text="4", source=list("12345"))
+    assert m.Run(**run["answer"]) == small_explorer.answer("run", m.Ask(**run["asked"]))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_ends_its_element(small_explorer: Explorer, text: str) -> None:
+    plain = of(small_explorer, model="decoder", text="1")
+    # `later` is a word of the address that nothing knows, and so may hold anything.
+    parts = of(small_explorer, model="decoder", text="1", later=text)
+    assert parts.elements == plain.elements
+    assert parts.saved["state"]["later"] == text
+
+
+def test_a_title_cannot_hold_markup(by_name: dict[str, Exhibit]) -> None:
+    exhibit = by_name["decoder"]
+    assert isinstance(exhibit, DecoderExhibit)
+    title = "</title><script>alert(1)</script>"
+    hostile = replace(exhibit, card=exhibit.card.model_copy(update={"title": title}))
+    parts = of(Explorer([hostile]), model="decoder")
+    assert parts.texts["title"] == [f"{title} \u2013 glassformer"]
+    assert len(parts.attributes("script")) == 2
+
+
+def test_nothing_but_its_own_code_may_run_and_nothing_may_be_fetched(small_explorer: Explorer) -> None:
+    parts = of(small_explorer, model="unique")
+    policy = next(
+        each["content"] or ""
+        for each in parts.attributes("meta")
+        if each.get("http-equiv") == "Content-Security-Policy"
+    )
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "connect-src" not in rules
+    for name, code in (("script-src", parts.texts["script"][1]), ("style-src", parts.texts["style"][0])):
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        assert rules[name] == f"'sha256-{digest}'"
+    addresses = [
+        value for _, attributes in parts.elements for name, value in attributes.items() if name in ("src", "href")
+    ]
+    assert all((address or "").startswith("data:") for address in addresses)
+
+
+@pytest.mark.parametrize("model", ["identity", "decoder", "lookup"])
+def test_the_same_state_gives_the_same_file(small_explorer: Explorer, exhibits: list[Exhibit], model: str) -> None:
+    ask = m.AskPage(state={"model": model})
+    assert page(small_explorer, ask) == page(Explorer(exhibits), ask)
+
+
+def test_it_is_written_whole(small_explorer: Explorer, tmp_path: Path) -> None:
+    path = save(small_explorer, {"model": "identity"}, tmp_path / "new" / "page.html")
+    assert path.read_text(encoding="utf-8") == page(small_explorer, m.AskPage(state={"model": "identity"}))
+    assert [each.name for each in path.parent.iterdir()] == ["page.html"]
+    with pytest.raises(InputError, match="which is a directory"):
+        save(small_explorer, {"model": "identity"}, tmp_path)
+
+
+def test_what_cannot_be_saved(small_explorer: Explorer) -> None:
+    with pytest.raises(UnknownName, match="the model 'nobody'"):
+        of(small_explorer, model="nobody")
+    with pytest.raises(InputError, match="numbers between spaces"):
+        of(small_explorer, model="decoder", text="words")
+
+
+def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_explorer: Explorer, tmp_path: Path) -> None:
+    monkeypatch.setattr("glassformer.explorer.saving.saved.PAGE", tmp_path)
+    with pytest.raises(InputError, match=re.escape("Run 'make page'.")):
+        of(small_explorer, model="identity")
+
+
+def test_experts_count_in_what_a_page_may_take(by_name: dict[str, Exhibit]) -> None:
+    exhibit = by_name["decoder"]
+    assert isinstance(exhibit, DecoderExhibit)
+    card = exhibit.card.model_copy(update={"views": ["experts"]})
+    explorer = Explorer([replace(exhibit, card=card)])
+    ask = m.AskPage(state={"model": "decoder", "text": " ".join(["1 2 3"] * 30)})
+    whole = page(explorer, ask)
+    saved = Parts(whole).saved
+    answers = len(whole) - sum(len(json.dumps(each)) for each in saved["matrices"])
+    short = Parts(page(explorer, ask, most_bytes=2 * answers - 10_000)).saved
+    told = [
+        next(m.Experts(**each["answer"]) for each in kept["answers"] if each["call"] == "experts")
+        for kept in (saved, short)
+    ]
+    assert told[1] == without_probabilities(told[0]) != told[0]
+    assert short["left_out"] == ["The routers' probabilities are left out."]
+    assert saved["left_out"] == []
