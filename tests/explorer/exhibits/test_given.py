@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer
 
-from glassformer.data.released_tokenizer import from_json
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
@@ -65,21 +62,6 @@ def test_a_decoder_of_ours(text: Any) -> None:
 def test_bytes_where_the_vocabulary_is_bytes() -> None:
     run = _read(given(_decoder(256), "hi é"))
     assert run.tokens == ["h", "i", "␣", "\\xc3", "\\xa9"]
-
-
-def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engine: Tokenizer) -> None:
-    tokenizer = replace(from_json(byte_engine.to_str()), begin=(256,))
-    exhibit = given(_decoder(280, max_seq_len=4), "aé", tokenizer)
-    assert isinstance(exhibit, DecoderExhibit)
-    assert _read(exhibit).tokens == ["<|startoftext|>", "a", "\\xc3", "\\xa9"]
-    tokens = exhibit.encode("aé")
-    assert exhibit.join(tokens) == "aé"
-    assert exhibit.join(tokens[1:2]) == "a"
-    assert given(_decoder(280), tokens, tokenizer).card.text == "aé"
-    with pytest.raises(InputError, match="5 tokens"):
-        exhibit.encode("aéa")
-    with pytest.raises(InputError, match="vocab_size = 11"):
-        given(_decoder(), "a", tokenizer)
 
 
 def test_a_classifier_and_an_encoder_with_its_tokenizer() -> None:

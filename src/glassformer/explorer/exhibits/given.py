@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.released_tokenizer import ReleasedTokenizer
-from glassformer.data.tokenizer import Tokenizer, WordTokenizer
 from glassformer.errors import InputError, require
-from glassformer.explorer.exhibits.beginnings import Join, require_text, text_of, tokens_in, units_of
+from glassformer.explorer.exhibits.beginnings import require_text, text_of, tokens_in, units_of
 from glassformer.explorer.exhibits.exhibit import (
     DecoderExhibit,
     EncoderDecoderExhibit,
@@ -25,14 +20,8 @@ from glassformer.explorer.exhibits.exhibit import (
     final_logits,
 )
 from glassformer.explorer.exhibits.heads import first_text, fitting_task, head_card, head_exhibit
-from glassformer.explorer.exhibits.text_codecs import (
-    blanks_shown,
-    byte_word,
-    numbers,
-    text_bytes,
-    text_of_bytes,
-    text_of_numbers,
-)
+from glassformer.explorer.exhibits.text_codecs import numbers, text_of_numbers
+from glassformer.explorer.exhibits.tokenizer_codecs import Codec, codec_of
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.handcraft.build import Design
 from glassformer.handcraft.tasks import Task
@@ -45,9 +34,6 @@ from glassformer.models.single_head import HeadWeights
 from glassformer.observe.capture import watchable
 
 _NUMBERS_HELP = "token numbers between spaces"
-_SAMPLE = "The quick brown fox jumps over the lazy dog."
-_SPECIAL = {"Ġ": "␣", "Ċ": "⏎", "▁": "␣"}
-"""How byte-level and SentencePiece vocabularies write a blank and a line's end."""
 
 
 def given(
@@ -136,7 +122,7 @@ def _one_stack(
     model: nn.Module, text: Any, tokenizer: Any, classes: tuple[str, ...], routes: bool, name: str, title: str
 ) -> EncoderExhibit | DecoderExhibit:
     longest, vocab_size = min(MOST_TOKENS, _longest(model)), _vocab_size(model)
-    codec = _codec(tokenizer, vocab_size, longest, text)
+    codec = codec_of(tokenizer, vocab_size, longest, text)
     encode, word, join = codec.encode, codec.word, codec.join
     begin = _beginning(text, codec, vocab_size)
     tokens = encode(begin)  # so that a text that does not fit is told now
@@ -187,7 +173,7 @@ def _encoder_decoder(
 
     absent = text is None or (isinstance(text, str) and text == "")
     require(not absent, f"{title} without a text", "at least the start token", "Pass text=[start token].")
-    plain = _Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
+    plain = Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
     begin = _beginning(text, plain, config.target_vocab)
     card = ModelCard(
         name=name,
@@ -204,95 +190,7 @@ def _encoder_decoder(
     return EncoderDecoderExhibit(card, model, source_tokens, target, str, max_new_tokens=1)
 
 
-@dataclass(frozen=True)
-class _Codec:
-    """From text to tokens, from a token to its word, and from tokens to text.
-
-    Args:
-        encode: The tokens of a text.
-        word: What a token is called.
-        join: The text of tokens, with all that they stand for.
-        joins: All ways to make a text of tokens that were handed over.
-        sample: A text for who gives none.
-    """
-
-    encode: Callable[[str], list[int]]
-    word: Callable[[int], str]
-    join: Join
-    joins: tuple[Join, ...]
-    sample: str
-
-
-def _codec(tokenizer: Any, vocab_size: int, longest: int, text: Any) -> _Codec:
-    if tokenizer is None:
-        if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
-            joins = (text_of_bytes,)
-            return _Codec(lambda typed: text_bytes(typed, longest), byte_word, text_of_bytes, joins, _SAMPLE[:longest])
-        sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
-        return _Codec(
-            lambda typed: numbers(typed, vocab_size, longest), str, text_of_numbers, (text_of_numbers,), sample
-        )
-    if isinstance(tokenizer, Tokenizer):
-        return _Codec(
-            lambda typed: tokenizer.encode(typed, longest),
-            lambda token: _plain(tokenizer.pieces([token])[0]),
-            tokenizer.decode,
-            (tokenizer.decode,),
-            " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
-        )
-    if isinstance(tokenizer, ReleasedTokenizer):
-        return _released(tokenizer, vocab_size, longest)
-    require(
-        callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens"),
-        f"a tokenizer of type {type(tokenizer).__name__}",
-        "a tokenizer of glassformer or of transformers, or None",
-        "Pass the one that the model was trained with.",
-    )
-
-    def encode(typed: str) -> list[int]:
-        return _require_length(list(tokenizer(typed)["input_ids"]), longest)
-
-    def word(token: int) -> str:
-        piece = tokenizer.convert_ids_to_tokens(token)
-        return str(token) if piece is None else _plain(str(piece))
-
-    # A special token that was written has to stand in the text, or else it would not be read in the next step.
-    join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    bare = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return _Codec(encode, word, join, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
-
-
-def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> _Codec:
-    tokenizer.require_fits(vocab_size)
-    begin = list(tokenizer.begin)
-
-    def join(tokens: Sequence[int]) -> str:
-        # What stands before every text is no part of it, or it would be read twice.
-        behind = len(begin) if list(tokens[: len(begin)]) == begin else 0
-        return tokenizer.decode(tokens[behind:])
-
-    return _Codec(
-        lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),
-        # A token may be a part of a character.
-        lambda token: blanks_shown(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
-        join,
-        (join,),
-        _SAMPLE if len(begin) + len(tokenizer.encode(_SAMPLE)) <= longest else "a",
-    )
-
-
-def _require_length(tokens: list[int], longest: int) -> list[int]:
-    require(1 <= len(tokens) <= longest, f"{len(tokens):,} tokens", f"1 to {longest:,}", "Shorten the text.")
-    return tokens
-
-
-def _plain(piece: str) -> str:
-    for special, shown in _SPECIAL.items():
-        piece = piece.replace(special, shown)
-    return piece
-
-
-def _beginning(text: Any, codec: _Codec, vocab_size: int) -> str:
+def _beginning(text: Any, codec: Codec, vocab_size: int) -> str:
     if text is None:
         return codec.sample
     tokens = tokens_in(text)

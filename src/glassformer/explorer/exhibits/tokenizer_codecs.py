@@ -1,0 +1,126 @@
+"""From text to tokens and back, by whatever tokenizer there is: ours, one of transformers, a released model's, none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from glassformer.data.released_tokenizer import ReleasedTokenizer
+from glassformer.data.tokenizer import Tokenizer, WordTokenizer
+from glassformer.errors import require
+from glassformer.explorer.exhibits.beginnings import Join
+from glassformer.explorer.exhibits.text_codecs import (
+    blanks_shown,
+    byte_word,
+    numbers,
+    text_bytes,
+    text_of_bytes,
+    text_of_numbers,
+)
+
+_SAMPLE = "The quick brown fox jumps over the lazy dog."
+_SPECIAL = {"Ġ": "␣", "Ċ": "⏎", "▁": "␣"}
+"""How byte-level and SentencePiece vocabularies write a blank and a line's end."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """From text to tokens, from a token to its word, and from tokens to text.
+
+    Args:
+        encode: The tokens of a text.
+        word: What a token is called.
+        join: The text of tokens, with all that they stand for.
+        joins: All ways to make a text of tokens that were handed over.
+        sample: A text for who gives none.
+    """
+
+    encode: Callable[[str], list[int]]
+    word: Callable[[int], str]
+    join: Join
+    joins: tuple[Join, ...]
+    sample: str
+
+
+def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) -> Codec:
+    """How a model's texts become tokens and its tokens texts.
+
+    Args:
+        tokenizer: Ours, one of transformers or that of a released model. None: the text is numbers, or for a vocabulary
+            of 256 bytes, unless ``text`` is numbers.
+        vocab_size: Tokens that the model knows.
+        longest: The most tokens that it reads.
+        text: What somebody begins with, if anything.
+
+    Raises:
+        InputError: A tokenizer that is none, or that of a released model with more tokens than this one knows.
+    """
+    if tokenizer is None:
+        if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
+            joins = (text_of_bytes,)
+            return Codec(lambda typed: text_bytes(typed, longest), byte_word, text_of_bytes, joins, _SAMPLE[:longest])
+        sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
+        return Codec(
+            lambda typed: numbers(typed, vocab_size, longest), str, text_of_numbers, (text_of_numbers,), sample
+        )
+    if isinstance(tokenizer, Tokenizer):
+        return Codec(
+            lambda typed: tokenizer.encode(typed, longest),
+            lambda token: _plain(tokenizer.pieces([token])[0]),
+            tokenizer.decode,
+            (tokenizer.decode,),
+            " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
+        )
+    if isinstance(tokenizer, ReleasedTokenizer):
+        return _released(tokenizer, vocab_size, longest)
+    require(
+        callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens"),
+        f"a tokenizer of type {type(tokenizer).__name__}",
+        "a tokenizer of glassformer or of transformers, or None",
+        "Pass the one that the model was trained with.",
+    )
+
+    def encode(typed: str) -> list[int]:
+        return _require_length(list(tokenizer(typed)["input_ids"]), longest)
+
+    def word(token: int) -> str:
+        piece = tokenizer.convert_ids_to_tokens(token)
+        return str(token) if piece is None else _plain(str(piece))
+
+    # A special token that was written has to stand in the text, or else it would not be read in the next step.
+    join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    bare = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return Codec(encode, word, join, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
+
+
+def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Codec:
+    tokenizer.require_fits(vocab_size)
+    begin = list(tokenizer.begin)
+
+    def join(tokens: Sequence[int]) -> str:
+        # What stands before every text is no part of it, or it would be read twice.
+        behind = len(begin) if list(tokens[: len(begin)]) == begin else 0
+        return tokenizer.decode(tokens[behind:])
+
+    return Codec(
+        lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),
+        # A token may be a part of a character.
+        lambda token: blanks_shown(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
+        join,
+        (join,),
+        _SAMPLE if len(begin) + len(tokenizer.encode(_SAMPLE)) <= longest else "a",
+    )
+
+
+def _require_length(tokens: list[int], longest: int) -> list[int]:
+    require(1 <= len(tokens) <= longest, f"{len(tokens):,} tokens", f"1 to {longest:,}", "Shorten the text.")
+    return tokens
+
+
+def _plain(piece: str) -> str:
+    for special, shown in _SPECIAL.items():
+        piece = piece.replace(special, shown)
+    return piece
