@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from glassformer.checkpoints.bert import load_encoder
-from glassformer.checkpoints.decoders import load_decoder
+from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
 from glassformer.data import lookup
@@ -52,8 +51,8 @@ _T = TypeVar("_T")
 _REVIEW = "A slow start, but the ending is wonderful."
 _NUMBERS = "1 2 3 5 1 6 0 6"
 _BYTES_OF = "Once upon a time"
-_DECODERS = {"mixtral": "Mixtral", "gpt_oss": "gpt-oss", "glassformer-decoder": "glassformer"}
-_BERT_KINDS = ("bert", "roberta", "xlm-roberta", "glassformer-encoder")
+_DECODERS = {"mixtral": "Mixtral", "gpt_oss": "gpt-oss", decoders.OWN: "glassformer"}
+_ENCODERS = (*bert.FAMILY, bert.OWN)
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,9 @@ def _offer(place: Place, config: Mapping[str, Any]) -> Offer | None:
     kind = config.get("model_type")
     if kind in _DECODERS or layout_of(config) is not None:
         # Those of other makers have experts, always.
-        dense = kind == "glassformer-decoder" and config.get("num_experts") is None
+        dense = kind == decoders.OWN and config.get("num_experts") is None
         return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"), dense)
-    return _encoder(place) if kind in _BERT_KINDS else None
+    return _encoder(place) if kind in _ENCODERS else None
 
 
 def _run(place: Place, description: Mapping[str, Any]) -> Offer | None:
@@ -221,7 +220,7 @@ def _encoder(place: Place) -> Offer:
 
     def opened() -> Exhibit:
         tokenizer = load_subwords(place.path) if spelled else None
-        return _with_card(given(load_encoder(place.path), card.text, tokenizer, name=place.name), card)
+        return _with_card(given(bert.load_encoder(place.path), card.text, tokenizer, name=place.name), card)
 
     return Offer(card, opened)
 
@@ -238,7 +237,7 @@ def _decoder(place: Place, family: str, dense: bool) -> Offer:
 
     def opened() -> Exhibit:
         # As it is stored: experts that are packed stay so.
-        model = load_decoder(place.path)
+        model = decoders.load_decoder(place.path)
         return _with_card(given(model, card.text, tokenizer_beside(place.path), name=place.name), card)
 
     return Offer(card, opened)
