@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("playwright", reason="no playwright: pip install 'glassformer[dev]'")
 
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, offered
 from glassformer.explorer.messages import ModelCard
@@ -120,6 +120,62 @@ def test_of_4096_tokens_only_what_is_visible_is_fetched(page: Page, go_long: Any
     seen = json.loads(state(page)["window"])
     assert seen["size"] < 100
     expect(page.locator(".overview")).to_be_visible()
+
+
+@pytest.mark.parametrize("fault", ["gone", "busy"])
+def test_a_row_that_nobody_answered_is_asked_for_again(
+    page: Page, go_long: Any, long_explorer: Explorer, watch: Any, fault: str
+) -> None:
+    watch.forgive("ERR_CONNECTION_REFUSED|status of 503")
+    asked = 0
+
+    def answer(route: Route) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            route.continue_()
+        elif fault == "gone":
+            route.abort("connectionrefused")
+        else:
+            route.fulfill(
+                status=503, json={"got": "more than 64 requests at once", "expected": "fewer", "fix": "Wait."}
+            )
+
+    page.route("**/api/rows", answer)
+    # Too long for single weights to be fetched, which the row would be made of.
+    go_long(page, 1500, pin=400)
+    expect(page.locator(".fault")).to_have_count(1)
+    expect(page.locator(".reads li")).not_to_have_count(0)
+    expect(page.locator(".fault")).to_have_count(0)
+    assert asked == 2
+    best = int(Reading(long_explorer, "long", numbers(1500)).rows(400)[0, 0].argmax())
+    expect(page.locator(".reads li sub").first).to_have_text(str(best))
+
+
+def test_a_row_that_nobody_wants_any_more_is_no_fault(page: Page, go_long: Any, watch: Any) -> None:
+    watch.forgive("ERR_CONNECTION_REFUSED")
+    page.route("**/api/rows", lambda route: route.abort("connectionrefused"))
+    go_long(page, 1500, pin=400)
+    expect(page.locator(".fault")).to_have_count(1)
+    page.get_by_role("application").press("Escape")
+    expect(page.locator(".reads")).to_have_count(0)
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_a_tile_that_is_refused_is_not_asked_for_again(page: Page, go_long: Any, watch: Any) -> None:
+    watch.forgive("status of 422")
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.post_data or "")
+        route.fulfill(status=422, json={"got": "a tile", "expected": "none", "fix": "Ask for none."})
+
+    page.route("**/api/weights", refuse)
+    go_long(page, 24)
+    expect(page.locator(".fault")).to_contain_text("Ask for none.")
+    page.wait_for_timeout(2600)
+    assert asked
+    assert len(asked) == len(set(asked))
 
 
 def test_wheel_drag_keys_and_overview_move_the_part_that_is_seen(page: Page, go_long: Any) -> None:

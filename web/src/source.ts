@@ -64,7 +64,7 @@ export class Refused extends Error {
 /** Asked for by a name that nothing has, or nothing any more. */
 export class Unknown extends Refused {}
 
-/** Nobody answered: the server has gone, and may come back. */
+/** Nobody answered: the server has gone and may come back, or has too much to do for now. */
 export class Unanswered extends Refused {}
 
 export interface Source {
@@ -104,7 +104,7 @@ export function fromServer(): Source {
       }
       if (!response.ok) {
         const refusal = await response.json().catch(() => null);
-        const Why = response.status === 404 ? Unknown : Refused;
+        const Why = response.status === 404 ? Unknown : response.status === 503 ? Unanswered : Refused;
         throw new Why(
           refusal ?? { got: `An answer with status ${response.status}`, expected: "an answer", fix: "Try again." },
         );

@@ -14,7 +14,7 @@ const REST_MS = 60;
 export function useRow(tiles: HeadTiles | null, query: number | null): Float32Array | null {
   void tiles?.version.value;
   const row = tiles && query !== null ? tiles.row(query, false) : null;
-  const missing = tiles !== null && query !== null && row === null;
+  const missing = tiles !== null && query !== null && row === null && !tiles.refusesRow(query);
   useEffect(() => {
     if (!missing) return;
     const timer = setTimeout(() => tiles.row(query), REST_MS);

@@ -1,6 +1,6 @@
 // The weights of one head as far as they have been looked at, and what is still to be fetched, the newest need first.
 import { signal, type Signal } from "@preact/signals";
-import { Refused, TILE, type Attention, type Part, type Refusal, type Source } from "../../source";
+import { Refused, TILE, Unanswered, type Attention, type Part, type Refusal, type Source } from "../../source";
 import type { Place } from "../../state";
 import { seen } from "./stack";
 
@@ -11,6 +11,7 @@ export interface TileId {
 }
 
 export const keyOf = ({ level, row, column }: TileId): string => `${level}.${row}.${column}`;
+const rowName = (query: number): string => `row ${query}`;
 
 /** What a map of cells is drawn from: one head, or the difference of two. */
 export interface Cells {
@@ -31,8 +32,10 @@ export interface Cells {
 const AT_ONCE = 4;
 const MOST_TILES = 192;
 const MOST_ROWS = 256;
-/** Milliseconds after which what was refused is asked for again, and twice as many each time after. */
+/** Milliseconds after which what nobody answered is asked for again, and twice as many each time after. */
 const RETRY_MS = 2000;
+/** Milliseconds within which what is shown asks again for what it lacks. */
+const ASKED_MS = 500;
 
 /** Rows and columns of a tile. */
 export function shapeOf(stack: Attention, { level, row, column }: TileId): { rows: number; columns: number } {
@@ -78,6 +81,11 @@ export class HeadTiles implements Cells {
 
   refuses(id: TileId): boolean {
     return this.refused.has(keyOf(id));
+  }
+
+  /** Whether a row was asked for in vain; of one that nobody answered only until it may be asked for again. */
+  refusesRow(query: number): boolean {
+    return this.refused.has(rowName(query));
   }
 
   want(owner: object, ids: TileId[]): void {
@@ -142,19 +150,12 @@ export class HeadTiles implements Cells {
   }
 
   private async askRow(query: number): Promise<void> {
-    const name = `row ${query}`;
+    const name = rowName(query);
     if (this.under.has(name) || this.refused.has(name)) return;
-    this.under.add(name);
-    try {
+    await this.bring(name, async () => {
       const asked = { run: this.run, part: this.stack.part as Part, query, ...this.place };
       this.keep(query, await this.source.ask("rows", asked));
-    } catch (error) {
-      this.fail(name, error);
-    } finally {
-      this.under.delete(name);
-      this.version.value += 1;
-      this.pump();
-    }
+    });
   }
 
   private next(): TileId | null {
@@ -177,17 +178,24 @@ export class HeadTiles implements Cells {
 
   private async fetch(id: TileId): Promise<void> {
     const key = keyOf(id);
-    this.under.add(key);
-    try {
+    await this.bring(key, async () => {
       const asked = { run: this.run, part: this.stack.part, ...this.place, ...id };
       this.tiles.set(key, await this.source.ask("weights", asked));
+      while (this.tiles.size > MOST_TILES) this.tiles.delete(this.tiles.keys().next().value as string);
+    });
+  }
+
+  /** Let `arrive` ask for what is called `name`, and tell of what came of it. */
+  private async bring(name: string, arrive: () => Promise<void>): Promise<void> {
+    this.under.add(name);
+    try {
+      await arrive();
       this.patience = RETRY_MS;
       if (this.refused.size === 0) this.refusal = null;
-      while (this.tiles.size > MOST_TILES) this.tiles.delete(this.tiles.keys().next().value as string);
     } catch (error) {
-      this.fail(key, error);
+      this.fail(name, error);
     } finally {
-      this.under.delete(key);
+      this.under.delete(name);
       this.version.value += 1;
       this.pump();
     }
@@ -195,11 +203,17 @@ export class HeadTiles implements Cells {
 
   private fail(name: string, error: unknown): void {
     this.refused.add(name);
-    if (this.source.live) {
+    if (error instanceof Unanswered) {
       // A server that was away may be back.
       setTimeout(() => {
         this.refused.delete(name);
         this.version.value += 1;
+        // Who still wants it has asked again by then; if nobody does, there is nothing left to tell of.
+        setTimeout(() => {
+          if (this.busy || this.refused.size > 0) return;
+          this.refusal = null;
+          this.version.value += 1;
+        }, ASKED_MS);
       }, this.patience);
       this.patience = Math.min(60_000, 2 * this.patience);
     }
