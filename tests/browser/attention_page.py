@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -9,6 +11,8 @@ import numpy as np
 from playwright.sync_api import Page, Position
 
 from glassformer.explorer import messages as m
+
+from .conftest import eventually
 
 
 class Reading:
@@ -28,10 +32,21 @@ class Reading:
         return np.frombuffer(answer, "<f4").reshape(stack.layers, stack.heads, stack.keys)
 
 
-def state(page: Page) -> dict[str, str]:
-    """What stands in the page's address, once it has been written there."""
-    page.wait_for_timeout(500)
+def address(page: Page) -> dict[str, str]:
+    """What stands in the page's address now. What is chosen is written there a moment later: see ``state``."""
     return {name: values[0] for name, values in parse_qs(page.evaluate("location.hash.slice(1)")).items()}
+
+
+def state(page: Page, so: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+    """What stands in the page's address, once it is so."""
+    eventually(page, lambda: so(address(page)))
+    return address(page)
+
+
+def window(words: dict[str, str]) -> dict[str, int] | None:
+    """The part of the matrix that is seen; None: all of it."""
+    found: dict[str, int] | None = json.loads(words["window"]) if "window" in words else None
+    return found
 
 
 def cell_at(page: Page, query: int, key: int, size: tuple[int, int], which: int = 0) -> Position:

@@ -184,21 +184,16 @@ def settled() -> Callable[[Page], None]:
     return settled
 
 
-@pytest.fixture(scope="session")
-def wait_for() -> Callable[[Page, str], None]:
-    """``wait_for(page, expression)``: wait until an expression of JavaScript holds in the page.
+def eventually(page: Page, happened: Callable[[], bool]) -> None:
+    """Wait until it has.
 
     Playwright's own ``wait_for_function`` evaluates text within the page, which the page's content security policy
     rightly refuses.
     """
-
-    def wait_for(page: Page, expression: str) -> None:
-        deadline = time.monotonic() + PATIENCE / 1000
-        while not page.evaluate(f"Boolean({expression})"):
-            assert time.monotonic() < deadline, f"never so: {expression}"
-            page.wait_for_timeout(20)
-
-    return wait_for
+    deadline = time.monotonic() + PATIENCE / 1000
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        page.wait_for_timeout(20)
 
 
 @pytest.fixture(scope="session")

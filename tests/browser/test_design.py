@@ -18,6 +18,8 @@ from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import read_head, write_head
 from glassformer.models.single_head import HeadWeights
 
+from .conftest import eventually
+
 Go = Callable[..., None]
 UNIQUE = {"model": "unique", "view": "design", "text": "ABCA"}
 READ_TABLE = """(name) => {
@@ -54,15 +56,6 @@ def numbers(page: Page, name: str) -> np.ndarray:
 def press(page: Page, *keys: str) -> None:
     for key in keys:
         page.keyboard.press(key)
-
-
-def eventually(page: Page, happened: Callable[[], bool]) -> None:
-    """Wait until it has: the page forbids to evaluate strings, as which playwright's own waiting would come."""
-    for _ in range(400):
-        if happened():
-            return
-        page.wait_for_timeout(25)
-    pytest.fail("it did not happen")
 
 
 def focused(page: Page) -> str:
@@ -290,7 +283,7 @@ def test_edits_are_in_the_address(page: Page, open_page: Callable[..., Page], sh
     cell(page, "Vm", "CLS", "output").click()
     page.keyboard.type("-1")
     expect(verdict(page)).to_have_text("Fails")
-    eventually(page, lambda: "Vm.3.0" in page.url)
+    expect(page).to_have_url(re.compile(r"Vm\.3\.0"))
     other = open_page()
     other.goto(page.url)
     expect(cell(other, "Vm", "CLS", "output")).to_have_value("\u22121")
@@ -373,7 +366,7 @@ def test_one_position_is_followed_through_every_table(page: Page, show: Go) -> N
     press(page, "ArrowRight")
     expect(group.locator('[aria-pressed="true"]')).to_contain_text("A@3")
     expect(story).to_contain_text("which reads -1: \u2713 as wanted")
-    eventually(page, lambda: "pin=4" in page.url)
+    expect(page).to_have_url(re.compile("pin=4"))
 
 
 def test_it_fits_a_phone_and_has_no_accessibility_fault(

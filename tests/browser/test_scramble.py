@@ -191,7 +191,6 @@ def test_cards_that_changed_places_look_as_if_they_had_always_been_there(
     settled(page)
     page.locator("h1").click()
     page.evaluate("document.activeElement.blur()")
-    page.wait_for_timeout(300)
     other = open_page()
     other.goto(page.url)
     expect(title(other)).to_have_text("Nothing moved")
