@@ -369,6 +369,17 @@ def test_one_position_is_followed_through_every_table(page: Page, show: Go) -> N
     expect(page).to_have_url(re.compile("pin=4"))
 
 
+def test_the_four_columns_stand_beside_each_other_on_a_narrow_window(open_page: Callable[..., Page], show: Go) -> None:
+    page = open_page(viewport={"width": 1280, "height": 900})
+    show(page)
+    boxes = [box for stage in page.locator(".design .stage").all() if (box := stage.bounding_box())]
+    assert len(boxes) == 4
+    assert len({box["y"] for box in boxes}) == 1
+    target = cell(page, "Km", "A", 0).bounding_box()
+    assert target is not None
+    assert min(target["width"], target["height"]) >= 24
+
+
 def test_it_fits_a_phone_and_has_no_accessibility_fault(
     open_page: Callable[..., Page],
     show: Go,

@@ -9,6 +9,9 @@ import { NumberTable } from "./table";
 import { brief, sizesOf, type Edited, type Name } from "./weights";
 import "./flow.css";
 
+/** Pixels from one cell to the next, as flow.css has it. */
+const CELL = 27;
+
 interface FlowProps {
   head: Head;
   check: Check;
@@ -66,8 +69,8 @@ export function Flow(props: FlowProps) {
     );
   };
   const table = { rows: places, row: followed, choose, hover };
-  // As wide as the four columns side by side: 30 pixels a cell, the names of rows, scores and shares, and what lies between.
-  const need = 30 * (check.inputs.columns.length + 2 * qk + check.V.columns.length) + 4 * 46 + 140 + 3 * 24;
+  // As wide as the four columns side by side: cells, the names of rows, scores and shares, and what lies between.
+  const need = CELL * (check.inputs.columns.length + 2 * qk + check.V.columns.length) + 4 * 46 + 140 + 3 * 20;
   const [box, width] = useWidth();
   return (
     <div ref={box} class="flow" data-wide={width >= need} data-busy={busy} data-stale={props.stale}>
@@ -82,7 +85,7 @@ export function Flow(props: FlowProps) {
               : "Each letter is a row of its own; this head does not know places."
           }
           above={pos > 0 ? <Named name="pos" readOnly={props.readOnly}>{sheet("pos", new Set([followed]))}</Named> : null}
-          indent={30 * (inputs.length - pos)}
+          indent={CELL * (inputs.length - pos)}
           below={<NumberTable label="x, the inputs" {...check.inputs} matrix={check.inputs.cells} {...table} />}
         />
         <Column
