@@ -81,8 +81,11 @@ export function Grid(props: GridProps) {
   const open = (input: HTMLInputElement) => {
     if (readOnly) return;
     within.current = true;
-    setDraft(textOf(here));
-    requestAnimationFrame(() => input.setSelectionRange(input.value.length, input.value.length));
+    const text = textOf(here);
+    setDraft(text);
+    // At once, before it is drawn: the next key may move within it.
+    input.value = text;
+    input.setSelectionRange(text.length, text.length);
   };
 
   const press = (event: KeyboardEvent) => {
