@@ -3,6 +3,7 @@ import type { Signal } from "@preact/signals";
 import { render as draw, type VNode } from "preact";
 import { App } from "./app";
 import "./style.css";
+import "./parts.css";
 import "./saved.css";
 import "./widget.css";
 import { fromSaved, type Saved } from "./saved";

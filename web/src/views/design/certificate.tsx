@@ -3,9 +3,9 @@ import type { Certificate as Message, Head } from "../../source";
 import { short } from "../../parts";
 
 const WORDS = {
-  holds: { mark: "\u2713", title: "Holds", means: "Proved: the head does its task on" },
-  fails: { mark: "\u2717", title: "Fails", means: "Refuted:" },
-  undecided: { mark: "?", title: "Undecided", means: "No counterexample was met, and no proof either:" },
+  holds: { mark: "\u2713", title: "Holds" },
+  fails: { mark: "\u2717", title: "Fails" },
+  undecided: { mark: "?", title: "Undecided" },
 } as const;
 
 interface CertificateProps {
@@ -48,7 +48,7 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
         </span>
         <div>
           <h2 aria-live="polite">{words.title}</h2>
-          <p class="ground">{ground(certificate)}</p>
+          <p>{ground(certificate)}</p>
         </div>
       </div>
       <dl>
