@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import glassformer
+from glassformer.explorer.messages import View
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "glassformer"
@@ -80,3 +82,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = page.parent / name if name else page
         assert target.exists(), f"{link} leads nowhere"
         assert not fragment or fragment in anchors(target), f"{link} names no heading"
+
+
+def test_the_styles_of_a_view_reach_no_other() -> None:
+    views = ROOT / "web" / "src" / "views"
+    sheets = list(views.rglob("*.css"))
+    assert {sheet.relative_to(views).parts[0].removesuffix(".css") for sheet in sheets} == set(get_args(View))
+    for sheet in sheets:
+        view = sheet.relative_to(views).parts[0].removesuffix(".css")
+        text = re.sub(r"/\*.*?\*/|@media[^{]*\{", "", sheet.read_text(encoding="utf-8"), flags=re.DOTALL)
+        selectors = [each.strip() for rule in re.findall(r"([^{}]+)\{", text) for each in rule.split(",\n")]
+        assert [each for each in selectors if not re.match(rf"\.glassformer \.{view}(?![\w-])", each)] == []

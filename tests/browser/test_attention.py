@@ -62,7 +62,11 @@ def test_every_head_is_in_the_grid_and_a_click_or_the_arrow_keys_choose_one(page
     page.keyboard.press("ArrowLeft" if chosen.get("head") else "ArrowUp")
     expect(heads.nth(0)).to_be_checked()
     expect(heads.nth(0)).to_be_focused()
+    page.keyboard.press("ArrowRight" if chosen.get("head") else "ArrowDown")
+    expect(heads.nth(1)).to_be_checked()
+    # A click is a step with all that arrows did after it.
     page.go_back()
+    expect(heads.nth(0)).to_be_checked()
 
 
 def test_the_grid_tells_entropy_and_distance_of_each_head(page: Page, go: Any, reading: Reading) -> None:

@@ -86,6 +86,7 @@ def test_the_load_is_shown_beside_the_even_share(page: Page, show: Go, truth: Ex
     show(page)
     panel = page.get_by_role("region", name="Load of the experts")
     expect(panel).to_contain_text("the even share, 25 %")
+    judged = 0
     for layer in truth.layers:
         expected = ", ".join(f"{letter(at)} {100 * each:.0f} %" for at, each in enumerate(layer.load))
         chart = panel.get_by_role("img", name=f"Load in layer {layer.layer}")
@@ -97,8 +98,11 @@ def test_the_load_is_shown_beside_the_even_share(page: Page, show: Go, truth: Ex
         assert line is not None
         for bar, load in zip(bars, layer.load, strict=True):
             assert bar is not None
+            # Nearer to the line, a pixel decides.
             if abs(load - 0.25) > 0.04:
                 assert (bar["y"] < line["y"]) == (load > 0.25)
+                judged += 1
+    assert judged
 
 
 def test_the_tallest_column_leaves_room_above_it(page: Page, show: Go) -> None:

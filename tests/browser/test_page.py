@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import ROOT
+from .conftest import Go, Open
 
 pytestmark = pytest.mark.slow
 
 Check = Callable[[Page], None]
-Go = Callable[..., None]
-Open = Callable[..., Page]
 
 VIEWS = {
     "attention": "sentiment",
@@ -125,7 +123,7 @@ def test_a_copied_link_shows_the_same(view: str, open_page: Open, go: Go, settle
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     link = page.evaluate("navigator.clipboard.readText()")
-    assert f"view={view}" in link or view == "attention"
+    assert f"view={view}" in link
     other = open_page()
     other.goto(link)
     settled(other)
@@ -181,7 +179,7 @@ def test_back_undoes_what_was_typed(page: Page, go: Go, settled: Check) -> None:
     page.go_back()
     expect(field).to_have_value("a fine film")
     settled(page)
-    assert "text=a+fine+film" in page.url
+    assert re.search(r"[#&]text=a\+fine\+film(&|$)", page.url)
     page.go_forward()
     expect(field).to_have_value("a fine film and long")
     page.go_forward()
@@ -354,17 +352,6 @@ def test_every_view_begins_with_the_head_of_its_card(page: Page, served: str, se
     expect(page.get_by_role("radio", name="layer 0, head 1")).to_be_checked()
     page.locator(".model select").select_option("lookup-facts")
     expect(page.get_by_role("button", name="Cross-attention")).to_have_attribute("aria-pressed", "true")
-
-
-def test_the_styles_of_a_view_reach_no_other() -> None:
-    views = ROOT / "web" / "src" / "views"
-    sheets = list(views.rglob("*.css"))
-    assert {sheet.relative_to(views).parts[0].removesuffix(".css") for sheet in sheets} == set(VIEWS)
-    for sheet in sheets:
-        view = sheet.relative_to(views).parts[0].removesuffix(".css")
-        text = re.sub(r"/\*.*?\*/|@media[^{]*\{", "", sheet.read_text(encoding="utf-8"), flags=re.DOTALL)
-        selectors = [each.strip() for rule in re.findall(r"([^{}]+)\{", text) for each in rule.split(",\n")]
-        assert [each for each in selectors if not re.match(rf"\.glassformer \.{view}(?![\w-])", each)] == []
 
 
 def test_a_button_that_does_nothing_now_looks_so(page: Page, go: Go) -> None:
