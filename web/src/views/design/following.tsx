@@ -95,6 +95,5 @@ export function Story({ check, names, followed, first }: Omit<FollowingProps, "c
 
 /** Whether a judged output reads as it should. */
 export function rightAt(check: Check, judged: number): boolean {
-  const told = (check as Check & { right?: boolean[] }).right;
-  return told ? told[judged] === true : check.reads[judged] === check.wanted[judged];
+  return check.right[judged] === true;
 }
