@@ -165,7 +165,8 @@ export function remembering(source: Source, most = 512): Source {
   return {
     live: source.live,
     ask(name, asked, signal) {
-      if (name === "page") return source.ask(name, asked, signal);
+      // A page is made anew each time; tiles are large, and kept by the head that they are of (attention/tiles.ts).
+      if (name === "page" || name === "weights") return source.ask(name, asked, signal);
       const key = `${name} ${JSON.stringify(asked)}`;
       const entry = known.get(key) ?? begin(name, asked);
       known.delete(key);
