@@ -170,6 +170,18 @@ def test_several_widgets_live_side_by_side(notebook: Notebook, explorer: Explore
     assert twice == []
 
 
+def test_the_colours_of_several_widgets_change_together(notebook: Notebook, explorer: Explorer) -> None:
+    one = notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    other = notebook.show("other", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
+    for place, shade in ((one, "light"), (other, "dark"), (one, "auto")):
+        place.get_by_role("button", name="Colours").click()
+        for each in (one, other):
+            expect(each.get_by_role("button", name="Colours")).to_have_attribute(
+                "aria-label", f"Colours: {shade}. Change"
+            )
+            expect(each.locator(".glassformer:has(main)")).to_have_attribute("data-shade", shade)
+
+
 def test_widgets_share_the_code_of_the_page(notebook: Notebook, explorer: Explorer) -> None:
     for name in ("one", "other", "third"):
         notebook.show(name, ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))

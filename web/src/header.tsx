@@ -1,5 +1,6 @@
 // The top of the page: its name, the model that is looked into, and what can be done with the whole page.
 import { useLayoutEffect, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
 import { beginning } from "./app";
 import type { ModelCard, Source } from "./source";
 import { toHash, toWords, type State, type Store } from "./state";
@@ -118,8 +119,11 @@ export function download(content: Blob, name: string): void {
 
 type Shade = "auto" | "light" | "dark";
 
+/** One for all pages of a notebook, which change together. */
+const chosen = signal(readShade());
+
 function Theme() {
-  const [shade, setShade] = useState<Shade>(() => readShade());
+  const shade = chosen.value;
   useLayoutEffect(() => {
     for (const page of document.querySelectorAll<HTMLElement>(".glassformer")) page.dataset.shade = shade;
     document.documentElement.dataset.shade = shade;
@@ -131,7 +135,7 @@ function Theme() {
   }, [shade]);
   const next: Record<Shade, Shade> = { auto: "light", light: "dark", dark: "auto" };
   return (
-    <button type="button" aria-label={`Colours: ${shade}. Change`} onClick={() => setShade(next[shade])}>
+    <button type="button" aria-label={`Colours: ${shade}. Change`} onClick={() => (chosen.value = next[shade])}>
       {{ auto: "\u25D0 Auto", light: "\u25CB Light", dark: "\u25CF Dark" }[shade]}
     </button>
   );
