@@ -2,9 +2,11 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Refused, Unanswered, type CallName, type Calls, type Refusal, type Source } from "./source";
 
-export interface Asked<T> {
-  /** The newest answer, perhaps to an earlier question: see `busy`. */
-  answer: T | null;
+export interface Asked<N extends CallName> {
+  /** The newest answer, perhaps to an earlier question: see `of` and `busy`. */
+  answer: Calls[N]["answered"] | null;
+  /** The question that it answers. */
+  of: Calls[N]["asked"] | null;
   refusal: Refusal | null;
   busy: boolean;
 }
@@ -25,12 +27,12 @@ export function useAsk<N extends CallName>(
   name: N,
   asked: Calls[N]["asked"] | null,
   wait = 0,
-): Asked<Calls[N]["answered"]> {
+): Asked<N> {
   const key = asked === null ? null : JSON.stringify(asked);
-  const [result, setResult] = useState<Asked<Calls[N]["answered"]> & { key: string | null }>({
+  const [result, setResult] = useState<Omit<Asked<N>, "busy"> & { key: string | null }>({
     answer: null,
+    of: null,
     refusal: null,
-    busy: key !== null,
     key: null,
   });
   const first = useRef(true);
@@ -48,13 +50,13 @@ export function useAsk<N extends CallName>(
       source.ask(name, asked, aborted.signal).then(
         (answer) => {
           if (aborted.signal.aborted) return;
-          setResult({ answer, refusal: null, busy: false, key });
+          setResult({ answer, of: asked, refusal: null, key });
           for (const other of [...unanswered]) other();
         },
         (error: unknown) => {
           if (aborted.signal.aborted) return;
           const refusal = error instanceof Refused ? error.refusal : asRefusal(error);
-          setResult((last) => ({ answer: last.answer, refusal, busy: false, key }));
+          setResult((last) => ({ ...last, refusal, key }));
           if (!(error instanceof Unanswered)) return;
           unanswered.add(retry);
           again = window.setTimeout(retry, patience);
@@ -73,7 +75,8 @@ export function useAsk<N extends CallName>(
       aborted.abort();
     };
   }, [source, name, key]);
-  return { answer: result.answer, refusal: key === result.key ? result.refusal : null, busy: key !== null && key !== result.key };
+  const { answer, of, refusal } = result;
+  return { answer, of, refusal: key === result.key ? refusal : null, busy: key !== null && key !== result.key };
 }
 
 function asRefusal(error: unknown): Refusal {

@@ -21,7 +21,7 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
   const [hovered, setHovered] = useState<{ token: number; layer: number } | null>(null);
   // Experts and tokens of one run: while another text is read, those of the one before stay.
   const shown = useRef<{ experts: Experts; tokens: string[] } | null>(null);
-  if (run && asked.answer && !asked.busy && !asked.refusal) shown.current = { experts: asked.answer, tokens: run.tokens };
+  if (run && asked.answer && asked.of?.run === run.run) shown.current = { experts: asked.answer, tokens: run.tokens };
   if (asked.refusal) return <Fault refusal={asked.refusal} />;
   if (!shown.current) return <Awaited busy={busy || asked.busy} />;
   const { experts, tokens } = shown.current;

@@ -1,5 +1,5 @@
 // One query followed over all layers, with its heads taken together, one of them, or each by itself.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { useAsk } from "../../asking";
 import { Choice, Fault, percent, short } from "../../parts";
@@ -40,15 +40,11 @@ export function Layers({ source, store, state, run, stack, place, words, root, l
   const [spot, setSpot] = useState<(Spot & { head: number }) | null>(null);
   const now = looking(looked.value, pin);
   const query = now?.side === "query" ? now.place : Math.max(0, stack.queries - 1);
-  const asked = useMemo(() => ({ run: run.run, part: stack.part, query, layer: null, head: null }), [run, stack, query]);
-  const { answer, refusal, busy } = useAsk(source, "rows", asked, REST_MS);
+  const asked = { run: run.run, part: stack.part, query, layer: null, head: null };
+  const { answer, of, refusal, busy } = useAsk(source, "rows", asked, REST_MS);
+  const numbers = of?.run === run.run && of.part === stack.part ? answer : null;
   // While another query is on its way the numbers here are still those of the one before.
-  const [held, setHeld] = useState({ answer, query, stack });
-  useEffect(() => {
-    if (answer && !busy) setHeld({ answer, query, stack });
-  }, [answer, busy]);
-  const fits = held.stack === stack && held.answer?.length === stack.layers * stack.heads * stack.keys;
-  const numbers = fits ? held.answer : null;
+  const told = (numbers && of?.query) ?? query;
   const panels = useMemo(
     () => (numbers ? panelsOf(numbers, stack, state.across, place.head) : []),
     [numbers, stack, state.across, place.head],
@@ -88,14 +84,14 @@ export function Layers({ source, store, state, run, stack, place, words, root, l
             <>
               <span>
                 Layer {spot.layer}
-                {spot.head >= 0 && `, head ${spot.head}`}: <Word text={words.queries[held.query] ?? ""} place={held.query} />{" "}
+                {spot.head >= 0 && `, head ${spot.head}`}: <Word text={words.queries[told] ?? ""} place={told} />{" "}
                 <span class="verb">reads</span> <Word text={words.keys[spot.key] ?? ""} place={spot.key} />
               </span>
               <strong class="number">{short(here[spot.key] ?? 0)}</strong>
             </>
           ) : (
             <span>
-              What <Word text={words.queries[held.query] ?? ""} place={held.query} /> reads in each of {stack.layers} layers
+              What <Word text={words.queries[told] ?? ""} place={told} /> reads in each of {stack.layers} layers
             </span>
           )}
         </output>
@@ -110,10 +106,10 @@ export function Layers({ source, store, state, run, stack, place, words, root, l
                 {!single && <figcaption>Head {panel.head}</figcaption>}
                 <Strip
                   rows={panel.rows}
-                  name={`${panel.title}: what ${shown(words.queries[held.query] ?? "")} reads, by layer`}
+                  name={`${panel.title}: what ${shown(words.queries[told] ?? "")} reads, by layer`}
                   high={single ? ROW : Math.max(6, Math.min(14, Math.floor(160 / stack.layers)))}
                   width={each}
-                  query={held.query}
+                  query={told}
                   words={words.keys}
                   labelled={single}
                   chosen={single ? place.layer : null}

@@ -7,8 +7,8 @@ import { designed, edited, numbersIn, type Cells, type Edited } from "./weights"
 /** Null until the design is here, and of models that are no such head. */
 export function useEdited(source: Source, card: ModelCard | null, cells: Cells): Edited | null {
   const model = card?.kind === "head" ? card.name : null;
-  const { answer, busy } = useAsk(source, "head", model === null ? null : { model });
-  const design = useMemo(() => (answer && !busy && model !== null ? designed(answer) : null), [answer, busy, model]);
+  const { answer, of } = useAsk(source, "head", model === null ? null : { model });
+  const design = useMemo(() => (answer && of?.model === model ? designed(answer) : null), [answer, of, model]);
   const last = useRef<{ model: string | null; numbers: Map<string, number> }>({ model, numbers: new Map() });
   if (last.current.model !== model) last.current = { model, numbers: new Map() };
   const edits = useMemo(() => design && edited(design, cells, last.current.numbers), [design, cells]);
