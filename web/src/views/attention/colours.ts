@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import type { RefObject } from "preact";
 import { interpolateRgb, piecewise } from "d3-interpolate";
 import { interpolateBlues, interpolateRdBu } from "d3-scale-chromatic";
+import { coloursIn, followColours } from "../../measuring";
 
 const NIGHT = piecewise(interpolateRgb, ["#20272e", "#1f4a6b", "#2f79ab", "#6fb3dd", "#e4f3ff"]);
 const NIGHT_SIGNED = piecewise(interpolateRgb, ["#9fd0ff", "#3f86bd", "#20272e", "#b4603a", "#ffc09a"]);
@@ -84,28 +85,12 @@ export interface Paint {
   mono: string;
 }
 
+const NAMES = ["panel", "ink", "quiet", "line", "accent", "accent-ink", "second"];
+
 function readPaint(element: HTMLElement): Paint {
-  const probe = document.createElement("span");
-  probe.hidden = true;
-  element.append(probe);
-  const style = getComputedStyle(probe);
-  // A property of its own may hold light-dark(), which only a real colour resolves.
-  const read = (name: string): string => {
-    probe.style.color = `var(--${name})`;
-    return style.color;
-  };
-  const paint = {
-    panel: read("panel"),
-    ink: read("ink"),
-    quiet: read("quiet"),
-    line: read("line"),
-    accent: read("accent"),
-    accentInk: read("accent-ink"),
-    second: read("second"),
-    mono: style.getPropertyValue("--mono").trim() || "monospace",
-  };
-  probe.remove();
-  return { ...paint, dark: luminance(paint.panel) < 0.2 };
+  const [panel = "", ink = "", quiet = "", line = "", accent = "", accentInk = "", second = ""] = coloursIn(element, NAMES);
+  const mono = getComputedStyle(element).getPropertyValue("--mono").trim() || "monospace";
+  return { dark: luminance(panel) < 0.2, panel, ink, quiet, line, accent, accentInk, second, mono };
 }
 
 /** The page's colours where `element` stands; read anew when they change. Null before it is on the page. */
@@ -116,15 +101,7 @@ export function usePaint(element: RefObject<HTMLElement | null>): Paint | null {
     if (!place) return;
     const read = () => setPaint(readPaint(place));
     read();
-    const prefers = matchMedia("(prefers-color-scheme: dark)");
-    prefers.addEventListener("change", read);
-    const page = place.closest<HTMLElement>(".glassformer");
-    const watch = new MutationObserver(read);
-    if (page) watch.observe(page, { attributes: true, attributeFilter: ["data-shade"] });
-    return () => {
-      prefers.removeEventListener("change", read);
-      watch.disconnect();
-    };
+    return followColours(place, read);
   }, [element]);
   return paint;
 }

@@ -1,11 +1,11 @@
 // Every head in small, layer by layer; one is chosen by clicking or with the arrow keys.
 import { useEffect, useRef } from "preact/hooks";
+import { screenDensity, useWidth } from "../../measuring";
 import { short } from "../../parts";
 import type { Attention, Measures } from "../../source";
 import type { Place, State, Store } from "../../state";
 import { letterOn, share, stepOf, table, usePaint, type Paint } from "./colours";
 import { hatching } from "./paint";
-import { useWidth } from "./shared";
 import { named, samePlace, seen } from "./stack";
 
 export const MEASURES = {
@@ -44,7 +44,7 @@ export function HeadGrid({ store, state, stack, measures, place, most }: GridPro
   const step = side + GAP;
   const chosen = !measures || measures[state.measure === "pictures" ? "entropy" : state.measure] === null ? "pictures" : state.measure;
   const size = { width: stack.heads * step, height: stack.layers * step };
-  const density = Math.min(3, globalThis.devicePixelRatio ?? 1);
+  const density = screenDensity();
   useEffect(() => {
     const context = canvas.current?.getContext("2d");
     if (!context || !paint || width === 0) return;

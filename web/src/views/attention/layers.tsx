@@ -2,6 +2,7 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { useAsk } from "../../asking";
+import { useWidth } from "../../measuring";
 import { Choice, Fault, percent, short } from "../../parts";
 import type { Attention, Run, Source } from "../../source";
 import type { Place, State, Store } from "../../state";
@@ -9,7 +10,6 @@ import { usePaint } from "./colours";
 import { Legend } from "./legend";
 import { looking, type Looked } from "./looking";
 import { Word } from "./reading";
-import { useWidth } from "./shared";
 import { most, shown, sinkShare, type Words } from "./stack";
 import { Strip, titleRoom, type Spot } from "./strip";
 import { TokenText } from "./text";

@@ -1,12 +1,13 @@
 // Two columns of words with lines between them: a line is as wide and as dark as its weight.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { effect, signal, type Signal } from "@preact/signals";
+import { blank, screenDensity, useWidth } from "../../measuring";
 import { TILE } from "../../source";
 import { Column, ROW } from "./column";
 import { letterOn, share, stepOf, table, usePaint, type Paint } from "./colours";
 import { looking, type Looked } from "./looking";
 import { useRow } from "./reading";
-import { roomAbove, useWidth } from "./shared";
+import { roomAbove } from "./shared";
 import { alike, seen, type Words } from "./stack";
 import type { HeadTiles, TileId } from "./tiles";
 
@@ -47,7 +48,7 @@ export function Lines({ tiles, words, largest, root, looked, pin, setPin }: Line
     if (y >= queryScroll.peek() && y + ROW <= queryScroll.peek() + height) return;
     queryScroll.value = Math.max(0, Math.min(stack.queries * ROW - height, y - height / 2));
   }, [pin, queryScroll, height]);
-  const density = Math.min(3, globalThis.devicePixelRatio ?? 1);
+  const density = screenDensity();
 
   useEffect(() => {
     const owner = {};
@@ -65,7 +66,7 @@ export function Lines({ tiles, words, largest, root, looked, pin, setPin }: Line
     let due = 0;
     const draw = () => {
       due = 0;
-      const context = fresh(base.current, across, height, density);
+      const context = blank(base.current, across, height, density);
       if (context && paint) allLines(context, tiles, queryScroll.peek(), keyScroll.peek(), across, height, largest, root, paint);
     };
     const stop = effect(() => {
@@ -82,7 +83,7 @@ export function Lines({ tiles, words, largest, root, looked, pin, setPin }: Line
     let due = 0;
     const draw = () => {
       due = 0;
-      const context = fresh(over.current, across, height, density);
+      const context = blank(over.current, across, height, density);
       if (!context || !paint || !now) return;
       const weights = now.side === "query" ? row : reading;
       if (!weights) return;
@@ -170,16 +171,6 @@ function covering([top, bottom]: [number, number], [left, right]: [number, numbe
     for (let column = Math.floor(left / TILE); column * TILE < right; column += 1) ids.push({ level: 0, row, column });
   }
   return ids;
-}
-
-function fresh(canvas: HTMLCanvasElement | null, width: number, height: number, density: number) {
-  const context = canvas?.getContext("2d") ?? null;
-  if (!canvas || !context || width === 0) return null;
-  const [across, down] = [Math.round(width * density), Math.round(height * density)];
-  if (canvas.width !== across || canvas.height !== down) [canvas.width, canvas.height] = [across, down];
-  context.setTransform(density, 0, 0, density, 0, 0);
-  context.clearRect(0, 0, width, height);
-  return context;
 }
 
 function allLines(

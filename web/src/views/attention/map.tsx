@@ -1,6 +1,7 @@
 // A map of cells that can be zoomed: its canvas, a second one above it for what is hovered, and its keys.
 import { useEffect, useId, useMemo, useRef } from "preact/hooks";
 import { effect, type Signal } from "@preact/signals";
+import { blank, screenDensity } from "../../measuring";
 import { paintAxes, paintMarks, type Margins } from "./axes";
 import type { Kind, Paint } from "./colours";
 import { useGestures } from "./gestures";
@@ -40,16 +41,11 @@ export function CellMap(props: MapProps) {
   const pictures = useMemo(() => new Pictures(), [cells]);
   const width = box.width + margins.left + 2;
   const height = box.height + margins.top + 2;
-  const density = typeof devicePixelRatio === "number" ? Math.min(3, devicePixelRatio) : 1;
+  const density = screenDensity();
 
   const ready = (canvas: HTMLCanvasElement | null): CanvasRenderingContext2D | null => {
-    const context = canvas?.getContext("2d") ?? null;
-    if (!canvas || !context) return null;
-    const [across, down] = [Math.round(width * density), Math.round(height * density)];
-    if (canvas.width !== across || canvas.height !== down) [canvas.width, canvas.height] = [across, down];
-    context.setTransform(density, 0, 0, density, 0, 0);
-    context.clearRect(0, 0, width, height);
-    context.translate(margins.left, margins.top);
+    const context = blank(canvas, width, height, density);
+    context?.translate(margins.left, margins.top);
     return context;
   };
 

@@ -1,5 +1,6 @@
 // The matrix of one head, or of two with their difference.
 import { useEffect, useMemo, useRef } from "preact/hooks";
+import { screenDensity, useWidth } from "../../measuring";
 import { Fault } from "../../parts";
 import type { State, Store } from "../../state";
 import { marginsFor } from "./axes";
@@ -9,7 +10,7 @@ import { Legend } from "./legend";
 import { CellMap } from "./map";
 import { Overview } from "./overview";
 import { CellReadout, Reads } from "./reading";
-import { roomAbove, useShared, useWidth } from "./shared";
+import { roomAbove, useShared } from "./shared";
 import { capital, named, type Words } from "./stack";
 import { Difference, type HeadTiles } from "./tiles";
 import { boxFor, clamped, isWhole, levelFor, whole } from "./viewport";
@@ -126,7 +127,7 @@ function Zoom(props: { shared: Sharing; box: BoxOf; pin: number | null; setPin: 
 /** Which part is seen, and whether a point stands for several cells. */
 function Seen({ shared, box }: { shared: Sharing; box: BoxOf }) {
   const view = clamped(shared.view.value ?? whole(box), box);
-  const grain = 2 ** levelFor(view, box, globalThis.devicePixelRatio ?? 1);
+  const grain = 2 ** levelFor(view, box, screenDensity());
   const first = (place: number) => Math.max(0, Math.floor(place));
   const last = (place: number, size: number, count: number) => Math.min(count - 1, Math.ceil(place + size) - 1);
   return (

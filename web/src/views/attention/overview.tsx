@@ -1,6 +1,7 @@
 // The whole matrix in small, with the part of it that is seen.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { effect } from "@preact/signals";
+import { screenDensity } from "../../measuring";
 import type { Paint } from "./colours";
 import type { Shared } from "./map";
 import { Pictures, paintMatrix } from "./paint";
@@ -24,7 +25,7 @@ export function Overview({ tiles, box, largest, root, paint, shared }: OverviewP
   const pictures = useMemo(() => new Pictures(), [tiles]);
   const { queries, keys } = tiles.stack;
   const small = useMemo(() => boxFor(queries, keys, { width: SIDE, height: SIDE }), [queries, keys]);
-  const density = Math.min(3, globalThis.devicePixelRatio ?? 1);
+  const density = screenDensity();
   useEffect(() => {
     const owner = {};
     let due = 0;

@@ -1,6 +1,5 @@
 // What a map of cells shares with the address, and the room that it has.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { RefObject } from "preact";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
 import type { State, Store } from "../../state";
 import type { Shared } from "./map";
@@ -49,21 +48,6 @@ const rounded = (view: View, box: Box): View => ({
   key: Math.round(view.key),
   size: Math.max(1, Math.ceil(closest(box)), Math.round(view.size)),
 });
-
-/** The width of an element, followed as it changes; 0 before it is on the page. */
-export function useWidth(element: RefObject<HTMLElement | null>): number {
-  const [width, setWidth] = useState(0);
-  useEffect(() => {
-    const place = element.current;
-    if (!place) return;
-    const measure = () => setWidth(Math.floor(place.clientWidth));
-    measure();
-    const watch = new ResizeObserver(measure);
-    watch.observe(place);
-    return () => watch.disconnect();
-  }, [element]);
-  return width;
-}
 
 /** The height that a view may take without filling more than the screen. */
 export const roomAbove = (least: number, most: number): number =>

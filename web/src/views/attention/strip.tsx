@@ -1,5 +1,6 @@
 // One query over all layers: a row for each layer, a column for each key.
 import { useEffect, useRef } from "preact/hooks";
+import { screenDensity } from "../../measuring";
 import { FONT_SIZE, fontOf, hatching } from "./paint";
 import { share, stepOf, table, type Paint } from "./colours";
 import { seen, shown } from "./stack";
@@ -42,7 +43,7 @@ export function Strip(props: StripProps) {
   const cell = width / stack.keys;
   const top = labelled ? titleRoom(words, cell) : 0;
   const height = top + rows.length * high;
-  const density = Math.min(3, globalThis.devicePixelRatio ?? 1);
+  const density = screenDensity();
   useEffect(() => {
     const context = canvas.current?.getContext("2d");
     if (!context) return;

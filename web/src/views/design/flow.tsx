@@ -1,6 +1,7 @@
 // The head as one picture: tokens go in on the left, keys, queries and values stand under the matrices that make them.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef } from "preact/hooks";
+import { useWidth } from "../../measuring";
 import { percent } from "../../parts";
 import type { Check, Head } from "../../source";
 import { rightAt } from "./following";
@@ -71,7 +72,8 @@ export function Flow(props: FlowProps) {
   const table = { rows: places, row: followed, choose, hover };
   // As wide as the four columns side by side: cells, the names of rows, scores and shares, and what lies between.
   const need = CELL * (check.inputs.columns.length + 2 * qk + check.V.columns.length) + 4 * 46 + 140 + 3 * 20;
-  const [box, width] = useWidth();
+  const box = useRef<HTMLDivElement>(null);
+  const width = useWidth(box);
   return (
     <div ref={box} class="flow" data-wide={width >= need} data-busy={busy} data-stale={props.stale}>
       <div class="stages">
@@ -259,16 +261,4 @@ function positionNames(head: Head, edits: Edited): string[] {
     if (head.has_cls && at === "0") return "@CLS";
     return `@${Number(at) - (head.has_cls ? 1 : 0)}`;
   });
-}
-
-function useWidth() {
-  const box = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(0);
-  useEffect(() => {
-    if (!box.current) return;
-    const look = new ResizeObserver(([entry]) => setWidth(entry?.contentRect.width ?? 0));
-    look.observe(box.current);
-    return () => look.disconnect();
-  }, []);
-  return [box, width] as const;
 }
