@@ -201,6 +201,13 @@ def test_candidates_are_reached_and_written_with_the_keyboard(page: Page, show: 
     assert written(page) == f"{TEXT} {token}"
 
 
+def test_a_fault_while_writing_is_told(page: Page, show: Go) -> None:
+    show(page)
+    page.route("**/api/steps", lambda route: route.fulfill(json={}))
+    page.get_by_role("button", name="Write one").click()
+    expect(page.locator(".fault")).to_contain_text("A fault of this page")
+
+
 def test_a_link_shows_the_rule_and_what_was_written(page: Page, open_page: Callable[..., Page], show: Go) -> None:
     show(page, seed=3)
     slide(page, "Top-p", 0.8)

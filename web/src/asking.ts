@@ -1,6 +1,6 @@
 // Asking from within a component: the answer to what is wanted now, and the last one while that is under way.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Refused, Unanswered, type CallName, type Calls, type Refusal, type Source } from "./source";
+import { Unanswered, refusalOf, type CallName, type Calls, type Refusal, type Source } from "./source";
 
 export interface Asked<N extends CallName> {
   /** The newest answer, perhaps to an earlier question: see `of` and `busy`. */
@@ -55,7 +55,7 @@ export function useAsk<N extends CallName>(
         },
         (error: unknown) => {
           if (aborted.signal.aborted) return;
-          const refusal = error instanceof Refused ? error.refusal : asRefusal(error);
+          const refusal = refusalOf(error);
           setResult((last) => ({ ...last, refusal, key }));
           if (!(error instanceof Unanswered)) return;
           unanswered.add(retry);
@@ -77,8 +77,4 @@ export function useAsk<N extends CallName>(
   }, [source, name, key]);
   const { answer, of, refusal } = result;
   return { answer, of, refusal: key === result.key ? refusal : null, busy: key !== null && key !== result.key };
-}
-
-function asRefusal(error: unknown): Refusal {
-  return { got: `A fault of this page: ${String(error)}`, expected: "none", fix: "Load it again, and please report it." };
 }

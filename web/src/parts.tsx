@@ -93,6 +93,13 @@ export function Field({ label, wide, children }: { label: string; wide?: boolean
   );
 }
 
+export const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** A token as it stands on a line, its blanks made visible. */
+export function visible(token: string): string {
+  return token.replaceAll(" ", "\u2423").replaceAll("\n", "\u21B5").replaceAll("\t", "\u21E5") || "\u2205";
+}
+
 /** A share as a person reads it: all of it is "100 %" and none "0 %", without digits that say nothing. */
 export function percent(share: number, digits = 1): string {
   const text = (100 * share).toFixed(digits);

@@ -61,6 +61,12 @@ export class Refused extends Error {
   }
 }
 
+/** Why asking failed, where a fault of the page itself is one reason. */
+export function refusalOf(error: unknown): Refusal {
+  if (error instanceof Refused) return error.refusal;
+  return { got: `A fault of this page: ${String(error)}`, expected: "none", fix: "Load it again, and please report it." };
+}
+
 /** Asked for by a name that nothing has, or nothing any more. */
 export class Unknown extends Refused {}
 

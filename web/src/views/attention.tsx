@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import type { ViewProps } from "../app";
 import { useAsk } from "../asking";
-import { Awaited, Choice, Fault } from "../parts";
+import { Awaited, Choice, Fault, capital } from "../parts";
 import type { Attention, Measures, Run } from "../source";
 import "./attention.css";
 import "./attention/shapes.css";
@@ -11,7 +11,7 @@ import { HeadGrid, MEASURES, panelWidth, told } from "./attention/grid";
 import { Layers } from "./attention/layers";
 import { useLooked } from "./attention/looking";
 import { Matrix } from "./attention/matrix";
-import { capital, chosenStack, named, samePlace, within, wordsOf } from "./attention/stack";
+import { chosenStack, named, samePlace, within, wordsOf } from "./attention/stack";
 import { headTiles, type HeadTiles } from "./attention/tiles";
 import { Tokens } from "./attention/tokens";
 
@@ -52,7 +52,7 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
         {several && (
           <section class="panel heads-panel" aria-label="Heads" data-busy={measured.busy}>
             <div class="heads-title">
-              <h2>{stack.label.charAt(0).toUpperCase() + stack.label.slice(1)}</h2>
+              <h2>{capital(stack.label)}</h2>
               <p class="quiet">Rows are layers, columns are heads.</p>
             </div>
             {measures && <Measured {...{ store, state, measures }} />}

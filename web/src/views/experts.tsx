@@ -3,11 +3,11 @@
 import { useRef, useState } from "preact/hooks";
 import type { ViewProps } from "../app";
 import { useAsk } from "../asking";
-import { Awaited, Fault, percent } from "../parts";
+import { Awaited, Fault, percent, visible } from "../parts";
 import type { Experts } from "../source";
 import "./experts.css";
 import { Columns } from "./experts/columns";
-import { colour, COLOURS, letter, shared, visible } from "./experts/names";
+import { colour, COLOURS, letter, shared } from "./experts/names";
 import { Strip } from "./experts/strip";
 
 type ExpertLayer = Experts["layers"][number];

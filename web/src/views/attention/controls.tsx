@@ -1,8 +1,8 @@
 // What is looked at: the stack, the layer, the head, a second head, the query, and how all of it is drawn.
-import { Choice, Field } from "../../parts";
+import { Choice, Field, capital } from "../../parts";
 import type { Attention, Run } from "../../source";
 import type { Place, State, Store } from "../../state";
-import { capital, shown, type Words } from "./stack";
+import { shown, type Words } from "./stack";
 
 interface ControlsProps {
   store: Store;

@@ -1,7 +1,7 @@
 // The matrix of one head, or of two with their difference.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { screenDensity, useWidth } from "../../measuring";
-import { Fault } from "../../parts";
+import { Fault, capital } from "../../parts";
 import type { State, Store } from "../../state";
 import { marginsFor } from "./axes";
 import { usePaint } from "./colours";
@@ -11,7 +11,7 @@ import { CellMap } from "./map";
 import { Overview } from "./overview";
 import { CellReadout, Reads } from "./reading";
 import { roomAbove, useShared } from "./shared";
-import { capital, named, type Words } from "./stack";
+import { named, type Words } from "./stack";
 import { Difference, type HeadTiles } from "./tiles";
 import { boxFor, clamped, isWhole, levelFor, whole } from "./viewport";
 

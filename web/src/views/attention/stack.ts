@@ -80,5 +80,3 @@ export function sinkShare(row: Float32Array): number {
   for (const weight of row) sum += weight;
   return Math.min(1, Math.max(0, 1 - sum));
 }
-
-export const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);

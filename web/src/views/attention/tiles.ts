@@ -1,6 +1,6 @@
 // The weights of one head as far as they have been looked at, and what is still to be fetched, the newest need first.
 import { signal, type Signal } from "@preact/signals";
-import { Refused, TILE, Unanswered, type Attention, type Part, type Refusal, type Source } from "../../source";
+import { TILE, Unanswered, refusalOf, type Attention, type Part, type Refusal, type Source } from "../../source";
 import type { Place } from "../../state";
 import { seen } from "./stack";
 
@@ -217,10 +217,7 @@ export class HeadTiles implements Cells {
       }, this.patience);
       this.patience = Math.min(60_000, 2 * this.patience);
     }
-    this.refusal =
-      error instanceof Refused
-        ? error.refusal
-        : { got: `A fault of this page: ${String(error)}`, expected: "none", fix: "Load it again, and please report it." };
+    this.refusal = refusalOf(error);
   }
 }
 

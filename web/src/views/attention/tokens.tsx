@@ -1,7 +1,7 @@
 // Lines and text: shapes in which one token at a time is looked at, for one head or for two beside each other.
 import { useRef } from "preact/hooks";
 import type { Signal } from "@preact/signals";
-import { percent } from "../../parts";
+import { capital, percent } from "../../parts";
 import type { State } from "../../state";
 import { usePaint } from "./colours";
 import { Legend } from "./legend";
@@ -9,7 +9,7 @@ import { Lines } from "./lines";
 import { looking, type Looked } from "./looking";
 import { Refusals } from "./matrix";
 import { Bar, Reads, Word } from "./reading";
-import { capital, most, named, type Words } from "./stack";
+import { most, named, type Words } from "./stack";
 import type { HeadTiles } from "./tiles";
 import { WordsShape } from "./words";
 

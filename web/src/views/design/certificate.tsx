@@ -1,6 +1,6 @@
 // What is proved of the weights: the verdict, what it rests on, its figures, and a sequence on which they fail.
 import type { Certificate as Message, Head } from "../../source";
-import { short } from "../../parts";
+import { capital, short } from "../../parts";
 
 const WORDS = {
   holds: { mark: "\u2713", title: "Holds" },
@@ -103,6 +103,6 @@ function ground(certificate: Message): string {
 const count = (number: number): string => (number < 1e12 ? number.toLocaleString("en") : number.toExponential(2));
 const vector = (numbers: number[]): string => numbers.map((each) => short(each)).join(" ");
 const sentence = (text: string): string => {
-  const first = text.charAt(0).toUpperCase() + text.slice(1);
+  const first = capital(text);
   return /[.!?]$/.test(first) ? first : `${first}.`;
 };

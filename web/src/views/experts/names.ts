@@ -17,8 +17,3 @@ export function colour(expert: number): string {
 export function shared(choices: number[], shares: number[]): string {
   return choices.map((expert, at) => `${letter(expert)} ${Math.round(100 * (shares[at] ?? 0))} %`).join(", ");
 }
-
-/** A token as it stands on a line, its blanks made visible. */
-export function visible(token: string): string {
-  return token.replaceAll(" ", "\u2423").replaceAll("\n", "\u21B5").replaceAll("\t", "\u21E5") || "\u2205";
-}

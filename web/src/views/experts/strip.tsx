@@ -1,8 +1,9 @@
 // The tokens in a row and, below each, which experts it went to in every layer. Only what is seen is drawn.
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { visible } from "../../parts";
 import type { Experts } from "../../source";
 import { Overview } from "./overview";
-import { colour, letter, shared, visible } from "./names";
+import { colour, letter, shared } from "./names";
 
 interface StripProps {
   experts: Experts;

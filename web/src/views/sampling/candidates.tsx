@@ -2,7 +2,7 @@
 // probability is reached there, which is what top-p looks at.
 import { scaleLinear } from "d3-scale";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { percent, share, short } from "../../parts";
+import { percent, share, short, visible } from "../../parts";
 import "./candidates.css";
 import type { Cut, Distribution, Ranked, Rule } from "./rule";
 
@@ -189,9 +189,4 @@ function inWords(candidate: Ranked): string {
   ];
   if (candidate.obeys !== null) parts.push(candidate.obeys ? "obeys the recurrence" : "breaks the recurrence");
   return parts.join(", ");
-}
-
-/** A token with its blanks made visible. */
-export function visible(token: string): string {
-  return token.replaceAll(" ", "\u2423").replaceAll("\n", "\u21B5").replaceAll("\t", "\u21E5") || "\u2205";
 }

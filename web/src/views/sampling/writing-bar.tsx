@@ -1,8 +1,8 @@
 // Buttons that write on, and the tokens that were written.
 import type { Source } from "../../source";
 import type { State, Store } from "../../state";
-import { share } from "../../parts";
-import { Obeys, visible } from "./candidates";
+import { share, visible } from "../../parts";
+import { Obeys } from "./candidates";
 import type { Writing, Written } from "./writing";
 
 interface WritingBarProps {

@@ -1,6 +1,6 @@
 // Writing on: tokens are asked for one by one, so that each can be seen, taken back, and told with its probability.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Refused, type AskSteps, type Refusal, type Source, type Step, type Steps } from "../../source";
+import { refusalOf, type AskSteps, type Refusal, type Source, type Step, type Steps } from "../../source";
 import type { State, Store } from "../../state";
 
 export interface Written {
@@ -86,7 +86,7 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
         store.set({ text, written: [...kept, before.text.length] }, done === 0);
       }
     } catch (error) {
-      if (!aborted.signal.aborted) setRefusal(error instanceof Refused ? error.refusal : null);
+      if (!aborted.signal.aborted) setRefusal(refusalOf(error));
     } finally {
       if (under.current === aborted) setBusy(false);
     }
