@@ -3,10 +3,10 @@ import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 import { useWidth } from "../../measuring";
 import { percent } from "../../parts";
-import type { Check, Head } from "../../source";
+import type { Check, Head, Numbers } from "../../source";
 import { rightAt } from "./following";
 import { Grid, type GridProps } from "./grid";
-import { NumberTable } from "./table";
+import { NumberTable, type TableProps } from "./table";
 import { brief, sizesOf, type Edited, type Name } from "./weights";
 import "./flow.css";
 
@@ -53,23 +53,30 @@ export function Flow(props: FlowProps) {
     const base = edits.base[name];
     if (!matrix || !base) return null;
     return (
-      <Grid
-        name={name}
-        rows={rows[name]}
-        columns={columns[name]}
-        matrix={matrix}
-        base={base}
-        cells={props.cells}
-        changed={edits.changed}
-        faults={edits.faults}
-        used={used}
-        readOnly={props.readOnly}
-        type={props.type}
-        settle={props.settle}
-      />
+      <>
+        <p class="formula name">
+          {name} {!props.readOnly && <span class="quiet">type to change</span>}
+        </p>
+        <Grid
+          name={name}
+          rows={rows[name]}
+          columns={columns[name]}
+          matrix={matrix}
+          base={base}
+          cells={props.cells}
+          changed={edits.changed}
+          faults={edits.faults}
+          used={used}
+          readOnly={props.readOnly}
+          type={props.type}
+          settle={props.settle}
+        />
+      </>
     );
   };
-  const table = { rows: places, row: followed, choose, hover };
+  const computed = (label: string, { columns, cells }: Numbers, more: Partial<TableProps> = {}) => (
+    <NumberTable label={label} rows={places} columns={columns} matrix={cells} row={followed} {...{ choose, hover }} {...more} />
+  );
   // As wide as the four columns side by side: cells, the names of rows, scores and shares, and what lies between.
   const need = CELL * (check.inputs.columns.length + 2 * qk + check.V.columns.length) + 4 * 46 + 140 + 3 * 20;
   const box = useRef<HTMLDivElement>(null);
@@ -79,83 +86,60 @@ export function Flow(props: FlowProps) {
       <div class="stages">
         <Column
           title="In"
-          first
           formula={pos > 0 ? "x = letter, then its row of pos" : "x = letter"}
           why={
             pos > 0
               ? (head.why.pos ?? "A row of pos is added to each letter, so that the head can tell places apart.")
               : "Each letter is a row of its own; this head does not know places."
           }
-          above={pos > 0 ? <Named name="pos" readOnly={props.readOnly}>{sheet("pos", new Set([followed]))}</Named> : null}
+          above={sheet("pos", new Set([followed]))}
           indent={CELL * (inputs.length - pos)}
-          below={<NumberTable label="x, the inputs" {...check.inputs} matrix={check.inputs.cells} {...table} />}
+          below={computed("x, the inputs", check.inputs)}
         />
         <Column
           title="Query: what a position looks for"
           formula="Q = x Qm"
           why={head.why.Qm}
-          above={<Named name="Qm" readOnly={props.readOnly}>{sheet("Qm", usedBy(followed))}</Named>}
-          below={<NumberTable label="Q, the queries" columns={check.Q.columns} matrix={check.Q.cells} {...table} />}
+          above={sheet("Qm", usedBy(followed))}
+          below={computed("Q, the queries", check.Q)}
         />
         <Column
           title="Key: what it is found by"
           formula="K = x Km"
           why={head.why.Km}
-          above={<Named name="Km" readOnly={props.readOnly}>{sheet("Km", usedBy(best))}</Named>}
-          below={
-            <NumberTable
-              label="K, the keys"
-              columns={check.K.columns}
-              matrix={check.K.cells}
-              {...table}
-              row={null}
-              behind={[{ head: "score", cell: (key) => <span class="number">{brief(scores[key] ?? 0)}</span> }]}
-            />
-          }
+          above={sheet("Km", usedBy(best))}
+          below={computed("K, the keys", check.K, {
+            row: null,
+            behind: [{ head: "score", cell: (key) => <span class="number">{brief(scores[key] ?? 0)}</span> }],
+          })}
         />
         <Column
           title="Value: what it hands on"
           formula="V = x Vm"
           why={head.why.Vm}
-          above={<Named name="Vm" readOnly={props.readOnly}>{sheet("Vm", usedBy(best))}</Named>}
-          below={
-            <NumberTable
-              label="V, the values"
-              columns={check.V.columns}
-              matrix={check.V.cells}
-              {...table}
-              row={null}
-              behind={[{ head: "read by", cell: (key) => <Share share={weights[key] ?? 0} /> }]}
-            />
-          }
+          above={sheet("Vm", usedBy(best))}
+          below={computed("V, the values", check.V, {
+            row: null,
+            behind: [{ head: "read by", cell: (key) => <Share share={weights[key] ?? 0} /> }],
+          })}
         />
       </div>
       <div class="chain">
         <Step title="Scores" formula={`Q K\u1D40 / \u221A${qk}`}>
-          <NumberTable label="Scores: a row for each query, a column for each key" columns={places} matrix={check.scores.cells} {...table} />
+          {computed("Scores: a row for each query, a column for each key", { ...check.scores, columns: places })}
         </Step>
         <Arrow text="softmax of each row" />
         <Step title="Weights" formula="rows add up to 1">
-          <NumberTable
-            label="Attention weights: a row for each query, a column for each key"
-            columns={places}
-            matrix={check.weights.cells}
-            most={1}
-            {...table}
-          />
+          {computed("Attention weights: a row for each query, a column for each key", { ...check.weights, columns: places }, { most: 1 })}
         </Step>
         <Arrow text="times V" />
         <Step title="Out" formula="beside what is wanted">
-          <NumberTable
-            label="Outputs, targets and what they say"
-            columns={check.outputs.columns}
-            matrix={check.outputs.cells}
-            {...table}
-            behind={[
+          {computed("Outputs, targets and what they say", check.outputs, {
+            behind: [
               { head: "wanted", cell: (at) => <code>{at < first ? "" : check.targets.cells[at - first]?.map(brief).join(" ")}</code> },
               { head: "reads", cell: (at) => <Reads check={check} judged={at - first} /> },
-            ]}
-          />
+            ],
+          })}
         </Step>
       </div>
     </div>
@@ -164,7 +148,6 @@ export function Flow(props: FlowProps) {
 
 function Column(props: {
   title: string;
-  first?: boolean;
   /** How far the upper matrix stands to the right, in pixels. */
   indent?: number;
   formula: string;
@@ -173,12 +156,7 @@ function Column(props: {
   below: ComponentChildren;
 }) {
   return (
-    <section
-      class="stage"
-      aria-label={props.title}
-      data-first={props.first}
-      style={{ "--above-x": `${props.indent ?? 0}px` }}
-    >
+    <section class="stage" aria-label={props.title} style={{ "--above-x": `${props.indent ?? 0}px` }}>
       <header>
         <h3>{props.title}</h3>
         <p class="why">{props.why}</p>
@@ -191,17 +169,6 @@ function Column(props: {
         {props.below}
       </div>
     </section>
-  );
-}
-
-function Named({ name, readOnly, children }: { name: Name; readOnly: boolean; children: ComponentChildren }) {
-  return (
-    <>
-      <p class="formula name">
-        {name} {!readOnly && <span class="quiet">type to change</span>}
-      </p>
-      {children}
-    </>
   );
 }
 

@@ -9,7 +9,7 @@ export function shade(value: number, most: number): CSSProperties {
   return { "--tint-by": `${(46 * Math.sqrt(share)).toFixed(1)}%`, "--tint-of": value < 0 ? "var(--second)" : "var(--accent)" };
 }
 
-interface TableProps {
+export interface TableProps {
   label: string;
   rows: string[];
   columns: string[];
@@ -17,20 +17,16 @@ interface TableProps {
   /** The largest size of a number there can be; that of the matrix when left out. */
   most?: number;
   /** The row of the followed position. */
-  row?: number | null;
-  /** A column to be marked, as that of the followed position. */
-  column?: number | null;
-  format?: (value: number) => string;
-  /** Called with the row that was pointed at or chosen. */
-  choose?: (row: number) => void;
-  hover?: (row: number | null) => void;
+  row: number | null;
+  /** Called with the row that was chosen, or pointed at. */
+  choose: (row: number) => void;
+  hover: (row: number | null) => void;
   /** More cells behind a row. */
   behind?: { head: string; cell: (row: number) => ComponentChildren }[];
 }
 
 export function NumberTable(props: TableProps) {
   const { label, rows, columns, matrix, choose, hover, behind = [] } = props;
-  const format = props.format ?? brief;
   const most = props.most ?? Math.max(...matrix.flat().map(Math.abs), 0);
   const scroll = useOverflow();
   return (
@@ -39,14 +35,12 @@ export function NumberTable(props: TableProps) {
       ref={scroll.ref}
       {...(scroll.over ? { tabIndex: 0, role: "region", "aria-label": `${label}, scrolls sideways` } : {})}
     >
-      <table aria-label={label} onMouseLeave={() => hover?.(null)}>
+      <table aria-label={label} onMouseLeave={() => hover(null)}>
         <thead>
           <tr>
             <td />
-            {columns.map((each, column) => (
-              <th scope="col" data-on={column === props.column}>
-                {each}
-              </th>
+            {columns.map((each) => (
+              <th scope="col">{each}</th>
             ))}
             {behind.map(({ head }) => (
               <th scope="col" class="behind">
@@ -59,14 +53,13 @@ export function NumberTable(props: TableProps) {
           {matrix.map((line, row) => (
             <tr
               data-on={row === props.row}
-              data-choose={choose !== undefined}
-              onMouseEnter={() => hover?.(row)}
-              onClick={() => choose?.(row)}
+              onMouseEnter={() => hover(row)}
+              onClick={() => choose(row)}
             >
               <th scope="row">{rows[row]}</th>
               {line.map((value) => (
                 <td class="number" style={shade(value, most)} title={whole(value)}>
-                  {format(value)}
+                  {brief(value)}
                 </td>
               ))}
               {behind.map(({ cell }) => (
