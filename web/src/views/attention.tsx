@@ -37,14 +37,14 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
   const measures = fits ? measured.answer : null;
   const looked = useLooked(stack);
   const root = state.root ?? stack.keys > MANY_KEYS;
-  const largest = useLargest(one, other, measures);
+  const largest = largestOf(one, other, measures);
   const pin = state.pin !== null && state.pin < stack.queries ? state.pin : null;
   const setPin = (next: number | null) => store.set({ pin: next });
-  const common = { store, state, words, largest, root };
+  const common = { words, largest, root, pin, setPin };
   const several = stack.layers * stack.heads > 1;
   return (
     <div class="attention">
-      <Controls {...{ store, state, run, stack, place, versus, words, root }} />
+      <Controls {...{ store, state, run, stack, place, versus, words, root, pin, setPin }} />
       <div
         class={several && state.shape !== "heads" ? "attention-body with-grid" : "attention-body"}
         style={{ "--heads-width": `${panelWidth(stack.heads)}px` }}
@@ -65,9 +65,9 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
         )}
         {(state.shape !== "heads" || !several) && (
           <section class="panel shape-panel" aria-label="Attention">
-            {(state.shape === "matrix" || state.shape === "heads") && <Matrix {...common} one={one} other={other} />}
+            {(state.shape === "matrix" || state.shape === "heads") && <Matrix {...common} {...{ store, state, one, other }} />}
             {(state.shape === "lines" || state.shape === "words") && (
-              <Tokens {...common} shape={state.shape} {...{ one, other, looked, pin, setPin }} />
+              <Tokens {...common} shape={state.shape} {...{ one, other, looked }} />
             )}
             {state.shape === "layers" && (
               <Layers {...{ source, store, state, run, stack, place, words, root, looked, pin, setPin }} />
@@ -81,7 +81,7 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
 }
 
 /** The weight at the end of the colours: the largest of the heads that are shown. */
-function useLargest(one: HeadTiles, other: HeadTiles | null, measures: Measures | null): number {
+function largestOf(one: HeadTiles, other: HeadTiles | null, measures: Measures | null): number {
   const of = (tiles: HeadTiles): number => {
     const rows = measures?.thumbnails[tiles.place.layer]?.[tiles.place.head];
     return rows ? rows.reduce((most, row) => row.reduce((each, value) => Math.max(each, value), most), 0) : 0;

@@ -13,6 +13,8 @@ interface ControlsProps {
   versus: Place | null;
   words: Words;
   root: boolean;
+  pin: number | null;
+  setPin: (pin: number | null) => void;
 }
 
 const SHAPES: { name: State["shape"]; title: string; hint: string }[] = [
@@ -23,7 +25,7 @@ const SHAPES: { name: State["shape"]; title: string; hint: string }[] = [
   { name: "heads", title: "Heads", hint: "Every head in small" },
 ];
 
-export function Controls({ store, state, run, stack, place, versus, words, root }: ControlsProps) {
+export function Controls({ store, state, run, stack, place, versus, words, root, pin, setPin }: ControlsProps) {
   const shapes = SHAPES.filter(({ name }) => name !== "heads" || stack.layers * stack.heads > 1);
   const compares = state.shape === "matrix" || state.shape === "lines" || state.shape === "words";
   return (
@@ -55,7 +57,7 @@ export function Controls({ store, state, run, stack, place, versus, words, root 
           )}
         </div>
       )}
-      {state.shape !== "heads" && <Query store={store} state={state} words={words} />}
+      {state.shape !== "heads" && <Query {...{ words, pin, setPin }} />}
       <label class="tick" hidden={state.shape === "heads"}>
         <input type="checkbox" checked={root} onChange={(event) => store.set({ root: event.currentTarget.checked })} />
         <span title="Colours go by the square root of the weight">Lift small weights</span>
@@ -110,9 +112,8 @@ function another(place: Place, stack: Attention): Place {
 }
 
 /** The pinned query by its place, for those who know it, and a way to let it go. */
-function Query({ store, state, words }: { store: Store; state: State; words: Words }) {
+function Query({ words, pin, setPin }: Pick<ControlsProps, "words" | "pin" | "setPin">) {
   const last = words.queries.length - 1;
-  const pin = state.pin !== null && state.pin <= last ? state.pin : null;
   return (
     <span class="query">
       <Field label={`Query, 0\u2013${last}`}>
@@ -125,13 +126,13 @@ function Query({ store, state, words }: { store: Store; state: State; words: Wor
           value={pin ?? ""}
           onInput={(event) => {
             const { value, valueAsNumber } = event.currentTarget;
-            if (value === "") store.set({ pin: null });
-            else if (Number.isInteger(valueAsNumber) && valueAsNumber >= 0 && valueAsNumber <= last) store.set({ pin: valueAsNumber });
+            if (value === "") setPin(null);
+            else if (Number.isInteger(valueAsNumber) && valueAsNumber >= 0 && valueAsNumber <= last) setPin(valueAsNumber);
           }}
         />
       </Field>
       {pin !== null && (
-        <button type="button" aria-label={`Unpin ${shown(words.queries[pin] ?? "")}`} onClick={() => store.set({ pin: null })}>
+        <button type="button" aria-label={`Unpin ${shown(words.queries[pin] ?? "")}`} onClick={() => setPin(null)}>
           <span class="word">{shown(words.queries[pin] ?? "", 14)}</span> <span aria-hidden="true">{"\u00D7"}</span>
         </button>
       )}

@@ -19,8 +19,7 @@ export interface Handled {
 const SCROLLING_MS = 300;
 const STEP = 1.5;
 
-export function zoomBy(handled: Handled, factor: number): void {
-  const { box, view, hover } = handled;
+export function zoomBy({ box, view, hover }: Pick<Handled, "box" | "view" | "hover">, factor: number): void {
   const now = view.value ?? whole(box);
   const cell = cellOf(now, box);
   // Buttons and keys zoom to the cell that is looked at, if there is one.

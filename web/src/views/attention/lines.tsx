@@ -1,30 +1,20 @@
 // Two columns of words with lines between them: a line is as wide and as dark as its weight.
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { effect, signal, type Signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { blank, screenDensity, useWidth } from "../../measuring";
 import { TILE } from "../../source";
 import { Column, ROW } from "./column";
 import { letterOn, share, stepOf, table, usePaint, type Paint } from "./colours";
-import { looking, type Looked } from "./looking";
+import { looking, type ShapeProps } from "./looking";
 import { useRow } from "./reading";
 import { roomAbove } from "./shared";
-import { alike, seen, type Words } from "./stack";
+import { alike, seen } from "./stack";
 import type { HeadTiles, TileId } from "./tiles";
-
-export interface LinesProps {
-  tiles: HeadTiles;
-  words: Words;
-  largest: number;
-  root: boolean;
-  looked: Signal<Looked | null>;
-  pin: number | null;
-  setPin: (pin: number | null) => void;
-}
 
 /** Of the largest weight; what is less is no line. */
 const FAINTEST = 0.03;
 
-export function Lines({ tiles, words, largest, root, looked, pin, setPin }: LinesProps) {
+export function Lines({ tiles, words, largest, root, looked, pin, setPin }: ShapeProps) {
   void tiles.version.value;
   const frame = useRef<HTMLDivElement>(null);
   const base = useRef<HTMLCanvasElement>(null);

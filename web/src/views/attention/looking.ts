@@ -1,10 +1,23 @@
 // Which token is looked at, in lines and in text: the hovered one, or the pinned query.
 import { useMemo } from "preact/hooks";
 import { signal, type Signal } from "@preact/signals";
+import type { Words } from "./stack";
+import type { HeadTiles } from "./tiles";
 
 export interface Looked {
   side: "query" | "key";
   place: number;
+}
+
+/** What lines and text are drawn from. */
+export interface ShapeProps {
+  tiles: HeadTiles;
+  words: Words;
+  largest: number;
+  root: boolean;
+  looked: Signal<Looked | null>;
+  pin: number | null;
+  setPin: (pin: number | null) => void;
 }
 
 /** @param whose What the places are of: with another one nothing is looked at. */

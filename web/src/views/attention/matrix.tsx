@@ -15,7 +15,7 @@ import { named, type Words } from "./stack";
 import { Difference, type HeadTiles } from "./tiles";
 import { boxFor, clamped, isWhole, levelFor, whole } from "./viewport";
 
-export interface MatrixProps {
+interface MatrixProps {
   store: Store;
   state: State;
   one: HeadTiles;
@@ -24,6 +24,8 @@ export interface MatrixProps {
   /** The weight at the end of the colours. */
   largest: number;
   root: boolean;
+  pin: number | null;
+  setPin: (pin: number | null) => void;
 }
 
 /** Maps that stand beside each other are at least so wide. */
@@ -32,7 +34,7 @@ const GAP = 16;
 /** The width of what stands beside a single map, with the gap between. */
 const BESIDE = 300;
 
-export function Matrix({ store, state, one, other, words, largest, root }: MatrixProps) {
+export function Matrix({ store, state, one, other, words, largest, root, pin, setPin }: MatrixProps) {
   const place = useRef<HTMLDivElement>(null);
   const width = useWidth(place);
   const paint = usePaint(place);
@@ -49,8 +51,6 @@ export function Matrix({ store, state, one, other, words, largest, root }: Matri
   const shared = useShared(store, state, box);
   const difference = useMemo(() => (other ? new Difference(one, other) : null), [one, other]);
   useEffect(() => difference?.follow(), [difference]);
-  const setPin = (pin: number | null) => store.set({ pin });
-  const pin = state.pin !== null && state.pin < stack.queries ? state.pin : null;
   const layers: [number, number] = [one.layer, (other ?? one).layer];
   const about = `${stack.label}, ${stack.queries} queries by ${stack.keys} keys`;
   const common = box && paint && { words, root, paint, shared, pin, setPin, box, margins };
@@ -78,7 +78,7 @@ export function Matrix({ store, state, one, other, words, largest, root }: Matri
       </div>
       <div class="beside">
         <div class="told-of-cell">
-          {box && <Zoom {...{ shared, box, pin, setPin }} />}
+          {box && <Zoom {...{ shared, box }} />}
           <CellReadout hover={shared.hover} pin={pin} {...{ one, other, words, layers }} />
           <Refusals one={one} other={other} />
         </div>
@@ -103,18 +103,16 @@ export function Matrix({ store, state, one, other, words, largest, root }: Matri
 type Sharing = ReturnType<typeof useShared>;
 type BoxOf = ReturnType<typeof boxFor>;
 
-function Zoom(props: { shared: Sharing; box: BoxOf; pin: number | null; setPin: (pin: number | null) => void }) {
-  const { shared, box } = props;
+function Zoom({ shared, box }: { shared: Sharing; box: BoxOf }) {
   const view = clamped(shared.view.value ?? whole(box), box);
-  const handled = { box, left: 0, top: 0, view: shared.view, hover: shared.hover, pin: props.pin, setPin: props.setPin };
   // Nothing to zoom: all cells are as large as they get.
   if (clamped({ ...view, size: 0 }, box).size >= whole(box).size) return null;
   return (
     <div class="zoom" role="group" aria-label="Zoom">
-      <button type="button" aria-label="Zoom in" onClick={() => zoomBy(handled, 2)}>
+      <button type="button" aria-label="Zoom in" onClick={() => zoomBy({ box, ...shared }, 2)}>
         +
       </button>
-      <button type="button" aria-label="Zoom out" disabled={isWhole(view, box)} onClick={() => zoomBy(handled, 0.5)}>
+      <button type="button" aria-label="Zoom out" disabled={isWhole(view, box)} onClick={() => zoomBy({ box, ...shared }, 0.5)}>
         {"\u2212"}
       </button>
       <button type="button" disabled={isWhole(view, box)} onClick={() => (shared.view.value = null)}>

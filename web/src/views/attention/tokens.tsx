@@ -2,7 +2,6 @@
 import { useRef } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { capital, percent } from "../../parts";
-import type { State } from "../../state";
 import { usePaint } from "./colours";
 import { Legend } from "./legend";
 import { Lines } from "./lines";
@@ -15,7 +14,6 @@ import { WordsShape } from "./words";
 
 interface TokensProps {
   shape: "lines" | "words";
-  state: State;
   one: HeadTiles;
   other: HeadTiles | null;
   words: Words;

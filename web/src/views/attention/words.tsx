@@ -1,28 +1,16 @@
 // The text itself, coloured by what a query reads.
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import type { Signal } from "@preact/signals";
 import { TILE } from "../../source";
 import { letterOn, share, stepOf, table, usePaint } from "./colours";
-import { looking, type Looked } from "./looking";
+import { looking, type ShapeProps } from "./looking";
 import { useRow } from "./reading";
-import { alike, seen, type Words } from "./stack";
+import { alike, seen } from "./stack";
 import { TokenText, type Ground } from "./text";
-import type { HeadTiles } from "./tiles";
-
-export interface TextShapeProps {
-  tiles: HeadTiles;
-  words: Words;
-  largest: number;
-  root: boolean;
-  looked: Signal<Looked | null>;
-  pin: number | null;
-  setPin: (pin: number | null) => void;
-}
 
 /** Up to so many keys whole matrices are fetched, so that every query is here when it is hovered. */
 const ALL_AT_ONCE = 1024;
 
-export function WordsShape({ tiles, words, largest, root, looked, pin, setPin }: TextShapeProps) {
+export function WordsShape({ tiles, words, largest, root, looked, pin, setPin }: ShapeProps) {
   void tiles.version.value;
   const frame = useRef<HTMLDivElement>(null);
   const paint = usePaint(frame);
