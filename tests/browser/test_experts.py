@@ -82,6 +82,22 @@ def test_a_token_is_followed_through_the_layers(page: Page, show: Go, truth: Exp
     expect(page.get_by_role("heading", name=f"Token {COUNT - 1}")).to_be_visible()
 
 
+def test_of_a_text_without_probabilities_the_choices_are_told(page: Page, show: Go, truth: Experts) -> None:
+    told = truth.model_dump(mode="json")
+    for layer in told["layers"]:
+        layer["probabilities"] = []
+    page.route("**/api/experts", lambda route: route.fulfill(json=told))
+    show(page, pin=6)
+    panel = page.get_by_role("region", name="One token through the layers")
+    expect(panel).to_contain_text("no probabilities are told")
+    expect(panel.locator("figure")).to_have_count(len(truth.layers))
+    for layer in truth.layers:
+        (first, second), shares = layer.choices[6], layer.shares[6]
+        expected = f"{letter(first)} {100 * shares[0]:.0f} %, {letter(second)} {100 * shares[1]:.0f} %"
+        expect(panel.locator("figcaption .number").nth(layer.layer)).to_have_text(expected)
+    expect(panel.locator(".columns")).to_have_count(0)
+
+
 def test_the_load_is_shown_beside_the_even_share(page: Page, show: Go, truth: Experts) -> None:
     show(page)
     panel = page.get_by_role("region", name="Load of the experts")

@@ -71,10 +71,7 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
             </p>
           </div>
           <div class="charts" style={{ "--experts": experts.num_experts }}>
-            {experts.layers.every(({ probabilities }) => probabilities.length === 0) && (
-              <p class="quiet">The text is too long for the probabilities of all its tokens: its choices are told above.</p>
-            )}
-            {experts.layers.filter(({ probabilities }) => probabilities.length > 0).map((each) => (
+            {experts.layers.map((each) => (
               <TokenLayer key={each.layer} layer={each} token={told.token} most={surest} />
             ))}
           </div>
@@ -103,18 +100,16 @@ const even = (count: number): string => percent(1 / count, Number.isInteger(100 
 function TokenLayer({ layer, token, most }: { layer: ExpertLayer; token: number; most: number }) {
   const choices = layer.choices[token] ?? [];
   const shares = layer.shares[token] ?? [];
+  const probabilities = layer.probabilities[token];
   return (
     <figure>
       <figcaption>
         <strong>Layer {layer.layer}</strong>
         <span class="number">{shared(choices, shares)}</span>
       </figcaption>
-      <Columns
-        label={`Router of layer ${layer.layer}`}
-        values={layer.probabilities[token] ?? []}
-        most={most}
-        filled={choices}
-      />
+      {probabilities && (
+        <Columns label={`Router of layer ${layer.layer}`} values={probabilities} most={most} filled={choices} />
+      )}
     </figure>
   );
 }
