@@ -83,6 +83,39 @@ export function Choice<N extends string>(props: {
   );
 }
 
+interface VerdictProps {
+  mark: string;
+  title: string;
+  children: ComponentChildren;
+  /** What can be done about it. */
+  action?: ComponentChildren;
+}
+
+/** How something came out, in a panel that has its `data-verdict`. */
+export function Verdict({ mark, title, children, action }: VerdictProps) {
+  return (
+    <div class="verdict">
+      <span class="mark" aria-hidden="true">
+        {mark}
+      </span>
+      <div>
+        <h2 aria-live="polite">{title}</h2>
+        {children}
+      </div>
+      {action}
+    </div>
+  );
+}
+
+/** A share of 0 to 1 as a bar. */
+export function Bar({ share }: { share: number }) {
+  return (
+    <span class="share" aria-hidden="true">
+      <i style={{ width: `${(100 * Math.min(1, share)).toFixed(1)}%` }} />
+    </span>
+  );
+}
+
 /** A labelled control; `wide` ones take a line of their own. */
 export function Field({ label, wide, children }: { label: string; wide?: boolean; children: ComponentChildren }) {
   return (

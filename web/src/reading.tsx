@@ -2,7 +2,7 @@
 import { useId } from "preact/hooks";
 import type { ModelCard, Run, Source } from "./source";
 import type { State, Store } from "./state";
-import { share } from "./parts";
+import { Bar, Field, share } from "./parts";
 
 interface ReadingProps {
   source: Source;
@@ -28,10 +28,9 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
     <section class="reading" aria-label="What the model reads">
       <p class="about">{card.about.replaceAll(" %", "\u00A0%")}</p>
       <div class="line">
-        <label class="field wide">
-          <span>{card.kind === "encoder_decoder" ? "Question" : "Text"}</span>
+        <Field label={card.kind === "encoder_decoder" ? "Question" : "Text"} wide>
           {long ? <textarea rows={4} {...field} /> : <input type="text" {...field} />}
-        </label>
+        </Field>
         <output class="said" aria-live="polite" data-busy={busy}>
           {run?.said.headline ?? (busy ? "Reading\u2026" : "")}
         </output>
@@ -54,9 +53,7 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
           {run.said.classes.slice(0, 6).map(([name, chance]) => (
             <li>
               <span>{name}</span>
-              <span class="gauge-of" aria-hidden="true">
-                <i style={{ width: `${(100 * chance).toFixed(1)}%` }} />
-              </span>
+              <Bar share={chance} />
               <span class="number">{share(chance)}</span>
             </li>
           ))}

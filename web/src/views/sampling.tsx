@@ -1,7 +1,7 @@
 // The next token: how likely each is, what temperature, top-k and top-p leave of that, and writing on step by step.
 import type { ViewProps } from "../app";
 import { useAsk } from "../asking";
-import { Fault, share } from "../parts";
+import { Awaited, Fault, share } from "../parts";
 import type { Next } from "../source";
 import "./sampling.css";
 import { Candidates } from "./sampling/candidates";
@@ -45,7 +45,7 @@ function Sampling({ source, store, state, card }: ViewProps) {
               />
             </>
           )}
-          {!answer && !refused && <p class="quiet" data-busy={next.busy}>Reading{"\u2026"}</p>}
+          {!answer && !refused && <Awaited busy={next.busy} />}
         </section>
         <section class="panel choosing" aria-label="How the next token is chosen">
           <RuleControls {...{ store, state, fixed }} choices={answer ? answer.candidates.length + answer.rest : 64} />

@@ -1,7 +1,7 @@
 // What is read: the rows of weights that components ask for, and how they are told.
 import { useEffect, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
-import { percent, short } from "../../parts";
+import { Bar, percent, short } from "../../parts";
 import type { Attention } from "../../source";
 import { most, seen, shown, sinkShare, type Words } from "./stack";
 import type { HeadTiles } from "./tiles";
@@ -132,13 +132,5 @@ export function Reads({ tiles, query, words, title, count = 6 }: ReadsProps) {
         </p>
       )}
     </section>
-  );
-}
-
-export function Bar({ share }: { share: number }) {
-  return (
-    <span class="share" aria-hidden="true">
-      <span style={{ width: `${100 * Math.max(0.01, Math.min(1, share))}%` }} />
-    </span>
   );
 }

@@ -1,13 +1,13 @@
 // Lines and text: shapes in which one token at a time is looked at, for one head or for two beside each other.
 import { useRef } from "preact/hooks";
 import type { Signal } from "@preact/signals";
-import { capital, percent } from "../../parts";
+import { Bar, capital, percent } from "../../parts";
 import { usePaint } from "./colours";
 import { Legend } from "./legend";
 import { Lines } from "./lines";
 import { looking, type Looked } from "./looking";
 import { Refusals } from "./matrix";
-import { Bar, Reads, Word } from "./reading";
+import { Reads, Word } from "./reading";
 import { most, named, type Words } from "./stack";
 import type { HeadTiles } from "./tiles";
 import { WordsShape } from "./words";

@@ -1,6 +1,6 @@
 // What is proved of the weights: the verdict, what it rests on, its figures, and a sequence on which they fail.
 import type { Certificate as Message, Head } from "../../source";
-import { capital, short } from "../../parts";
+import { Verdict, capital, short } from "../../parts";
 
 const WORDS = {
   holds: { mark: "\u2713", title: "Holds" },
@@ -42,15 +42,9 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
   ];
   return (
     <section class="certificate panel" data-verdict={verdict} data-busy={busy} data-stale={stale} aria-label="Certificate">
-      <div class="verdict">
-        <span class="mark" aria-hidden="true">
-          {words.mark}
-        </span>
-        <div>
-          <h2 aria-live="polite">{words.title}</h2>
-          <p>{ground(certificate)}</p>
-        </div>
-      </div>
+      <Verdict mark={words.mark} title={words.title}>
+        <p>{ground(certificate)}</p>
+      </Verdict>
       <dl>
         {figures.map(([name, value, hint]) => (
           <div title={hint}>

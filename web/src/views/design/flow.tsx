@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 import { useWidth } from "../../measuring";
-import { percent } from "../../parts";
+import { Bar, percent } from "../../parts";
 import type { Check, Head, Numbers } from "../../source";
 import { rightAt } from "./following";
 import { Grid, type GridProps } from "./grid";
@@ -195,7 +195,7 @@ function Arrow({ text }: { text: string }) {
 function Share({ share }: { share: number }) {
   return (
     <span class="read-by">
-      <i style={{ width: `${(100 * share).toFixed(1)}%` }} />
+      <Bar share={share} />
       <span class="number">{percent(share, 0)}</span>
     </span>
   );

@@ -1,6 +1,6 @@
 // What another order changed: the answer, the logits beside what rounding allows, and the same for every order.
 import { scaleLog } from "d3-scale";
-import { short } from "../../parts";
+import { Verdict, short } from "../../parts";
 import type { Run, Scrambled } from "../../source";
 
 interface OutcomeProps {
@@ -16,28 +16,22 @@ interface OutcomeProps {
   busy: boolean;
 }
 
+const WORDS = {
+  none: ["\u21C5", "Does the order matter?", "Drag a card, or shuffle, and compare the answers."],
+  holds: ["=", "Nothing moved", "The model answers as before, to the last digits that rounding leaves."],
+  fails: ["\u2260", "The answer moved", "In this order the model computes something else."],
+} as const;
+
 export function Outcome({ original, given, now, changed, reordered, weights, busy }: OutcomeProps) {
   const verdict = !reordered || !changed ? "none" : changed.holds ? "holds" : "fails";
-  const title = { none: "Does the order matter?", holds: "Nothing moved", fails: "The answer moved" }[verdict];
+  const [mark, title, told] = WORDS[verdict];
   const edited = original !== null && given !== null;
   const differs = edited && original.said.words.join(" ") !== given.said.words.join(" ");
   return (
     <section class="outcome panel" data-verdict={verdict} data-busy={busy} aria-label="What the order changes">
-      <div class="verdict">
-        <span class="mark" aria-hidden="true">
-          {{ none: "\u21C5", holds: "=", fails: "\u2260" }[verdict]}
-        </span>
-        <div>
-          <h2 aria-live="polite">{title}</h2>
-          <p class="quiet">
-            {verdict === "none"
-              ? "Drag a card, or shuffle, and compare the answers."
-              : verdict === "holds"
-                ? "The model answers as before, to the last digits that rounding leaves."
-                : "In this order the model computes something else."}
-          </p>
-        </div>
-      </div>
+      <Verdict mark={mark} title={title}>
+        <p class="quiet">{told}</p>
+      </Verdict>
       <dl class="answers">
         {edited && (
           <div>
@@ -45,7 +39,7 @@ export function Outcome({ original, given, now, changed, reordered, weights, bus
             <dd>{original.said.headline}</dd>
           </div>
         )}
-        <div data-differs={differs}>
+        <div>
           <dt>As given</dt>
           <dd>
             {given?.said.headline ?? (busy ? "\u2026" : "\u2013")}
@@ -85,7 +79,7 @@ export function Outcome({ original, given, now, changed, reordered, weights, bus
 const [LEAST, MOST] = [1e-9, 10];
 
 /** A change on a logarithmic scale, with what rounding alone may bring about. */
-export function Gauge({ change, allowed }: { change: number; allowed: number }) {
+function Gauge({ change, allowed }: { change: number; allowed: number }) {
   const at = scaleLog().domain([LEAST, MOST]).range([0, 100]).clamp(true);
   const label = `A change of ${short(change, 2)}; up to ${short(allowed, 2)} is rounding`;
   return (
@@ -113,24 +107,24 @@ export function EveryOrder({ found, count, show }: EveryProps) {
   const which = found.exhaustive ? `All ${found.orders} orders` : `${found.orders} orders, drawn at random,`;
   return (
     <section class="every panel" data-verdict={found.holds ? "holds" : "fails"} aria-label="Every order">
-      <div class="verdict">
-        <span class="mark" aria-hidden="true">
-          {found.holds ? "\u2713" : "\u2717"}
-        </span>
-        <div>
-          <h2 aria-live="polite">{found.holds ? "No order changes anything" : "Some orders change the answer"}</h2>
-          <p>
-            {which} of {count} were read.{" "}
-            {found.changed_tokens === 0 ? "No token changed." : `${found.changed_tokens} tokens changed.`} The largest
-            change of a logit is <b class="number">{short(found.largest_change, 2)}</b>.
-          </p>
-        </div>
-        {show && found.largest_change > 0 && (
-          <button type="button" onClick={() => show(found.worst)}>
-            Show that order
-          </button>
-        )}
-      </div>
+      <Verdict
+        mark={found.holds ? "\u2713" : "\u2717"}
+        title={found.holds ? "No order changes anything" : "Some orders change the answer"}
+        action={
+          show &&
+          found.largest_change > 0 && (
+            <button type="button" onClick={() => show(found.worst)}>
+              Show that order
+            </button>
+          )
+        }
+      >
+        <p>
+          {which} of {count} were read.{" "}
+          {found.changed_tokens === 0 ? "No token changed." : `${found.changed_tokens} tokens changed.`} The largest
+          change of a logit is <b class="number">{short(found.largest_change, 2)}</b>.
+        </p>
+      </Verdict>
       <Gauge change={found.largest_change} allowed={found.tolerance} />
     </section>
   );
