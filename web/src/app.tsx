@@ -28,7 +28,7 @@ export interface ViewProps {
   edits: Edited | null;
 }
 
-export const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JSX.Element }> = {
+const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JSX.Element }> = {
   attention: { title: "Attention", show: AttentionView },
   design: { title: "Design", show: DesignView },
   scramble: { title: "Scramble", show: ScrambleView },

@@ -23,7 +23,7 @@ export function Awaited({ busy }: { busy: boolean }) {
   );
 }
 
-export interface TabsProps<N extends string> {
+interface TabsProps<N extends string> {
   label: string;
   chosen: N;
   tabs: { name: N; title: string }[];

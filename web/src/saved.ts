@@ -86,7 +86,7 @@ export function fromSaved(saved: Saved): Source {
 }
 
 /** A question as one word, the same whatever the order of its fields; null says as much as nothing. */
-export function keyOf(call: CallName, asked: unknown): string {
+function keyOf(call: CallName, asked: unknown): string {
   return `${call} ${JSON.stringify(sorted(asked))}`;
 }
 
@@ -98,7 +98,7 @@ function sorted(value: unknown): unknown {
 }
 
 /** One tile of a level that is as coarse as the matrix, or coarser. */
-export function cut(cells: Float32Array, matrix: Matrix, asked: Pick<AskTile, "level" | "row" | "column">): Float32Array {
+function cut(cells: Float32Array, matrix: Matrix, asked: Pick<AskTile, "level" | "row" | "column">): Float32Array {
   const step = 2 ** (asked.level - matrix.level);
   const tall = Math.min(TILE, Math.ceil(matrix.rows / step) - asked.row * TILE);
   const wide = Math.min(TILE, Math.ceil(matrix.columns / step) - asked.column * TILE);
@@ -117,7 +117,7 @@ export function cut(cells: Float32Array, matrix: Matrix, asked: Pick<AskTile, "l
   return tile;
 }
 
-export async function unpack(numbers: Packed): Promise<Float32Array> {
+async function unpack(numbers: Packed): Promise<Float32Array> {
   const zipped = Uint8Array.from(atob(numbers), (letter) => letter.charCodeAt(0));
   const stream = new Blob([zipped]).stream().pipeThrough(new DecompressionStream("deflate"));
   const planes = new Uint8Array(await new Response(stream).arrayBuffer());

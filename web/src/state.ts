@@ -149,7 +149,7 @@ export function toHash(state: Address): string {
 
 const wordsIn = (hash: string): Words => Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
 
-export const fromHash = (hash: string): Address => fromWords(wordsIn(hash));
+const fromHash = (hash: string): Address => fromWords(wordsIn(hash));
 
 export interface Store {
   readonly state: Signal<Address>;

@@ -16,7 +16,7 @@ export interface Shared {
   hover: Signal<Cell | null>;
 }
 
-export interface MapProps {
+interface MapProps {
   cells: Cells;
   words: Words;
   kind: Kind;

@@ -54,7 +54,7 @@ export class Pictures {
 }
 
 /** The tiles of a level that a view touches, those in its middle first. */
-export function tilesIn(view: View, box: Box, stack: Attention, level: number): TileId[] {
+function tilesIn(view: View, box: Box, stack: Attention, level: number): TileId[] {
   const cell = cellOf(view, box);
   const side = TILE * 2 ** level;
   const spanOf = (first: number, room: number, count: number) => {

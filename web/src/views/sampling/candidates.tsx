@@ -20,7 +20,7 @@ interface CandidatesProps {
 const FIRST = 16;
 const ROW = 30;
 
-export const CUTS: Record<Cut, string> = {
+const CUTS: Record<Cut, string> = {
   temperature: "cut by temperature",
   "top-k": "cut by top-k",
   "top-p": "cut by top-p",

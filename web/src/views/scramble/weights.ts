@@ -13,7 +13,7 @@ export interface Reading {
 export const layersOf = (run: Run | null): number => run?.attentions.find((each) => each.part === "cross")?.layers ?? 0;
 
 /** The place of the last token that was given: what it reads makes the first word of the answer. */
-export const answerAt = (run: Run): number => Math.max(0, run.tokens.length - run.said.words.length);
+const answerAt = (run: Run): number => Math.max(0, run.tokens.length - run.said.words.length);
 
 export function useReading(
   source: Source,
