@@ -15,7 +15,7 @@ export interface Handled {
   setPin: (query: number | null) => void;
 }
 
-/** What a person may do with the wheel over a page that scrolls: a scroll that began elsewhere is left alone. */
+/** Milliseconds since the last turn of the wheel elsewhere within which the page goes on scrolling: no map stops it. */
 const SCROLLING_MS = 300;
 const STEP = 1.5;
 

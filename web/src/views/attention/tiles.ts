@@ -253,7 +253,7 @@ export class Difference implements Cells {
     this.layer = window(one.layer) >= window(other.layer) ? one.layer : other.layer;
   }
 
-  /** Call `told` whenever something arrived for either head. */
+  /** From now on `version` grows whenever something arrived for either head. Returns what ends it. */
   follow(): () => void {
     const told = () => (this.version.value += 1);
     const stops = [this.one.version.subscribe(told), this.other.version.subscribe(told)];
