@@ -14,19 +14,16 @@ from playwright.sync_api import sync_playwright
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PAGES = {
-    "explorer": "model=recurrence&layer=2&head=2&pin=24",
-    "explorer-lines": "model=sentiment&shape=lines&layer=1&head=1&pin=5",
-    "explorer-design": "model=unique",
-    "explorer-scramble": "model=lookup-facts&view=scramble&order=%5B3%2C0%2C4%2C1%2C5%2C2%5D",
-    "explorer-sampling": "model=recurrence&view=sampling&temperature=2&topP=0.9",
-    "explorer-experts": "model=recurrence&view=experts",
+PICTURES = {
+    "explorer-light": "model=recurrence&layer=2&head=2&pin=24",
+    "explorer-dark": "model=recurrence&layer=2&head=2&pin=24",
+    "explorer-lines-dark": "model=sentiment&shape=lines&layer=1&head=1&pin=5",
+    "explorer-design-light": "model=unique",
+    "explorer-scramble-light": "model=lookup-facts&view=scramble&order=%5B3%2C0%2C4%2C1%2C5%2C2%5D",
+    "explorer-sampling-light": "model=recurrence&view=sampling&temperature=2&topP=0.9",
+    "explorer-experts-dark": "model=recurrence&view=experts",
 }
-"""Name of the picture, and the state that it shows, as it stands in the address."""
-KEPT = {"explorer-light", "explorer-dark", "explorer-lines-dark", "explorer-experts-dark"} | {
-    f"explorer-{view}-light" for view in ("design", "scramble", "sampling")
-}
-"""The pictures that a page of the documentation shows."""
+"""Name of the picture, with its colours last, and the state that it shows, as it stands in the address."""
 
 
 def main() -> None:
@@ -46,15 +43,15 @@ def main() -> None:
                     reduced_motion="reduce",
                 )
                 page.set_default_timeout(90_000)
-                for name, state in PAGES.items():
-                    if f"{name}-{scheme}" not in KEPT:
+                for name, state in PICTURES.items():
+                    if not name.endswith(scheme):
                         continue
                     page.goto("about:blank")
                     page.goto(f"{address}#{state}")
                     page.locator(".view .panel, .view canvas, .view table").first.wait_for()
                     page.wait_for_load_state("networkidle")
                     page.wait_for_timeout(1000)
-                    page.screenshot(path=OUT / f"{name}-{scheme}.png", full_page=True)
+                    page.screenshot(path=OUT / f"{name}.png", full_page=True)
             browser.close()
     finally:
         server.terminate()

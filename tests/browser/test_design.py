@@ -18,10 +18,9 @@ from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import read_head, write_head
 from glassformer.models.single_head import HeadWeights
 
-from .conftest import eventually
+from .conftest import Go, eventually
+from .design_page import cell, changed, showing
 
-Go = Callable[..., None]
-UNIQUE = {"model": "unique", "view": "design", "text": "ABCA"}
 READ_TABLE = """(name) => {
   const table = [...document.querySelectorAll('.design table')].find((each) => each.ariaLabel.startsWith(name));
   return [...table.querySelectorAll('tbody tr')].map((row) =>
@@ -31,17 +30,7 @@ READ_TABLE = """(name) => {
 
 @pytest.fixture
 def show(go: Go) -> Go:
-    """``show(page, text="AB")``: the head that finds unique letters, in this view."""
-
-    def show(page: Page, **state: object) -> None:
-        go(page, **{**UNIQUE, **state})
-        expect(page.get_by_role("region", name="Certificate")).to_be_visible()
-
-    return show
-
-
-def cell(page: Page, name: str, row: str, column: str | int) -> Locator:
-    return page.get_by_label(f"{name}, row {row}, column {column}")
+    return showing(go)
 
 
 def verdict(page: Page) -> Locator:
@@ -61,12 +50,6 @@ def press(page: Page, *keys: str) -> None:
 def focused(page: Page) -> str:
     label: str = page.evaluate("document.activeElement.ariaLabel ?? ''")
     return label.removesuffix(", edited")
-
-
-def changed(weights: HeadWeights, name: str, row: int, column: int, number: float) -> HeadWeights:
-    matrices = {key: matrix.copy() for key, matrix in weights.matrices.items()}
-    matrices[name][row, column] = number
-    return HeadWeights(**matrices)
 
 
 def check_numbers(page: Page, weights: HeadWeights, letters: str, has_cls: bool) -> None:

@@ -13,18 +13,13 @@ from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import unique
 from glassformer.models.single_head import HeadWeights, NumpyHead
 
-from .test_design import Go, cell
+from .conftest import Go
+from .design_page import cell, showing
 
 
 @pytest.fixture
 def show(go: Go) -> Go:
-    """``show(page)``: the design of the head that finds unique letters."""
-
-    def show(page: Page) -> None:
-        go(page, model="unique", view="design", text="ABCA")
-        expect(page.get_by_role("region", name="Certificate")).to_be_visible()
-
-    return show
+    return showing(go)
 
 
 def test_attention_is_that_of_the_edited_head(

@@ -12,9 +12,10 @@ from playwright.sync_api import Locator, Page, expect
 
 from glassformer.explorer.messages import Ask, AskExperts, Experts
 
+from .conftest import Go
+
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
 COUNT = len(TEXT.split())
-Go = Callable[..., None]
 
 
 @pytest.fixture

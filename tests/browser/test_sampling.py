@@ -15,8 +15,9 @@ from playwright.sync_api import Locator, Page, expect
 from glassformer.explorer.exhibits.exhibit import last_logits
 from glassformer.generation.sampling import next_token_distribution
 
+from .conftest import Go
+
 TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
-Go = Callable[..., None]
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
-Go = Callable[..., None]
+from .conftest import Go
+
 COURSE = {"model": "lookup-course", "view": "scramble"}
 FACTS = {"model": "lookup-facts", "view": "scramble", "text": "emma"}
 WORDS = ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"]
