@@ -363,6 +363,17 @@ def test_the_four_columns_stand_beside_each_other_on_a_narrow_window(open_page: 
     assert min(target["width"], target["height"]) >= 24
 
 
+def test_a_number_is_seen_whole(page: Page, show: Go) -> None:
+    show(page)
+    cell(page, "Km", "A", 0).click()
+    for row, typed, seen in (("A", "-0.25", "\u22120.25"), ("B", "12345.5", "12346"), ("C", "-0.0000125", "~0")):
+        page.keyboard.type(typed)
+        press(page, "Enter")  # which goes on to the row below
+        expect(cell(page, "Km", row, 0)).to_have_value(seen)
+    cut = "cells => cells.filter(each => each.scrollWidth > each.clientWidth).map(each => each.value)"
+    assert page.locator(".design td input").evaluate_all(cut) == []
+
+
 def test_it_fits_a_phone_and_has_no_accessibility_fault(
     open_page: Callable[..., Page],
     show: Go,
