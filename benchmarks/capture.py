@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 import timeit
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 import transformers
-from timing import in_turns
+from timing import in_turns, keep
 from torch import Tensor
 from transformers.models.llama import modeling_llama
 
@@ -185,14 +184,7 @@ def main() -> None:
         print(measure.__name__, json.dumps(results[measure.__name__], indent=2), flush=True)
     if arguments.only is not None:
         return
-    results["versions"] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "threads": torch.get_num_threads(),
-    }
-    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {arguments.out}")
+    keep(results, arguments.out)
 
 
 if __name__ == "__main__":

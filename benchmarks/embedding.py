@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
-import platform
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import torch.nn.functional as F
-import transformers
-from timing import in_turns
+from timing import in_turns, keep
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
@@ -131,17 +128,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "embedding.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    results = {
-        "rows": compare(arguments.rounds, arguments.only),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "threads": torch.get_num_threads(),
-        },
-    }
-    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {arguments.out}")
+    keep({"rows": compare(arguments.rounds, arguments.only)}, arguments.out)
 
 
 if __name__ == "__main__":

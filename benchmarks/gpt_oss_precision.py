@@ -18,7 +18,6 @@ import argparse
 import dataclasses
 import importlib
 import json
-import platform
 import statistics
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import transformers
+from timing import keep
 from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import GptOssForCausalLM
@@ -164,15 +163,11 @@ def main() -> None:
         model = importlib.import_module("gpt_oss.torch.model")
         contestants["OpenAI"] = openais(model, torch.bfloat16)
         agree = openais(model, torch.float64)
-    results: dict[str, Any] = {
-        "machine": platform.machine(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    results: dict[str, Any] = {}
     for case in CASES:
         results[case] = compare(contestants, agree, case)
         print(case, json.dumps(results[case], indent=1), flush=True)
-    flags.out.write_text(json.dumps(results, indent=2) + "\n")
+    keep(results, flags.out)
 
 
 if __name__ == "__main__":

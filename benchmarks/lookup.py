@@ -10,8 +10,6 @@ that the losses before the first step can be compared. Dropout is 0 for both: to
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timing import in_turns
+from timing import in_turns, keep
 from torch import Tensor, nn
 
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -201,16 +199,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "lookup.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    results = {
-        "rows": compare(arguments.rounds, arguments.only),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-        },
-    }
-    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {arguments.out}")
+    keep({"rows": compare(arguments.rounds, arguments.only)}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import importlib.util
 import json
 import os
-import platform
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -23,8 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import transformers
-from timing import in_turns
+from timing import in_turns, keep
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -229,16 +227,12 @@ def main() -> None:
         print(measure.__name__, json.dumps(results[measure.__name__], indent=2), flush=True)
     if arguments.only is not None:
         return
-    results["versions"] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "threads": torch.get_num_threads(),
-        "kernel": None if kernel is None else mxfp4_native.LEVELS[kernel.level],
-        "OpenAI": "its steps, written anew" if arguments.openai is None else "its own function",
-    }
-    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {arguments.out}")
+    keep(
+        results,
+        arguments.out,
+        kernel=None if kernel is None else mxfp4_native.LEVELS[kernel.level],
+        OpenAI="its steps, written anew" if arguments.openai is None else "its own function",
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,9 +17,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import transformers
 from contestants import VOCAB, Contestant, in_windows, mixtral_pair, windowed_pair
-from timing import in_turns
+from timing import in_turns, keep
 
 HERE = Path(__file__).parent
 WINDOW_LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -136,14 +134,7 @@ def main() -> None:
     torch.set_num_threads(2)
     results = compare(arguments.rounds)
     results["windowed_layer"] = window_growth()
-    results["versions"] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "threads": torch.get_num_threads(),
-    }
-    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {arguments.out}")
+    keep(results, arguments.out)
 
 
 if __name__ == "__main__":

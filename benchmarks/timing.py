@@ -1,10 +1,17 @@
-"""Contestants measured in turns, so that what else the machine does falls on all of them alike."""
+"""Contestants measured in turns, so that what else the machine does falls on all alike; and what is kept of it."""
 
 from __future__ import annotations
 
+import json
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
 
 
 def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, repeats: int = 1) -> dict[str, float]:
@@ -23,3 +30,11 @@ def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, repea
                 call()
             times[name].append((time.perf_counter() - start) / repeats)
     return {name: statistics.median(each) for name, each in times.items()}
+
+
+def keep(results: dict[str, Any], out: Path, **more: Any) -> None:
+    """Write ``results`` to ``out``, with the versions that they are of and what else belongs to these."""
+    libraries = {name: version(name) for name in ("torch", "transformers")}
+    versions = {"python": platform.python_version(), **libraries, "threads": torch.get_num_threads(), **more}
+    out.write_text(json.dumps({**results, "versions": versions}, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {out}")
