@@ -76,7 +76,7 @@ function Summary({ answer, distribution }: { answer: Next; distribution: Distrib
           <dd class="number">
             {distribution.entropy.toFixed(2)} bits
             {distribution.entropyBefore !== null && (
-              <span class="quiet"> of {distribution.entropyBefore.toFixed(2)}</span>
+              <span class="quiet"> ({distribution.entropyBefore.toFixed(2)} before)</span>
             )}
           </dd>
         </div>
