@@ -225,6 +225,13 @@ def test_scores_that_bfloat16_cannot_tell_apart_are_told_apart(bias: bool) -> No
     assert weights.dtype == torch.bfloat16
 
 
+def test_under_autocast_the_shares_add_up_to_one() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        weights, _ = Router(16, 8, 3)(torch.randn(50, 16))
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights.sum(-1), torch.ones(50))
+
+
 def test_mixtral_is_hugging_faces() -> None:
     config = MixtralConfig(hidden_size=16, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2)
     theirs = MixtralSparseMoeBlock(config)

@@ -83,7 +83,8 @@ class Router(nn.Module):
         """
         scores = self.score(x)
         best, indices = scores.topk(self.top_k, dim=-1)
-        return best.softmax(dim=-1).to(x.dtype), indices, scores
+        wide = torch.promote_types(best.dtype, torch.float32)
+        return best.softmax(dim=-1, dtype=wide).to(x.dtype), indices, scores
 
     def assign(self, x: Float[Tensor, "*batch hidden_dim"]) -> Assigned:
         """Route every position of a mixture's input, in one row each.
