@@ -12,13 +12,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import huggingface_hub
 import pytest
-from huggingface_hub.utils import SafetensorsFileMetadata, SafetensorsRepoMetadata, TensorInfo
+from huggingface_hub.utils import SafetensorsFileMetadata, TensorInfo
 
 from glassformer.checkpoints.bert import load_encoder, save_encoder
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
-from glassformer.errors import InputError
+from glassformer.errors import CheckpointError, InputError
 from glassformer.models import Encoder, EncoderConfig
 
 
@@ -60,39 +60,39 @@ def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, m
     assert len(asked) == 1
 
 
-def headers(directory: Path) -> SafetensorsRepoMetadata:
-    """What the hub tells of the files of a directory."""
-    files = {}
-    for file in directory.glob("*.safetensors"):
-        content = file.read_bytes()
-        told = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        metadata = told.pop("__metadata__", {})
-        tensors = {
-            name: TensorInfo(each["dtype"], each["shape"], tuple(each["data_offsets"])) for name, each in told.items()
-        }
-        files[file.name] = SafetensorsFileMetadata(metadata, tensors)
-    return SafetensorsRepoMetadata(None, len(files) > 1, {}, files)
+def header(file: Path) -> SafetensorsFileMetadata:
+    """What the hub tells of a file."""
+    content = file.read_bytes()
+    told = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata = told.pop("__metadata__", {})
+    tensors = {
+        name: TensorInfo(each["dtype"], each["shape"], tuple(each["data_offsets"])) for name, each in told.items()
+    }
+    return SafetensorsFileMetadata(metadata, tensors)
 
 
 @pytest.fixture
 def on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A gpt-oss in several files, which is ``someone/tiny`` on the hub; here is its config.json alone."""
+    """A gpt-oss in several files, which is ``someone/tiny`` on the hub; here are its configuration and its index."""
     write_random_gpt_oss(tmp_path / "there", shard_bytes=200_000)
     (tmp_path / "here").mkdir()
 
     def give(name: str, allow_patterns: list[str]) -> str:
-        assert (name, allow_patterns) == ("someone/tiny", ["config.json"])
-        shutil.copy(tmp_path / "there" / "config.json", tmp_path / "here")
+        assert (name, allow_patterns) == ("someone/tiny", ["config.json", "model.safetensors.index.json"])
+        for file in allow_patterns:
+            shutil.copy(tmp_path / "there" / file, tmp_path / "here")
         return str(tmp_path / "here")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
-    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lambda name: headers(tmp_path / "there"))
+    monkeypatch.setattr(
+        huggingface_hub, "parse_safetensors_file_metadata", lambda name, file: header(tmp_path / "there" / file)
+    )
     return tmp_path / "there"
 
 
 def test_a_model_of_the_hub_is_described_without_its_weights(on_the_hub: Path) -> None:
     here = find_directory("someone/tiny", weights=False)
-    assert [path.name for path in here.iterdir()] == ["config.json"]
+    assert sorted(path.name for path in here.iterdir()) == ["config.json", "model.safetensors.index.json"]
     found = describe(here, hub_tensors("someone/tiny", here))
     assert found == describe(on_the_hub)
     assert found.num_files > 1
@@ -100,7 +100,7 @@ def test_a_model_of_the_hub_is_described_without_its_weights(on_the_hub: Path) -
 
 
 def test_weights_that_are_here_are_not_asked_for(on_the_hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(huggingface_hub, "get_safetensors_metadata")
+    monkeypatch.delattr(huggingface_hub, "parse_safetensors_file_metadata")
     stored = hub_tensors("someone/tiny", on_the_hub)
     assert stored is not None
     assert describe(on_the_hub, stored) == describe(on_the_hub)
@@ -119,16 +119,41 @@ def test_weights_that_are_here_are_not_asked_for(on_the_hub: Path, monkeypatch: 
 def test_headers_of_the_hub_that_lie_are_refused(
     tensor: TensorInfo | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(name: str) -> SafetensorsRepoMetadata:
+    def told(name: str, file: str) -> SafetensorsFileMetadata:
+        assert file == "model.safetensors"
         if tensor is None:
             raise huggingface_hub.errors.NotASafetensorsRepoError("none\nhere")
-        files = {"model.safetensors": SafetensorsFileMetadata({}, {"a": tensor})}
-        return SafetensorsRepoMetadata(None, False, {}, files)
+        return SafetensorsFileMetadata({}, {"a": tensor})
 
-    monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", told)
+    monkeypatch.setattr(huggingface_hub, "parse_safetensors_file_metadata", told)
     with pytest.raises(InputError, match=r"'someone/x', of which the hub gave no headers of weights \(.*\)") as caught:
         hub_tensors("someone/x", tmp_path)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"a": "1.safetensors", "b": "2.safetensors"}, "'?a'? twice"),
+        ({"a": "1.safetensors", "c": "1.safetensors"}, "with c in 1.safetensors"),
+        ({"a": "../1.safetensors"}, "with a in '../1.safetensors'"),
+    ],
+)
+def test_an_index_of_the_hub_is_held_against_the_files(
+    places: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = SafetensorsFileMetadata({}, {"a": TensorInfo("F32", [2], (0, 8))})
+    monkeypatch.setattr(huggingface_hub, "parse_safetensors_file_metadata", lambda name, file: a)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(CheckpointError, match=message):
+        hub_tensors("someone/x", tmp_path)
+
+
+def test_damaged_weights_that_are_here_are_told(on_the_hub: Path) -> None:
+    file = sorted(on_the_hub.glob("*.safetensors"))[0]
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=file.name):
+        hub_tensors("someone/tiny", on_the_hub)
 
 
 def test_without_a_connection_there_are_no_headers(tmp_path: Path) -> None:

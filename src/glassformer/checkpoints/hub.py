@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from contextlib import suppress
 from pathlib import Path
 
 from glassformer.checkpoints.headers import StoredTensor, header_tensors
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE, stored_tensors
-from glassformer.errors import CheckpointError, InputError, first_line, require
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    joined,
+    stored_tensors,
+    weight_files,
+)
+from glassformer.errors import InputError, first_line, require
 
 _FIX = "Check the name and the connection, or download the files and pass their directory."
 
@@ -18,7 +25,8 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
 
     Args:
         source: A directory, or the name of a model on the hub.
-        weights: False fetches its ``config.json`` alone; what is here already is in the directory all the same.
+        weights: False fetches ``config.json`` and the index of its weights alone; what is here already is in the
+            directory all the same.
 
     Raises:
         InputError: Neither, or no connection.
@@ -35,9 +43,9 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
     )
     from huggingface_hub import snapshot_download  # takes a third of a second, and few come here
 
-    files = [CONFIG_FILE]
+    files = [CONFIG_FILE, INDEX_FILE]
     if weights:
-        files += [WEIGHTS_FILE, INDEX_FILE, "model-*.safetensors", "modules.json", "1_Pooling/config.json"]
+        files += [WEIGHTS_FILE, "model-*.safetensors", "modules.json", "1_Pooling/config.json"]
         files += ["tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"]
         files += ["chat_template.jinja", "generation_config.json", "LICENSE*", "USAGE_POLICY"]
     try:
@@ -61,27 +69,30 @@ def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] 
         None where ``source`` is a directory, which has its files itself.
 
     Raises:
-        InputError: No safetensors, damaged ones, or no connection.
+        InputError: No safetensors, damaged ones, an index that does not agree with them, or no connection.
     """
     if Path(source).expanduser().is_dir():
         return None
-    with suppress(CheckpointError):  # all here, since they were loaded once
+    files, places = weight_files(directory)
+    if all(os.path.lexists(directory / file) for file in files):
         return stored_tensors(directory)
-    from huggingface_hub import get_safetensors_metadata
+    return joined(directory, ((file, _told_of(str(source), file)) for file in files), places)
 
-    tensors: dict[str, StoredTensor] = {}
+
+def _told_of(source: str, file: str) -> list[StoredTensor]:
+    from huggingface_hub import parse_safetensors_file_metadata
+
     try:
-        for file, told in sorted(get_safetensors_metadata(str(source)).files_metadata.items()):
-            header = {
-                name: {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": list(tensor.data_offsets)}
-                for name, tensor in told.tensors.items()
-            }
-            size = max((tensor.data_offsets[1] for tensor in told.tensors.values()), default=0)
-            tensors |= {tensor.name: tensor for tensor in header_tensors(Path(file), header, 0, size)}
+        told = parse_safetensors_file_metadata(source, file)
+        header = {
+            name: {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": list(tensor.data_offsets)}
+            for name, tensor in told.tensors.items()
+        }
+        size = max((tensor.data_offsets[1] for tensor in told.tensors.values()), default=0)
+        return header_tensors(Path(file), header, 0, size)
     except Exception as error:  # the hub's and its connection's have no kind in common
         raise InputError(
-            f"{str(source)!r}, of which the hub gave no headers of weights ({first_line(error)})",
+            f"{source!r}, of which the hub gave no headers of weights ({file}: {first_line(error)})",
             "a model with safetensors",
             _FIX,
         ) from error
-    return tensors

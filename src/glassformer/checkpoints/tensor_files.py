@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -58,19 +58,39 @@ def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[s
             of the Hugging Face hub's cache); an index that names files elsewhere or does not agree with them; or two
             tensors whose cleaned name is the same.
     """
-    index = directory / INDEX_FILE
-    places: dict[str, str] = {}
-    files = [WEIGHTS_FILE]
+    files, places = weight_files(directory)
+    return joined(directory, ((file, _stored_in(directory / file)) for file in files), places, clean)
+
+
+def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
+    """The names of a directory's files of weights, which need not be there, and the file of each tensor by its index.
+
+    Raises:
+        CheckpointError: An index that is damaged or names files elsewhere.
+    """
     # A link that leads nowhere is there too.
-    if not os.path.lexists(directory / WEIGHTS_FILE):
-        if os.path.lexists(index):
-            places = _places(index)
-            files = sorted(set(places.values()))
-        else:
-            files = sorted(path.name for path in directory.glob("*.safetensors")) or files
+    if os.path.lexists(directory / WEIGHTS_FILE):
+        return [WEIGHTS_FILE], {}
+    if os.path.lexists(directory / INDEX_FILE):
+        places = _places(directory / INDEX_FILE)
+        return sorted(set(places.values())), places
+    return sorted(path.name for path in directory.glob("*.safetensors")) or [WEIGHTS_FILE], {}
+
+
+def joined(
+    directory: Path,
+    pieces: Iterable[tuple[str, Iterable[StoredTensor]]],
+    places: Mapping[str, str],
+    clean: Callable[[str], str] = str,
+) -> dict[str, StoredTensor]:
+    """The tensors of several files by their cleaned names, held against what an index tells of them.
+
+    Raises:
+        CheckpointError: Two of one name, or an index that tells otherwise.
+    """
     tensors: dict[str, StoredTensor] = {}
-    for file in files:
-        for tensor in _stored_in(directory / file):
+    for file, stored in pieces:
+        for tensor in stored:
             name = clean(tensor.name)
             if name in tensors:
                 raise CheckpointError(
@@ -82,7 +102,8 @@ def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[s
             tensors[name] = tensor
     found = {tensor.name: tensor.file.name for tensor in tensors.values()}
     if wrong := [f"{cut(name)} in {file}" for name, file in places.items() if found.get(name) != file]:
-        raise CheckpointError(f"{index} with {_listed(wrong)}", "tensors where they are", "Download all files anew.")
+        fault = f"{directory / INDEX_FILE} with {_listed(wrong)}"
+        raise CheckpointError(fault, "tensors where they are", "Download all files anew.")
     return tensors
 
 
