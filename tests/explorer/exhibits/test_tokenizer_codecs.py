@@ -42,6 +42,9 @@ def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engi
     assert [codec.word(token) for token in tokens] == ["<|startoftext|>", "a", "\\xc3", "\\xa9"]
     assert codec.join(tokens) == "aé"
     assert codec.join(tokens[1:2]) == "a"
+    # Neither is what no text encodes to: a name, or an id that is not in use.
+    assert codec.join([*tokens, 257, 279]) == "aé"
+    assert codec.word(257).startswith("<|")
     with pytest.raises(InputError, match="5 tokens"):
         codec.encode("aéa")
     config = DecoderConfig(280, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4)

@@ -19,6 +19,7 @@ from glassformer.checkpoints.mixtral import mixtral_from_decoder
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
+from glassformer.data.subword import load_subwords, train_subwords
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
@@ -174,6 +175,23 @@ def test_a_released_decoder_reads_text_by_its_own_tokenizer(
     assert exhibit.encode("héa\n") == byte_engine.encode("héa\n").ids
     assert read(exhibit, m.Ask(model="it", text="héa\n")).message.tokens == ["h", "\\xc3", "\\xa9", "a", "⏎"]
     assert exhibit.join(exhibit.encode("héa\n")) == "héa\n"
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "vocab.txt"])
+def test_our_own_decoder_reads_text_by_the_tokenizer_that_was_trained_for_it(tmp_path: Path, kind: str) -> None:
+    _decoder(300).save_pretrained(tmp_path / "own", layout="glassformer")
+    words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nonce\nupon\na\ntime"
+    if kind == "vocab.txt":
+        (tmp_path / "own" / kind).write_text(words)
+    else:
+        tokenizer = train_subwords(["once upon a time there was a fox"], kind, 300)
+        (tmp_path / "own" / "tokenizer.json").write_text(tokenizer.to_json())
+    offer = offer_of(Place(tmp_path / "own", "own", "own"))
+    assert offer is not None
+    assert offer.card.input_help == "any text"
+    exhibit = offer.open()
+    assert isinstance(exhibit, DecoderExhibit)
+    assert exhibit.encode("once upon a time") == load_subwords(tmp_path / "own").encode("once upon a time", 64)
 
 
 def test_a_tokenizer_of_a_larger_vocabulary_is_refused(tmp_path: Path, byte_engine: Tokenizer) -> None:

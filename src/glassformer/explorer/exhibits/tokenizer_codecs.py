@@ -99,11 +99,13 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
 def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Codec:
     tokenizer.require_fits(vocab_size)
     begin = list(tokenizer.begin)
+    special = frozenset(tokenizer.specials.values())
 
     def join(tokens: Sequence[int]) -> str:
-        # What stands before every text is no part of it, or it would be read twice.
-        behind = len(begin) if list(tokens[: len(begin)]) == begin else 0
-        return tokenizer.decode(tokens[behind:])
+        # No text encodes to a special token: its name would be read as letters in the next step.
+        return tokenizer.decode(
+            token for token in tokens if token not in special and tokenizer.piece(token) is not None
+        )
 
     return Codec(
         lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),

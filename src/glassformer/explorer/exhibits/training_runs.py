@@ -21,7 +21,8 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_
 from glassformer.data import lookup
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.subword import load_subwords
+from glassformer.data.released_tokenizer import ReleasedTokenizer
+from glassformer.data.subword import SubwordTokenizer, load_subwords
 from glassformer.data.tokenizer_sources import TOKENIZER_FILES, tokenizer_beside, tokenizer_places
 from glassformer.errors import InputError, require
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit, Offer
@@ -231,16 +232,32 @@ def _decoder(place: Place, family: str, dense: bool) -> Offer:
         "." if dense else ", whose tokens each pass through a few experts."
     )
     views: list[View] = ["attention", "sampling"] if dense else ["attention", "sampling", "experts"]
+    own = family == _DECODERS[decoders.OWN]
     spelled = any((folder / name).is_file() for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES)
+    spelled = spelled or (own and _has_tokenizer(place.path))
     text, help_text = (_BYTES_OF, "any text") if spelled else ("1 2 3", "token numbers between spaces")
     card = _card(place, "decoder", about, views, text, help_text)
 
     def opened() -> Exhibit:
         # As it is stored: experts that are packed stay so.
         model = decoders.load_decoder(place.path)
-        return _with_card(given(model, card.text, tokenizer_beside(place.path), name=place.name), card)
+        tokenizer = _own_tokenizer(place.path) if own else tokenizer_beside(place.path)
+        return _with_card(given(model, card.text, tokenizer, name=place.name), card)
 
     return Offer(card, opened)
+
+
+def _own_tokenizer(path: Path) -> SubwordTokenizer | ReleasedTokenizer | None:
+    """Of a decoder in our own layout: one that was trained here, or the one of the model that it was converted from."""
+    if not _has_tokenizer(path):
+        return tokenizer_beside(path)
+    try:
+        return load_subwords(path)
+    except InputError:
+        released = tokenizer_beside(path)
+        if released is None:
+            raise
+        return released
 
 
 def _has_tokenizer(path: Path) -> bool:
