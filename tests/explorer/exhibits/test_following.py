@@ -94,6 +94,17 @@ def test_too_many_rules_are_left_alone() -> None:
     assert likely_coefficients(list(range(20)), RecurrenceConfig(order=4, vocab_size=30)) is None
 
 
+@pytest.mark.parametrize(
+    "config", [RecurrenceConfig(order=22, vocab_size=2), RecurrenceConfig(order=2, vocab_size=512)]
+)
+def test_many_rules_of_few_steps_are_left_alone(config: RecurrenceConfig) -> None:
+    tracemalloc.start()
+    assert likely_coefficients([0] * 60, config) is None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**20
+
+
 def test_a_long_text_under_many_rules_is_left_alone() -> None:
     config = RecurrenceConfig(order=2, vocab_size=101, next_prob=0.1, seq_len=64)
     drawn = np.random.default_rng(0).integers(101, size=4096).tolist()

@@ -33,8 +33,7 @@ def test_a_model_is_written_in_half_precision_and_read_again(tmp_path: Path, mon
     make._write("small", model, {"right": 3})
     assert json.loads((tmp_path / "small" / "exhibit.json").read_text()) == {"right": 3}
     assert DecoderConfig.from_json((tmp_path / "small" / "config.json").read_text()) == config
-    again = Decoder(config)
-    load_exact(again, tmp_path / "small")
+    again = load_exact(lambda: Decoder(config), tmp_path / "small")
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], weight.half().float(), atol=0, rtol=0)
 

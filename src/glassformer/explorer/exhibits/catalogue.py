@@ -93,9 +93,7 @@ def _sentiment() -> Offer:
 
 
 def _encoder_decoder(name: str) -> EncoderDecoder:
-    model = EncoderDecoder(EncoderDecoderConfig.from_json(_text(name)))
-    load_exact(model, SHIPPED / name)
-    return model
+    return load_exact(lambda: EncoderDecoder(EncoderDecoderConfig.from_json(_text(name))), SHIPPED / name)
 
 
 def _lookup_course() -> Offer:
@@ -163,8 +161,7 @@ def _recurrence() -> Offer:
 
     def opened() -> DecoderExhibit:
         config = DecoderConfig.from_json(_text("recurrence"))
-        model = Decoder(config)
-        load_exact(model, SHIPPED / "recurrence")
+        model = load_exact(lambda: Decoder(config), SHIPPED / "recurrence")
         return recurrence_exhibit(card, model, RECURRENCE, config.max_seq_len)
 
     return Offer(card, opened)

@@ -15,6 +15,7 @@ SURE = 0.95
 
 _SLIP = 1e-3
 """The probability of a number that no rule explains: people type, and models err."""
+_MOST_RULES = 1 << 14
 _MOST_JUDGED = 1 << 22
 """Rules times different steps, each of which takes some 30 bytes while they are judged."""
 
@@ -40,7 +41,7 @@ def _likely(tokens: tuple[int, ...], config: RecurrenceConfig) -> tuple[int, ...
     steps = np.lib.stride_tricks.sliding_window_view(numbers, order)[:-1]
     # States come again and again, so each different step is judged once.
     different, times = np.unique(np.column_stack([steps, numbers[order:]]), axis=0, return_counts=True)
-    if size**order * len(different) > _MOST_JUDGED:
+    if size**order > _MOST_RULES or size**order * len(different) > _MOST_JUDGED:
         return None
     states, following = different[:, :-1], different[:, -1]
     rules: Int[np.ndarray, "rule place"] = np.indices((size,) * order).reshape(order, -1).T

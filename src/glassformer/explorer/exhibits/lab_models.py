@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -23,6 +24,8 @@ from glassformer.explorer.messages import ModelCard
 from glassformer.labs.sentiment.training_runs import Classifier
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
+
+Model = TypeVar("Model", bound=nn.Module)
 
 _FACT = re.compile(r"\s*([^=\s]+)\s*=\s*([^=\s]+)\s*")
 
@@ -140,14 +143,19 @@ def recurrence_exhibit(card: ModelCard, model: nn.Module, config: RecurrenceConf
     )
 
 
-def load_exact(model: nn.Module, directory: Path) -> None:
-    """Fill a model with the weights of ``directory``, all of them and no others, as float32.
+def load_exact(build: Callable[[], Model], directory: Path) -> Model:
+    """A model with the weights of ``directory``, all of them and no others, as float32.
+
+    Building it takes nothing from the random numbers of whoever asks.
 
     Raises:
         InputError: A file that is missing or damaged, or tensors that do not fit.
     """
+    with torch.random.fork_rng(devices=[]):
+        model = build()
     wanted = {name: (name, list(tensor.shape)) for name, tensor in model.state_dict().items()}
     model.load_state_dict(read_tensors(stored_tensors(directory), wanted, torch.float32), assign=True)
+    return model
 
 
 def _listed(words: Sequence[str]) -> str:
