@@ -123,11 +123,11 @@ def test_of_4096_tokens_only_what_is_visible_is_fetched(page: Page, go_long: Any
     expect(page.locator(".overview")).to_be_visible()
 
 
-@pytest.mark.parametrize("fault", ["gone", "busy"])
+@pytest.mark.parametrize("fault", ["gone", "busy", "failed"])
 def test_a_row_that_nobody_answered_is_asked_for_again(
     page: Page, go_long: Any, long_explorer: Explorer, watch: Any, fault: str
 ) -> None:
-    watch.forgive("ERR_CONNECTION_REFUSED|status of 503")
+    watch.forgive("ERR_CONNECTION_REFUSED|status of 50[03]")
     asked = 0
 
     def answer(route: Route) -> None:
@@ -137,6 +137,8 @@ def test_a_row_that_nobody_answered_is_asked_for_again(
             route.continue_()
         elif fault == "gone":
             route.abort("connectionrefused")
+        elif fault == "failed":
+            route.fulfill(status=500, body="Internal Server Error")
         else:
             route.fulfill(
                 status=503, json={"got": "more than 64 requests at once", "expected": "fewer", "fix": "Wait."}

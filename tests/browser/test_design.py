@@ -374,6 +374,28 @@ def test_a_number_is_seen_whole(page: Page, show: Go) -> None:
     assert page.locator(".design td input").evaluate_all(cut) == []
 
 
+def test_long_numbers_and_wrong_texts_do_not_widen_the_page(
+    open_page: Callable[..., Page], show: Go, check_fits: Callable[[Page], None]
+) -> None:
+    page = open_page(viewport={"width": 1280, "height": 900})
+    show(page)
+    for name in ("Km", "Qm"):
+        block = "\n".join("\t".join(["-0.25"] * 10) for _ in range(9))
+        first = cell(page, name, "A", 0)
+        first.focus()
+        first.evaluate(
+            "(cell, text) => { const clipboardData = new DataTransfer(); clipboardData.setData('text/plain', text);"
+            " cell.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true })); }",
+            block,
+        )
+        expect(cell(page, name, "@3", 9)).to_have_value("\u22120.25")
+    check_fits(page)
+    cell(page, "Km", "A", 0).focus()
+    page.keyboard.type("no number at all, " * 6)
+    press(page, "Enter")
+    check_fits(page)
+
+
 def test_it_fits_a_phone_and_has_no_accessibility_fault(
     open_page: Callable[..., Page],
     show: Go,

@@ -70,7 +70,7 @@ export function refusalOf(error: unknown): Refusal {
 /** Asked for by a name that nothing has, or nothing any more. */
 export class Unknown extends Refused {}
 
-/** Nobody answered: the server has gone and may come back, or has too much to do for now. */
+/** Nobody answered: the server has gone and may come back, has too much to do for now, or failed. */
 export class Unanswered extends Refused {}
 
 export interface Source {
@@ -87,12 +87,21 @@ export function floats(bytes: ArrayBuffer | DataView): Float32Array {
   return new Float32Array(bytes);
 }
 
+function refusalIn(text: string): Refusal | null {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
 /** The server that the page came from. */
 export function fromServer(): Source {
   return {
     live: true,
     async ask(name, asked, signal) {
       let response: Response;
+      let body: ArrayBuffer;
       try {
         response = await fetch(`api/${name}`, {
           method: "POST",
@@ -100,6 +109,7 @@ export function fromServer(): Source {
           body: JSON.stringify(asked),
           ...(signal ? { signal } : {}),
         });
+        body = await response.arrayBuffer();
       } catch (error) {
         if (error instanceof DOMException && error.name === "AbortError") throw error;
         throw new Unanswered({
@@ -108,17 +118,16 @@ export function fromServer(): Source {
           fix: "Start it again with 'glassformer explore'; this page asks again by itself, and then goes on.",
         });
       }
+      const text = () => new TextDecoder().decode(body);
       if (!response.ok) {
-        const refusal = await response.json().catch(() => null);
-        const Why = response.status === 404 ? Unknown : response.status === 503 ? Unanswered : Refused;
-        throw new Why(
-          refusal ?? { got: `An answer with status ${response.status}`, expected: "an answer", fix: "Try again." },
-        );
+        const { status } = response;
+        // What ails the server may pass; what it refuses it will refuse again.
+        const Why = status === 404 ? Unknown : status === 408 || status >= 500 ? Unanswered : Refused;
+        throw new Why(refusalIn(text()) ?? { got: `An answer with status ${status}`, expected: "an answer", fix: "Try again." });
       }
       const kind = response.headers.get("Content-Type") ?? "";
-      if (kind.startsWith("application/octet-stream")) return floats(await response.arrayBuffer()) as never;
-      if (kind.startsWith("text/html")) return (await response.text()) as never;
-      return (await response.json()) as never;
+      if (kind.startsWith("application/octet-stream")) return floats(body) as never;
+      return (kind.startsWith("text/html") ? text() : JSON.parse(text())) as never;
     },
   };
 }

@@ -185,7 +185,7 @@ export function Grid(props: GridProps) {
                         readOnly={readOnly}
                         value={mine && draft !== null ? draft : shown}
                         data-open={mine && draft !== null}
-                        style={{ width: mine && draft !== null ? `max(100%, ${draft.length + 2}ch)` : `max(1.625rem, ${shown.length}ch)` }}
+                        style={{ width: mine && draft !== null ? `max(100%, ${draft.length + 2}ch)` : `max(1.625rem, ${wrong === undefined ? shown.length : 0}ch)` }}
                         onFocus={(event) => {
                           enter({ row, column });
                           event.currentTarget.select();
