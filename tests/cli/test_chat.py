@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +21,12 @@ from glassformer.data.harmony import Message, ReplyReader, Setting, render
 from glassformer.data.released_tokenizer import from_json, read_tokenizer
 from glassformer.generation import SamplingRule, generate
 from glassformer.layers.block import Block
+from scripted import Script
 
 REPLY = "<|channel|>analysis<|message|>hm\nhm<|end|><|start|>assistant<|channel|>final<|message|>{}<|return|>"
 CALL = '<|channel|>commentary to=functions.x <|constrain|>json<|message|>{"a": 1}<|call|>'
 
 Talk = Callable[..., Conversation]
-
-
-class Script:
-    """Says what it is told to, in place of a model."""
-
-    def __init__(self, engine: Tokenizer, replies: Sequence[str]) -> None:
-        self.max_seq_len = 2000
-        self.prompts: list[list[int]] = []
-        self._engine, self._replies = engine, list(replies)
-
-    def unread(self, prompt: Sequence[int]) -> int:
-        return len(prompt)
-
-    def reply(
-        self, prompt: Sequence[int], most: int | None = None, *, stop_tokens: Sequence[int] = ()
-    ) -> Iterator[int]:
-        self.prompts.append(list(prompt))
-        text = self._replies.pop(0)
-        yield from self._engine.encode(text.removesuffix("^C")).ids
-        if text.endswith("^C"):
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -56,7 +36,7 @@ def conversation(byte_engine: Tokenizer) -> Talk:
     def make(*replies: str) -> Conversation:
         tokenizer = from_json(byte_engine.to_str())
         stops = tuple(map(tokenizer.special, ("<|return|>", "<|call|>")))
-        return Conversation(Script(byte_engine, replies), tokenizer, Setting(), stop_tokens=stops)
+        return Conversation(Script(byte_engine, replies, room=2000), tokenizer, Setting(), stop_tokens=stops)
 
     return make
 

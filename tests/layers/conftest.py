@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from glassformer.layers import mxfp4_native
+from glassformer.layers import mxfp4, mxfp4_native, packed_experts
 from glassformer.layers.mxfp4_native import Kernel
 
 
@@ -23,3 +23,16 @@ def kernel(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     found = mxfp4_native.look()
     assert found.kernel is not None, found.remark
     return found.kernel
+
+
+@pytest.fixture(params=["kernel", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Once with the kernel for every size, and once without it."""
+    for module in (mxfp4, packed_experts):
+        monkeypatch.setattr(module, "_LEAST_GROUPS", 0)
+    if request.param == "torch":
+        monkeypatch.setenv(mxfp4_native.SWITCH, "1")
+        monkeypatch.setattr(mxfp4_native, "_say_once", lambda *_: None)
+    else:
+        request.getfixturevalue("kernel")
+    return request.param

@@ -15,21 +15,9 @@ from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from glassformer.errors import InputError
-from glassformer.layers import mxfp4, mxfp4_native
+from glassformer.layers import mxfp4
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
-
-
-@pytest.fixture(params=["kernel", "torch"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Once with the kernel for every size, and once without it."""
-    monkeypatch.setattr(mxfp4, "_LEAST_GROUPS", 0)
-    if request.param == "torch":
-        monkeypatch.setenv(mxfp4_native.SWITCH, "1")
-        monkeypatch.setattr(mxfp4_native, "_say_once", lambda *_: None)
-    else:
-        request.getfixturevalue("kernel")
-    return request.param
 
 
 def meaning(code: int) -> Fraction:

@@ -15,24 +15,12 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 
 from glassformer.errors import InputError
-from glassformer.layers import mxfp4, mxfp4_native, packed_experts
+from glassformer.layers import mxfp4, packed_experts
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.packed_experts import PackedMixture
 
 CLAMPS = [None, Clamp(), Clamp(alpha=1.0, limit=0.5)]
-
-
-@pytest.fixture(params=["kernel", "torch"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Once with the kernel for every size, and once without it."""
-    monkeypatch.setattr(packed_experts, "_LEAST_GROUPS", 0)
-    if request.param == "torch":
-        monkeypatch.setenv(mxfp4_native.SWITCH, "1")
-        monkeypatch.setattr(mxfp4_native, "_say_once", lambda *_: None)
-    else:
-        request.getfixturevalue("kernel")
-    return request.param
 
 
 def make(**options: Any) -> PackedMixture:
