@@ -26,9 +26,9 @@ from timing import in_turns, keep
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from glassformer.layers import mxfp4, mxfp4_native
 from glassformer.layers.feedforward import Clamp
-from glassformer.layers.packed_experts import PackedMixture, _product
+from glassformer.quantized import mxfp4, mxfp4_native
+from glassformer.quantized.packed_experts import PackedMixture, _product
 
 HERE = Path(__file__).parent
 HIDDEN, FF, MATRICES, EXPERTS, TOP_K = 2880, 2880, 8, 8, 4

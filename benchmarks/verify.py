@@ -17,9 +17,9 @@ import torch
 from timing import in_turns
 
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import Task, copy_first, identity, unique
 from glassformer.handcraft.verify import verify
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 HERE = Path(__file__).parent
 MAKERS = (identity, copy_first, unique)

@@ -50,6 +50,7 @@ from glassformer.handcraft.circuits import (
     values_at_places,
 )
 from glassformer.handcraft.distances import head_distance
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.labs.hand_designed import (
     NumpyTransformer,
     compare_transformers,
@@ -60,7 +61,6 @@ from glassformer.labs.hand_designed import (
 )
 from glassformer.labs.hand_designed.recipes import fast_recipe
 from glassformer.labs.hand_designed.training_runs import train_head
-from glassformer.models.single_head import HeadWeights, NumpyHead
 from glassformer.observe.circuit_figures import draw_circuit_comparison, draw_circuits
 from glassformer.observe.head_figures import draw_attention, draw_head
 

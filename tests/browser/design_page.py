@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Locator, Page, expect
 
-from glassformer.models.single_head import HeadWeights
+from glassformer.handcraft.single_head import HeadWeights
 
 from .conftest import Go
 

@@ -13,10 +13,10 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import identity, unique
 from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import read_head, write_head
-from glassformer.models.single_head import HeadWeights
 
 from .conftest import Go, eventually
 from .design_page import cell, changed, showing

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import unique
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 from .conftest import Go
 from .design_page import cell, showing

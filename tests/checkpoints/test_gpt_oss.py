@@ -16,8 +16,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.errors import CheckpointError, InputError
 from glassformer.generation.generate import generate
-from glassformer.layers.packed_experts import PackedMixture
 from glassformer.models import Decoder
+from glassformer.quantized.packed_experts import PackedMixture
 
 Peer = Callable[..., GptOssForCausalLM]
 Files = Callable[..., Path]

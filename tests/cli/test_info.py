@@ -13,8 +13,8 @@ from glassformer.cli import info
 from glassformer.cli.info import Machine
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
-from glassformer.layers import mxfp4_native
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
+from glassformer.quantized import mxfp4_native
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 

@@ -13,10 +13,10 @@ from glassformer.cli import verify as command
 from glassformer.cli.main import main
 from glassformer.errors import InputError
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, copy_first, identity, unique
 from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import write_head
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 MINE = {"letters": "ABC", "tolerance": 0.001, "examples": [{"input": "CAB", "output": "CCC"}]}
 

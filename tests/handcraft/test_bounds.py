@@ -14,8 +14,8 @@ from glassformer.handcraft.bounds import PlaceTables, bound_of_pairs, bound_of_q
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.selectors import itself, latest, previous, same_token, token
 from glassformer.handcraft.sequences import CLS, SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 ROUNDOFF = 2.0**-53
 

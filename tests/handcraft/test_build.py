@@ -23,9 +23,9 @@ from glassformer.handcraft.selectors import (
     token,
 )
 from glassformer.handcraft.sequences import CLS, LETTERS, SequenceSpace
+from glassformer.handcraft.single_head import NumpyHead
 from glassformer.handcraft.tasks import TASKS, parity
 from glassformer.handcraft.verify import verify
-from glassformer.models.single_head import NumpyHead
 
 BUILT = [name for name in TASKS if name != "parity"]
 

@@ -24,8 +24,8 @@ from glassformer.handcraft.circuits import (
     values_at_places,
 )
 from glassformer.handcraft.sequences import SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 spaces = st.sampled_from(
     [

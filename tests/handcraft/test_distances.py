@@ -14,8 +14,8 @@ from glassformer.handcraft.build import design
 from glassformer.handcraft.circuits import change_basis, random_basis
 from glassformer.handcraft.distances import attention_weights, circuit_similarity, head_distance, jensen_shannon
 from glassformer.handcraft.sequences import SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 spaces = st.sampled_from(
     [

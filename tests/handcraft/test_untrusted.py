@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import InputError
-from glassformer.handcraft.untrusted import known_name, one_line, parse_json, read_bytes, read_text, short, shown
+from glassformer.handcraft.untrusted import parse_json, read_bytes, read_text
+from glassformer.text import known_name, one_line, short, shown
 
 
 def test_all_numbers_of_json_are_floats(tmp_path: Path) -> None:

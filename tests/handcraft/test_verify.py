@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from glassformer.errors import InputError
 from glassformer.handcraft.build import design
 from glassformer.handcraft.sequences import LETTERS, SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, Task, copy_first, identity, parity, unique
 from glassformer.handcraft.verify import require_fits, verify
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 BUILT = [name for name in TASKS if name != "parity"]
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weight_file_checks import GOOD, little_memory, read_or_refused, refused, same
 
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.weight_files import write_head
-from glassformer.models.single_head import HeadWeights
 
 
 def npy(array: np.ndarray) -> bytes:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import InputError
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.weight_files import read_head
-from glassformer.models.single_head import HeadWeights
 
 GOOD = {"Km": [[1, 0], [0, 1]], "Qm": [[2, 0], [0, 2]], "Vm": [[1], [-1]]}
 WIDEST = 4 * 2**20

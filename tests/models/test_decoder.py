@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
-from glassformer.layers.packed_experts import PackedMixture
 from glassformer.layers.positions import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.quantized.packed_experts import PackedMixture
 
 BASE = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)
 PACKABLE = DecoderConfig(

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import InputError
+from glassformer.handcraft.single_head import HeadWeights, SingleHead
 from glassformer.layers.attention import attend
 from glassformer.layers.block import Block
 from glassformer.layers.experts import MixtureOfExperts
@@ -22,7 +23,6 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.models.single_head import HeadWeights, SingleHead
 from glassformer.observe.complexity_measured import count_operations, kept_bytes
 from glassformer.observe.complexity_models import (
     HeadSizes,

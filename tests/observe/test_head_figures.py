@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.errors import InputError
-from glassformer.models.single_head import HeadWeights, NumpyHead
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.observe.head_figures import draw_attention, draw_comparison, draw_head
 
 Check = Callable[[Figure], None]

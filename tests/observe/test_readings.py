@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError
 from glassformer.generation import generate, greedy_decode
+from glassformer.handcraft.single_head import SingleHead
 from glassformer.layers.attention_weights import attention_weights
 from glassformer.layers.cache import LayerCache, SlotCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.models.single_head import SingleHead
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import AXES
 from glassformer.observe.exact_attention import exact_rows

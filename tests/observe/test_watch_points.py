@@ -10,11 +10,11 @@ from small_models import EXPERTS, decoder, encoder, encoder_decoder
 from torch import nn
 
 from glassformer.errors import InputError
+from glassformer.handcraft.single_head import SingleHead
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import Clamp
-from glassformer.layers.packed_experts import PackedMixture
-from glassformer.models.single_head import SingleHead
 from glassformer.observe.watch_points import _expert_outputs, choose_points, own_points, select
+from glassformer.quantized.packed_experts import PackedMixture
 
 
 def names(model: nn.Module, what: Any = "weights", modules: Any = None, layers: Any = None, heads: Any = None) -> Any:

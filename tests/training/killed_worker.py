@@ -16,7 +16,7 @@ import torch
 import torch._dynamo  # the optimisers import it late, once in every child
 from training_toys import DyingTask, ToyModel
 
-from glassformer.checkpoints import directory as directory_module
+from glassformer import files as directory_module
 from glassformer.training import TrainingConfig, checkpoint, metrics, train
 
 CONFIG = TrainingConfig(

@@ -16,8 +16,8 @@ from torch import Tensor
 from glassformer.checkpoints.headers import FLOATS, StoredTensor
 from glassformer.checkpoints.tensor_files import CONFIG_FILE
 from glassformer.errors import CheckpointError, InputError, require
-from glassformer.layers import mxfp4
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized import mxfp4
 
 # No kernel takes wider heads, and the tables of positions are as wide.
 _WIDEST_HEAD = 2048

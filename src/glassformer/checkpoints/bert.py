@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.checkpoints.headers import StoredTensor
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors, stored_tensors
 from glassformer.errors import InputError, require, require_positive
+from glassformer.files import new_directory, write_text
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
@@ -193,7 +193,7 @@ def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) ->
 def write_encoder(encoder: Encoder, draft: Path) -> None:
     """Put the files of an encoder into a directory that is there, for whoever writes more beside them.
 
-    Such a directory is a draft of :func:`~glassformer.checkpoints.directory.new_directory`.
+    Such a directory is a draft of :func:`~glassformer.files.new_directory`.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     described = {"model_type": OWN, **dataclasses.asdict(encoder.config)}

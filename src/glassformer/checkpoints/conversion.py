@@ -25,8 +25,8 @@ from glassformer.checkpoints.headers import DTYPES, StoredTensor
 from glassformer.checkpoints.shards import Planned
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, open_tensors, stored_tensors
 from glassformer.errors import CheckpointError, require
-from glassformer.layers import mxfp4
 from glassformer.models import DecoderConfig
+from glassformer.quantized import mxfp4
 
 ExpertKind = Literal["mxfp4", "bfloat16"]
 

@@ -23,7 +23,6 @@ from glassformer.checkpoints.assembly import (
     require_memory,
     require_no_nan,
 )
-from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
@@ -40,10 +39,11 @@ from glassformer.checkpoints.tensor_files import (
     stored_tensors,
 )
 from glassformer.errors import CheckpointError, InputError, require
+from glassformer.files import new_directory, write_text
 from glassformer.layers.block import Block
 from glassformer.layers.experts import MixtureOfExperts
-from glassformer.layers.packed_experts import PackedMixture
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized.packed_experts import PackedMixture
 
 Layout = Literal["gpt_oss", "mixtral", "glassformer"]
 OWN = "glassformer-decoder"

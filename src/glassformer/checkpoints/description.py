@@ -18,9 +18,9 @@ from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.headers import StoredTensor
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
 from glassformer.errors import CheckpointError
-from glassformer.layers import mxfp4
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.quantized import mxfp4
 
 Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
 """What a tensor belongs to."""

@@ -34,8 +34,8 @@ from glassformer.checkpoints.gpt_oss_layouts import (
 from glassformer.checkpoints.headers import StoredTensor
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, check_tensors, open_tensors, stored_tensors
 from glassformer.errors import CheckpointError, InputError
-from glassformer.layers import mxfp4
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized import mxfp4
 
 Read = Callable[..., Tensor]
 
@@ -129,7 +129,7 @@ class _Experts:
     device: torch.device
 
     def packed(self, config: DecoderConfig) -> dict[str, Tensor]:
-        """What :class:`~glassformer.layers.packed_experts.PackedMixture` holds: as packed files do."""
+        """What :class:`~glassformer.quantized.packed_experts.PackedMixture` holds: as packed files do."""
         state = {
             "gate_up_bias": self.read(self.names.gate_up_bias).to(self.device, self.dtype),
             "down_bias": self.read(self.names.down_bias).to(self.device, self.dtype),

@@ -18,9 +18,9 @@ from glassformer.layers.dispatch import Experts
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import Clamp, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.packed_experts import PackedMixture
 from glassformer.layers.positions import convert_rows
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized.packed_experts import PackedMixture
 
 NO_SINK = -1e30
 """A sink's logit that stands for none: its weight is exp(-1e30) = 0, and unlike -inf no program stumbles over it.

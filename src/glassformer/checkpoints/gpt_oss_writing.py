@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matrix, expert_names, sources
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, write_tensors
 from glassformer.checkpoints.tensor_files import CONFIG_FILE
 from glassformer.errors import InputError, require
+from glassformer.files import new_directory, write_text
 from glassformer.models import DecoderConfig
 
 Packed = tuple[Planned, Planned]

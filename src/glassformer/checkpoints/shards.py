@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.checkpoints.headers import KINDS
 from glassformer.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE
 from glassformer.errors import require
+from glassformer.files import write_text
 
 SHARD_BYTES = 5 * 10**9
 """Where Hugging Face's programs cut their files too."""
@@ -46,7 +46,7 @@ def write_tensors(directory: Path, planned: Mapping[str, Planned], *, shard_byte
     The largest piece that a tensor's ``parts`` gives is all that is held.
 
     Args:
-        directory: Is there already; a draft of :func:`~glassformer.checkpoints.directory.new_directory`.
+        directory: Is there already; a draft of :func:`~glassformer.files.new_directory`.
         planned: Tensors by their names in the file.
         shard_bytes: Size of a file; a tensor that is larger has a file of its own.
 

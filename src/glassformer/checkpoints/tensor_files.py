@@ -21,7 +21,7 @@ from torch import Tensor
 
 from glassformer.checkpoints.headers import DTYPES, FLOATS, StoredTensor, cut, header_tensors
 from glassformer.errors import CheckpointError
-from glassformer.links import lies_inside
+from glassformer.files import lies_inside
 
 _ANEW = "It is damaged: restore it from a copy, or download or train it anew."
 

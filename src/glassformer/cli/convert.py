@@ -25,7 +25,7 @@ from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
 from glassformer.data.tokenizer_sources import tokenizer_places
 from glassformer.errors import require
-from glassformer.links import lies_inside
+from glassformer.files import lies_inside
 from glassformer.models import Decoder, DecoderConfig
 
 Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]

@@ -17,9 +17,9 @@ from glassformer.errors import InputError, require
 from glassformer.handcraft.build import design
 from glassformer.handcraft.certificate import Certificate
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.untrusted import shown
 from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import require_place, require_size, write_head
+from glassformer.text import shown
 
 
 @dataclass(frozen=True)

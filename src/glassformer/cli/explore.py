@@ -23,7 +23,7 @@ from glassformer.explorer.exhibits.beginnings import halves
 from glassformer.explorer.exhibits.found import offers
 from glassformer.explorer.saving.saved import save
 from glassformer.explorer.service import Explorer
-from glassformer.handcraft.untrusted import one_line, short, shown
+from glassformer.text import one_line, short, shown
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
-from glassformer.layers import mxfp4_native
 from glassformer.models import DecoderConfig
+from glassformer.quantized import mxfp4_native
 
 _CACHED_TOKENS = 4096
 

@@ -99,7 +99,7 @@ def _shown(error: Exception) -> str:
     text = str(error)
     if text.isprintable():
         return text
-    from glassformer.handcraft.untrusted import one_line  # takes a while, and few messages need it
+    from glassformer.text import one_line  # takes a while, and few messages need it
 
     return one_line(text)
 

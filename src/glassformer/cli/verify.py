@@ -14,15 +14,15 @@ import torch
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.cli.terminal import draw_attention_map, draw_outputs, needs_plain, say, terminal_width
 from glassformer.errors import InputError, require, require_positive
+from glassformer.files import write_text
 from glassformer.handcraft.certificate import Certificate, Failure
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import read_head
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 Written = TypeVar("Written")
 

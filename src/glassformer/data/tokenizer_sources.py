@@ -9,7 +9,7 @@ from pathlib import Path
 
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_ranks, read_tokenizer
 from glassformer.errors import InputError, first_line, require
-from glassformer.links import lies_inside
+from glassformer.files import lies_inside
 
 TOKENIZER_FILES = ("tokenizer.json", "o200k_base.tiktoken")
 """Names under which a tokenizer lies in a directory, the preferred one first."""

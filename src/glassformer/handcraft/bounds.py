@@ -42,8 +42,8 @@ from jaxtyping import Bool, Float, Int
 from glassformer.handcraft.circuits import place_inputs, possible_pairs
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.sequences import SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Queries
-from glassformer.models.single_head import HeadWeights
 
 _NUMBERS_AT_ONCE = 1 << 15
 

@@ -35,8 +35,8 @@ import numpy as np
 from glassformer.errors import InputError, require
 from glassformer.handcraft.bounds import PlaceTables, bound_of_pairs, tier_cases
 from glassformer.handcraft.description import Description
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
-from glassformer.models.single_head import HeadWeights
 
 _ROUNDOFF = float(np.finfo(np.float64).eps) / 2
 _SAME = 1e-9

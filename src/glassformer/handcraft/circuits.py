@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float
 
 from glassformer.errors import require, require_positive
 from glassformer.handcraft.sequences import CLS, SequenceSpace
-from glassformer.models.single_head import HeadWeights
+from glassformer.handcraft.single_head import HeadWeights
 
 _WORST_CONDITION = 1e6
 _ROUNDING = 1e-12

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from glassformer.errors import require, require_positive
 from glassformer.handcraft.circuits import centred_scores, qk_between_places, values_at_places
 from glassformer.handcraft.sequences import Block, SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.layers.attention_weights import weights_of_scores
-from glassformer.models.single_head import HeadWeights
 
 _SCORES_AT_ONCE = 1 << 20
 

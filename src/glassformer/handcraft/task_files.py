@@ -34,7 +34,8 @@ from jaxtyping import Float, Int
 from glassformer.errors import InputError, require
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Readout, Task
-from glassformer.handcraft.untrusted import known_name, parse_json, read_text, short, shown
+from glassformer.handcraft.untrusted import parse_json, read_text
+from glassformer.text import known_name, short, shown
 
 MAX_EXAMPLES = 20_000
 MAX_CELLS = 1 << 23

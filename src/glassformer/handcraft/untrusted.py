@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from glassformer.errors import InputError, require
+from glassformer.text import short, shown
 
 MAX_NUMBERS = 1 << 20
 """Most numbers that a head in a file may have: with positions and letters together, about 500."""
 MAX_BYTES = 1 << 25
 """Largest file that is read: 2^20 numbers of 26 characters fit into it."""
-LONGEST_CELL = 60
-"""Characters of a number in a table; longer ones are no number that anybody needs."""
 MOST_NAMES = 4
 """Entries beside the numbers that a file may have."""
 
@@ -100,30 +97,6 @@ def parse_json(path: Path) -> Any:
         ) from error
     except RecursionError as error:
         raise InputError(f"{shown(path)} with brackets nested too deeply", "few levels", "Take some out.") from error
-
-
-def known_name(name: str, known: Sequence[str]) -> str:
-    """A sentence that says which of ``known`` the unknown ``name`` may have meant, or lists them."""
-    lower = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name[:LONGEST_CELL].lower(), lower, n=1, cutoff=0.5)
-    return f"Did you mean '{lower[close[0]]}'?" if close else f"Known are {', '.join(known)}."
-
-
-def shown(path: Path) -> str:
-    """The path for a message: on one line, without what could steer a terminal."""
-    text = str(path)
-    return text if text.isprintable() else ascii(text)
-
-
-def one_line(text: str) -> str:
-    """What a message says, on one line: blanks are single, what could steer a terminal is written as its number."""
-    words = " ".join(text.split())
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
-
-
-def short(text: str) -> str:
-    """What a file says, for a message: quoted, on one line and not long."""
-    return ascii(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 3] + "...")
 
 
 def status_of(path: Path) -> os.stat_result:

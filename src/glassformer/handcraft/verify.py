@@ -15,8 +15,8 @@ from torch import Tensor
 from glassformer.errors import InputError, require
 from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries
 from glassformer.handcraft.certificate import Certificate, Failure, RestsOn, Verdict
+from glassformer.handcraft.single_head import HeadWeights, run_head
 from glassformer.handcraft.tasks import Cases, Queries, Task, queries_of
-from glassformer.models.single_head import HeadWeights, run_head
 
 _SCORES_AT_ONCE = 1 << 19
 _SHORT_SEQUENCES = 20_000

@@ -26,20 +26,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy.lib import format as npy
 
-from glassformer.checkpoints.directory import new_directory, new_file, write_text
 from glassformer.errors import InputError, require
-from glassformer.handcraft.untrusted import (
-    LONGEST_CELL,
-    MAX_NUMBERS,
-    known_name,
-    parse_json,
-    read_bytes,
-    read_text,
-    short,
-    shown,
-    status_of,
-)
-from glassformer.models.single_head import HeadWeights
+from glassformer.files import new_directory, new_file, write_text
+from glassformer.handcraft.single_head import HeadWeights
+from glassformer.handcraft.untrusted import MAX_NUMBERS, parse_json, read_bytes, read_text, status_of
+from glassformer.text import LONGEST_CELL, known_name, short, shown
 
 _REQUIRED = ("Km", "Qm", "Vm")
 _NAMES = (*_REQUIRED, "pos")

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError, require
+from glassformer.files import write_text
 
 
 def claim(out: Path, asked: dict[str, Any], resume: bool) -> None:

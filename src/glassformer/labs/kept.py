@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError
+from glassformer.files import write_text
 
 _Part = TypeVar("_Part")
 

@@ -6,7 +6,6 @@ from glassformer.models.encoder import Encoder, embed
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.models.single_head import HeadWeights, NumpyHead, SingleHead
 
 __all__ = [
     "Decoder",
@@ -15,8 +14,5 @@ __all__ = [
     "EncoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
-    "HeadWeights",
-    "NumpyHead",
-    "SingleHead",
     "embed",
 ]

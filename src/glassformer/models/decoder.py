@@ -18,10 +18,10 @@ from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.linear import autocast_dtype
 from glassformer.layers.norms import RMSNorm
-from glassformer.layers.packed_experts import PackedMixture
 from glassformer.layers.positions import RotaryEmbedding, Rotation
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.tokens import look_up, require_real, require_tokens
+from glassformer.quantized.packed_experts import PackedMixture
 
 
 class Decoder(nn.Module):

@@ -15,8 +15,8 @@ from glassformer.layers.encoder_block import EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import MLP, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.packed_experts import PackedMixture
 from glassformer.layers.positions import RotaryEmbedding
+from glassformer.quantized.packed_experts import PackedMixture
 
 Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", "head"]
 AnyBlock: TypeAlias = EncoderBlock | Block | CrossBlock

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from glassformer.checkpoints.directory import new_file
 from glassformer.errors import InputError, require
+from glassformer.files import new_file
 from glassformer.observe.captured import Captured, Record, as_texts
 
 _KEY, _VERSION = "glassformer.capture", 1

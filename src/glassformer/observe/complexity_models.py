@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from glassformer.errors import require_positive
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.models.single_head import HeadWeights
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Complexity:
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """The sizes of a one-head model, see :class:`~glassformer.models.single_head.SingleHead`.
+    """The sizes of a one-head model, see :class:`~glassformer.handcraft.single_head.SingleHead`.
 
     Raises:
         InputError: A size that is not a whole number of at least 1; ``pos_dim`` alone may be 0.

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from glassformer.errors import require
-from glassformer.models.single_head import HeadWeights, NumpyHead
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.observe.attention_maps import CELL, LABELLED_CELL, attention_map
 from glassformer.observe.heat_maps import DIVERGING, Names, finish, name_row, panel, rescaled
 from glassformer.observe.style import in_style, new_figure

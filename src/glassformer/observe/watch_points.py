@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
+from glassformer.handcraft.single_head import SingleHead
 from glassformer.layers.block import Block
 from glassformer.layers.decoder_block import CrossBlock
 from glassformer.layers.encoder_block import EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.linear import autocast_dtype
-from glassformer.layers.packed_experts import PackedMixture
-from glassformer.models.single_head import SingleHead
 from glassformer.observe.captured import AXES
+from glassformer.quantized.packed_experts import PackedMixture
 
 Role = Literal["attention", "block", "ffn", "experts"]
 ROLES: Mapping[str, Role] = MappingProxyType(

@@ -11,8 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError
+from glassformer.files import write_text
 
 Record = dict[str, Any]
 """One line of metrics.jsonl: "step" and either the numbers of that update or its "evaluation"."""

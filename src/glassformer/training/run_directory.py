@@ -19,8 +19,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from glassformer.checkpoints.directory import new_directory, recover, remove_directory, remove_leftovers, write_text
 from glassformer.errors import InputError, require
+from glassformer.files import new_directory, recover, remove_directory, remove_leftovers, write_text
 from glassformer.training.checkpoint import save_optimizers, save_weights
 from glassformer.training.config import TrainingConfig
 

@@ -14,9 +14,9 @@ from glassformer.explorer.answers.heads import check, head, input_names, output_
 from glassformer.explorer.exhibits.exhibit import Exhibit, HeadExhibit
 from glassformer.explorer.messages import AskCheck, AskHead, HeadWeightsMessage, ModelCard
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, unique
 from glassformer.handcraft.verify import verify
-from glassformer.models.single_head import HeadWeights
 
 DESIGNS = ["identity", "copy-first", "unique"]
 

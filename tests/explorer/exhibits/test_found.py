@@ -15,11 +15,11 @@ from glassformer.explorer.exhibits.exhibit import HeadExhibit
 from glassformer.explorer.exhibits.found import MOST_FOUND, found_in, offers, open_named, to_stderr
 from glassformer.explorer.service import Explorer
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import write_head
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.single_head import HeadWeights
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 

@@ -9,9 +9,9 @@ from glassformer.errors import InputError
 from glassformer.explorer.exhibits.exhibit import HeadExhibit, Offer
 from glassformer.explorer.exhibits.heads import first_text, fitting_task, head_offers
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.verify import verify
-from glassformer.models.single_head import HeadWeights
 
 
 @pytest.mark.parametrize("offer", head_offers(), ids=lambda offer: offer.card.name)

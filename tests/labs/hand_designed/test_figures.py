@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from glassformer.handcraft.circuits import centred_scores
+from glassformer.handcraft.single_head import NumpyHead
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed import figures
 from glassformer.labs.hand_designed.results import Results
-from glassformer.models.single_head import NumpyHead
 
 
 def image(ax) -> np.ndarray:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed import measure
 from glassformer.labs.hand_designed.course_training import set_random_seed
 from glassformer.labs.hand_designed.results import Comparison
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 
 @pytest.fixture(scope="module")

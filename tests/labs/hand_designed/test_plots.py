@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from glassformer.errors import InputError
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.labs.hand_designed.plots import PlotConfig, draw_transformer, rescale_and_plot, save_figure
-from glassformer.models.single_head import HeadWeights
 
 
 @pytest.fixture(autouse=True)

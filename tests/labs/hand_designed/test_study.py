@@ -12,11 +12,11 @@ import torch
 
 from glassformer.errors import InputError
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import SingleHead
 from glassformer.handcraft.tasks import unique
 from glassformer.labs.hand_designed import study
 from glassformer.labs.hand_designed.recipes import Recipe, course_recipe, fast_recipe, recipes
 from glassformer.labs.hand_designed.study import Study, follow_failures, run_study
-from glassformer.models.single_head import SingleHead
 
 SHORT = (fast_recipe("copy_first").scaled(0.02), course_recipe("copy_first").scaled(0.001))
 

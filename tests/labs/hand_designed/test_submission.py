@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.labs.hand_designed import submission
 from glassformer.labs.hand_designed.exercises import hand_designed_weights
-from glassformer.models.single_head import HeadWeights
 
 KEYS = {
     "time",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import Task, copy_first, identity, occurs_earlier, unique
 from glassformer.handcraft.verify import verify
 from glassformer.labs.hand_designed import training_runs
@@ -25,7 +26,6 @@ from glassformer.labs.hand_designed.training_runs import (
     moment_of,
     train_head,
 )
-from glassformer.models.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.training import TrainingConfig
 from glassformer.training.task import shares
 

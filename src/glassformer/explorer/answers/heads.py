@@ -22,9 +22,9 @@ from glassformer.explorer.messages import (
 )
 from glassformer.handcraft.certificate import Certificate, Failure
 from glassformer.handcraft.sequences import CLS, SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verify import require_fits, verify
-from glassformer.models.single_head import HeadWeights, NumpyHead
 
 MOST_RUN = 20_000
 """Sequences that are all run, so that a verdict comes while somebody types; of a larger task the bound decides."""

@@ -27,13 +27,13 @@ from glassformer.explorer.exhibits.exhibit import (
     EncoderExhibit,
     Exhibit,
     HeadExhibit,
-    evaluating,
     final_logits,
     require_order,
 )
 from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.handcraft.single_head import NumpyHead, SingleHead
 from glassformer.models.encoder import Encoder
-from glassformer.models.single_head import NumpyHead, SingleHead
+from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, watchable
 from glassformer.observe.captured import Captured
 from glassformer.observe.exact_attention import Given

@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.errors import require
-from glassformer.explorer.exhibits.exhibit import EncoderDecoderExhibit, Exhibit, evaluating, require_order, wrong_kind
+from glassformer.explorer.exhibits.exhibit import EncoderDecoderExhibit, Exhibit, require_order, wrong_kind
 from glassformer.explorer.messages import AskScramble, Scrambled
+from glassformer.modes import evaluating
 from glassformer.observe.scrambling import scrambling_test
 
 MOST_ORDERS = 500

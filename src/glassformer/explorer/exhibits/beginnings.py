@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require
 from glassformer.explorer.messages import MOST_CHARACTERS
-from glassformer.handcraft.untrusted import short
+from glassformer.text import short
 
 Encode = Callable[[str], Sequence[int]]
 Join = Callable[[Sequence[int]], str]

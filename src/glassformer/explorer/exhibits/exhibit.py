@@ -8,8 +8,7 @@ training mode, and whoever lets it read puts it into evaluation mode for that lo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from types import MappingProxyType
@@ -21,10 +20,11 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.explorer.messages import MOST_TOKENS, ModelCard
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.single_head import HeadWeights
+from glassformer.modes import evaluating
 
 
 def _lock() -> threading.RLock:
@@ -182,22 +182,6 @@ def weights_stamp(exhibit: Exhibit) -> Hashable:
         (each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors if isinstance(each, Tensor)
     )
     return exhibit.lock, hash(versions)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while: then each module is in the mode in which it was, so that training can go on.
-
-    Hold ``exhibit.lock``.
-    """
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @torch.no_grad()

@@ -14,12 +14,12 @@ from glassformer.explorer.exhibits.catalogue import shipped
 from glassformer.explorer.exhibits.exhibit import Offer
 from glassformer.explorer.exhibits.heads import first_text, fitting_task, head_card, head_exhibit
 from glassformer.explorer.exhibits.training_runs import Place, offer_of
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.untrusted import one_line, shown
 from glassformer.handcraft.verify import require_fits
 from glassformer.handcraft.weight_files import read_head
-from glassformer.models.single_head import HeadWeights
+from glassformer.text import one_line, shown
 
 MOST_FOUND = 64
 """Most models that are taken from a directory of runs."""

@@ -16,7 +16,6 @@ from glassformer.explorer.exhibits.exhibit import (
     EncoderExhibit,
     Exhibit,
     HeadExhibit,
-    evaluating,
     final_logits,
 )
 from glassformer.explorer.exhibits.heads import first_text, fitting_task, head_card, head_exhibit
@@ -24,13 +23,14 @@ from glassformer.explorer.exhibits.text_codecs import numbers, text_of_numbers
 from glassformer.explorer.exhibits.tokenizer_codecs import Codec, codec_of
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.handcraft.build import Design
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verify import require_fits
 from glassformer.labs.sentiment.training_runs import Classifier
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.single_head import HeadWeights
+from glassformer.modes import evaluating
 from glassformer.observe.capture import watchable
 
 _NUMBERS_HELP = "token numbers between spaces"

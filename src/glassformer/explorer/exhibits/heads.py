@@ -11,9 +11,9 @@ from glassformer.explorer.exhibits.exhibit import HeadExhibit, Offer
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.messages.base import Origin
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verify import require_fits, verify
-from glassformer.models.single_head import HeadWeights
 
 _LETTERS_AS_VALUES = "Each letter's value is its own one-hot vector, so the output is the letter that is read."
 _ONE_HOT_POSITIONS = "Each position has a coordinate of its own, so that Km and Qm can name it."

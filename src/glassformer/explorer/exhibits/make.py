@@ -19,7 +19,6 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.examples import SentimentData, split_by_text
 from glassformer.data.in_context_lookup import LookupConfig, sample
@@ -27,6 +26,7 @@ from glassformer.data.lookup import all_contexts
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch
 from glassformer.data.sentiment import reviews
 from glassformer.explorer.exhibits.catalogue import KEYS, RECURRENCE, SHIPPED, VALUES
+from glassformer.files import new_directory, write_text
 from glassformer.labs.lookup.course import share_right, train_course
 from glassformer.labs.lookup.in_context import MEASURING_SEED, answers, train_in_context
 from glassformer.labs.lookup.recipes import InContextRecipe

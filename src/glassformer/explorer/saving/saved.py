@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
@@ -25,7 +24,8 @@ from glassformer.explorer.messages.requests import refusal_of
 from glassformer.explorer.saving.calls_of import Asked, answers_of, runs_of
 from glassformer.explorer.saving.kept_weights import kept_weights
 from glassformer.explorer.saving.view_state import ViewState, Words, ask_page, view_state
-from glassformer.handcraft.untrusted import shown
+from glassformer.files import write_text
+from glassformer.text import shown
 
 MOST_BYTES = 24_000_000
 """The largest file, in bytes."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from glassformer.checkpoints.directory import write_text
+from glassformer.files import write_text
 from glassformer.labs.gpt_oss.plan import COURSE_STEPS, DATA, RECIPES
 from glassformer.labs.gpt_oss.results import GenerationResult, ModelResult, Results
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError
+from glassformer.files import write_text
 
 Points = list[list[int | float]]
 """[step, value] pairs."""

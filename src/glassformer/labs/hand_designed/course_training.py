@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from glassformer import training
 from glassformer.errors import InputError, require, require_positive
-from glassformer.models.single_head import SingleHead
+from glassformer.handcraft.single_head import SingleHead
 from glassformer.training import Batch
 
 MakeBatch = Callable[[], tuple[Tensor, Tensor]]

@@ -1,6 +1,6 @@
 """What the course asks for, under its own names: the two transformers and their comparison.
 
-Each is a thin cover over the library: :mod:`glassformer.models.single_head` computes,
+Each is a thin cover over the library: :mod:`glassformer.handcraft.single_head` computes,
 :mod:`glassformer.handcraft` designs. Scores of any size are safe: the largest is subtracted before the exponential.
 """
 
@@ -12,9 +12,9 @@ from jaxtyping import Float, Num
 
 from glassformer.errors import InputError, require
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed.plots import PLOT_CONFIG, PlotConfig, draw_transformer, save_figure
-from glassformer.models.single_head import HeadWeights, NumpyHead, SingleHead
 
 PytorchTransformer = SingleHead
 """The PyTorch twin; its state holds ``Km.weight``, ``Qm.weight`` and ``Vm.weight``, transposed, and ``pos.weight``."""

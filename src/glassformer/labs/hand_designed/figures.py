@@ -16,11 +16,11 @@ from glassformer.handcraft.circuits import (
     value_circuit,
     values_at_places,
 )
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.labs.hand_designed.cases import shown_sequence
 from glassformer.labs.hand_designed.results import Comparison, Pair, Results
 from glassformer.labs.hand_designed.study_figures import draw_failures, draw_study
-from glassformer.models.single_head import HeadWeights, NumpyHead
 from glassformer.observe.circuit_figures import draw_circuit_comparison
 from glassformer.observe.head_figures import draw_comparison, panel
 from glassformer.observe.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, in_style, new_figure, save_figure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError, require
+from glassformer.files import write_text
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.claim import claim
 from glassformer.labs.hand_designed.cases import COURSE_TASKS

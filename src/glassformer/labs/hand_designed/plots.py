@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.errors import require, require_positive
-from glassformer.models.single_head import HeadWeights, NumpyHead
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.observe.heat_maps import panel, rescaled
 from glassformer.observe.style import save_stamped
 

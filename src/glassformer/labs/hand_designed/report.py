@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from glassformer.checkpoints.directory import write_text
+from glassformer.files import write_text
 from glassformer.handcraft.certificate import Certificate
 from glassformer.labs.hand_designed.answers import by_both, by_content, by_position
 from glassformer.labs.hand_designed.cases import COURSE_TASKS

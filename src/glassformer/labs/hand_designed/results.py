@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError
+from glassformer.files import write_text
 from glassformer.handcraft.certificate import Certificate, Failure
 from glassformer.handcraft.distances import HeadDistance
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.labs.hand_designed.study import Cell, Story, Summary
 from glassformer.labs.hand_designed.training_runs import Circuit, Minimum, Moment
-from glassformer.models.single_head import HeadWeights
 
 Matrices = dict[str, list[list[float]]]
 """Km, Qm, Vm and, where there are positions, pos."""

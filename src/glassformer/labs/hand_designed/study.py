@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeVar
 import torch
 from tqdm import tqdm
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError, require, require_positive
+from glassformer.files import write_text
+from glassformer.handcraft.single_head import SingleHead
 from glassformer.handcraft.tasks import TASKS, Task, unique
 from glassformer.labs.hand_designed.recipes import (
     COURSE_SIZES,
@@ -36,7 +37,6 @@ from glassformer.labs.hand_designed.training_runs import (
     moment_of,
     train_head,
 )
-from glassformer.models.single_head import SingleHead
 from glassformer.training import mix_seed
 
 QUICK_FACTOR = 0.25

@@ -12,9 +12,10 @@ import jsonschema
 import torch
 from jaxtyping import Float
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError
+from glassformer.files import write_text
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed.cases import (
     LETTERS,
@@ -23,7 +24,6 @@ from glassformer.labs.hand_designed.cases import (
 )
 from glassformer.labs.hand_designed.course_training import set_random_seed
 from glassformer.labs.hand_designed.exercises import NumpyTransformer, PytorchTransformer
-from glassformer.models.single_head import HeadWeights
 
 # The course's cells name these seeds and sizes.
 _TORCH_SEED, _CONTENT_SEED, _POSITION_SEED = 1998, 1997, 2017

@@ -15,9 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from glassformer.errors import require
 from glassformer.handcraft.circuits import values_at_places
 from glassformer.handcraft.distances import attention_weights
+from glassformer.handcraft.single_head import HeadWeights, SingleHead, run_head
 from glassformer.handcraft.tasks import Task
 from glassformer.labs.hand_designed.recipes import Batches, Recipe, Stage
-from glassformer.models.single_head import HeadWeights, SingleHead, run_head
 from glassformer.training import Batch, TrainingResult, mix_seed, train
 
 _DRAWN_AT_ONCE = 4096

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.data.lookup import all_contexts
+from glassformer.files import write_text
 from glassformer.labs.lookup.course_data import NUM_EPOCHS
 from glassformer.labs.lookup.in_context_report import (
     accuracy_at,

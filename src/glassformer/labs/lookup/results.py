@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.errors import InputError
+from glassformer.files import write_text
 from glassformer.labs.kept import read_part, to_json
 from glassformer.labs.lookup.in_context_measured import InContextMeasured, LengthMeasured
 

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import torch
 
-from glassformer.checkpoints.directory import write_text
 from glassformer.checkpoints.hub import find_directory
 from glassformer.data.examples import Example, SentimentData, fingerprint, split_by_text
 from glassformer.data.sentiment import reviews
 from glassformer.errors import InputError, require
+from glassformer.files import write_text
 from glassformer.labs.claim import claim
 from glassformer.labs.kept import kept, to_json
 from glassformer.labs.sentiment.compare import Contestant, ModelResult, best_encoder, compete, contestants

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
-from glassformer.checkpoints.directory import write_text
+from glassformer.files import write_text
 from glassformer.labs.sentiment.answers import (
     answers,
     from_earlier_models,

@@ -18,13 +18,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.checkpoints.bert import load_encoder, write_encoder
-from glassformer.checkpoints.directory import new_directory, write_text
 from glassformer.checkpoints.hub import find_directory
 from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example, SentimentData, fingerprint
 from glassformer.data.subword import load_subwords, tokenizer_from_json, train_subwords
 from glassformer.data.tokenizer import Tokenizer, WordTokenizer
 from glassformer.errors import InputError, require
+from glassformer.files import new_directory, write_text
 from glassformer.labs.sentiment.measured import Measured, measure
 from glassformer.labs.sentiment.recipes import PretrainedRecipe, ScratchRecipe, minilm
 from glassformer.labs.sentiment.text import require_texts

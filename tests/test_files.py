@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.checkpoints import directory as module
-from glassformer.checkpoints.directory import (
+from glassformer import files as module
+from glassformer.errors import InputError
+from glassformer.files import (
     new_directory,
     new_file,
     recover,
@@ -14,7 +15,6 @@ from glassformer.checkpoints.directory import (
     remove_leftovers,
     write_text,
 )
-from glassformer.errors import InputError
 
 
 class Killed(BaseException):
@@ -160,3 +160,17 @@ def test_a_text_that_cannot_take_its_place_leaves_no_draft(tmp_path: Path) -> No
     with pytest.raises(OSError, match="taken"):
         write_text(tmp_path / "taken", "text")
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+def test_what_lies_inside(tmp_path: Path) -> None:
+    inside = tmp_path / "cache" / "snapshots" / "abc"
+    for directory in (inside, tmp_path / "cache" / "blobs", tmp_path / "elsewhere"):
+        directory.mkdir(parents=True)
+    for name, target in (
+        ("blob", tmp_path / "cache" / "blobs" / "1"),
+        ("near", inside / "own"),
+        ("far", tmp_path / "elsewhere" / "1"),
+    ):
+        (inside / name).symlink_to(target)
+    found = [name for name in ("own", "near", "blob", "far") if lies_inside(inside / name)]
+    assert found == ["own", "near", "blob"]

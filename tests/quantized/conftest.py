@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from glassformer.layers import mxfp4, mxfp4_native, packed_experts
-from glassformer.layers.mxfp4_native import Kernel
+from glassformer.quantized import mxfp4, mxfp4_native, packed_experts
+from glassformer.quantized.mxfp4_native import Kernel
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import InputError
-from glassformer.layers import mxfp4, mxfp4_native
-from glassformer.layers.mxfp4_native import LEVELS, Kernel
+from glassformer.quantized import mxfp4, mxfp4_native
+from glassformer.quantized.mxfp4_native import LEVELS, Kernel
 
 SOURCE_ROOT = Path(mxfp4_native.__file__).parents[2]
 
@@ -304,7 +304,7 @@ def test_a_damaged_library_is_built_anew(size: int, quick: Path) -> None:
 @pytest.mark.slow
 def test_a_library_that_is_cut_short_ends_no_process(quick: Path) -> None:
     library = cut_short(quick, 20_000)
-    code = "from glassformer.layers import mxfp4_native; assert mxfp4_native.kernel().level >= 0"
+    code = "from glassformer.quantized import mxfp4_native; assert mxfp4_native.kernel().level >= 0"
     environment = os.environ | {"PYTHONPATH": str(SOURCE_ROOT)}
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True, timeout=120)
     assert mxfp4_native._is_whole(library)
@@ -378,7 +378,7 @@ def test_where_libraries_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @pytest.mark.slow
 def test_processes_that_build_at_the_same_time(kernel: Kernel, tmp_path: Path) -> None:
     """Each gets a whole library, nothing is printed, and one library is left."""
-    code = "from glassformer.layers import mxfp4_native; assert mxfp4_native.kernel().level >= 0"
+    code = "from glassformer.quantized import mxfp4_native; assert mxfp4_native.kernel().level >= 0"
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(SOURCE_ROOT)}
     command = [sys.executable, "-W", "error", "-c", code]
     running = [

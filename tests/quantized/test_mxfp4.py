@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from glassformer.errors import InputError
-from glassformer.layers import mxfp4
+from glassformer.quantized import mxfp4
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 

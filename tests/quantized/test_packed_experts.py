@@ -15,10 +15,10 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 
 from glassformer.errors import InputError
-from glassformer.layers import mxfp4, packed_experts
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import Clamp
-from glassformer.layers.packed_experts import PackedMixture
+from glassformer.quantized import mxfp4, packed_experts
+from glassformer.quantized.packed_experts import PackedMixture
 
 CLAMPS = [None, Clamp(), Clamp(alpha=1.0, limit=0.5)]
 

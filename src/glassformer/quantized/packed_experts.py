@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.layers import mxfp4, mxfp4_native
 from glassformer.layers.experts import MixtureOfExperts, Router
 from glassformer.layers.feedforward import Clamp, swiglu
 from glassformer.layers.linear import linear
+from glassformer.quantized import mxfp4, mxfp4_native
 
 # Tokens mixed at a time: what lies between the products then takes at most some 200 MB at the sizes of gpt-oss.
 _MOST_TOKENS = 1024
@@ -127,7 +127,7 @@ class PackedMixture(nn.Module):
     @classmethod
     @torch.no_grad()
     def pack(cls, dense: MixtureOfExperts) -> PackedMixture:
-        """A dense mixture with its weights rounded to MXFP4 (see :func:`glassformer.layers.mxfp4.encode`).
+        """A dense mixture with its weights rounded to MXFP4 (see :func:`glassformer.quantized.mxfp4.encode`).
 
         Raises:
             InputError: Widths that are no multiples of 32, or weights that are infinite or NaN.

@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from glassformer.errors import require
-from glassformer.layers import mxfp4_native
+from glassformer.quantized import mxfp4_native
 
 GROUP = 32
 """Numbers that share a scale."""

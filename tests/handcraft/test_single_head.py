@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import InputError
-from glassformer.models.single_head import HeadWeights, NumpyHead, SingleHead, run_head
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead, run_head
 
 
 def random_head(

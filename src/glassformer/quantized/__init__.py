@@ -1,0 +1,1 @@
+"""Number formats of weights: MXFP4, and experts kept in it."""

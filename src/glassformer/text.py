@@ -1,0 +1,34 @@
+"""Text from untrusted sources, made safe to print on one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+LONGEST_CELL = 60
+"""Characters of a quoted value; longer ones are cut."""
+
+
+def known_name(name: str, known: Sequence[str]) -> str:
+    """A sentence that says which of ``known`` the unknown ``name`` may have meant, or lists them."""
+    lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name[:LONGEST_CELL].lower(), lower, n=1, cutoff=0.5)
+    return f"Did you mean '{lower[close[0]]}'?" if close else f"Known are {', '.join(known)}."
+
+
+def shown(path: Path) -> str:
+    """The path for a message: on one line, without what could steer a terminal."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
+def one_line(text: str) -> str:
+    """What a message says, on one line: blanks are single, what could steer a terminal is written as its number."""
+    words = " ".join(text.split())
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
+
+
+def short(text: str) -> str:
+    """What a file says, for a message: quoted, on one line and not long."""
+    return ascii(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 3] + "...")
