@@ -20,6 +20,7 @@ from glassformer.layers.linear import autocast_dtype
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import RotaryEmbedding, Rotation
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.pretrained import file_function
 from glassformer.models.tokens import look_up, require_real, require_tokens
 from glassformer.quantized.packed_experts import PackedMixture
 
@@ -74,10 +75,8 @@ class Decoder(nn.Module):
         Raises:
             InputError: As there.
         """
-        # The formats of files know the models; the models know of them in these two methods alone.
-        from glassformer.checkpoints.decoders import load_decoder
-
-        return load_decoder(source, **options)
+        decoder: Decoder = file_function("load_decoder")(source, **options)
+        return decoder
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
         """Write a directory that other programs read as gpt-oss or Mixtral with the same logits.
@@ -89,9 +88,7 @@ class Decoder(nn.Module):
         Raises:
             InputError: As there: where nothing equivalent exists, among others.
         """
-        from glassformer.checkpoints.decoders import save_decoder
-
-        save_decoder(self, directory, **options)
+        file_function("save_decoder")(self, directory, **options)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

@@ -17,6 +17,7 @@ from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.pretrained import file_function
 from glassformer.models.tokens import look_up, require_numbers, require_real, require_tokens
 
 
@@ -71,10 +72,8 @@ class Encoder(nn.Module):
         Raises:
             InputError: As there.
         """
-        # The formats of files know the models; the models know of them here alone.
-        from glassformer.checkpoints.bert import load_encoder
-
-        return load_encoder(source, **options)
+        encoder: Encoder = file_function("load_encoder")(source, **options)
+        return encoder
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
