@@ -60,8 +60,8 @@ from glassformer.labs.lookup.in_context import answers, build_model, train_in_co
 from glassformer.labs.lookup.plan import shortened
 from glassformer.labs.lookup.recipes import BAG, SLOTS
 from glassformer.observe.capture import capture
+from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
 from glassformer.observe.scrambling import scrambling_test
-from glassformer.observe.style import BLACK, in_style, line, new_figure
 
 torch.manual_seed(0)
 np.random.seed(0)  # noqa: NPY002 - the course's generator

@@ -80,10 +80,10 @@ from glassformer.labs.sentiment.recipes import FROM_SCRATCH
 from glassformer.labs.sentiment.results import Results
 from glassformer.labs.sentiment.timeline import timeline
 from glassformer.labs.sentiment.training_runs import Classifier, train_recipe
-from glassformer.observe.complexity_figures import draw_complexity
 from glassformer.observe.complexity_measured import count_operations
-from glassformer.observe.diagrams import architecture, block
-from glassformer.observe.text_figures import attention_rows, coloured_text
+from glassformer.observe.figures.coloured_words import attention_rows, coloured_text
+from glassformer.observe.figures.complexity_curves import draw_complexity
+from glassformer.observe.figures.diagrams import architecture, block
 
 torch.manual_seed(0)
 print("torch", torch.__version__)

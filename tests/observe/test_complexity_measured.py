@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from autograd_memory import kept_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -19,7 +20,6 @@ from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.complexity_measured import (
     count_operations,
     fitted_exponent,
-    kept_bytes,
     measure,
     measure_together,
     peak_bytes,

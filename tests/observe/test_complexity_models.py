@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from autograd_memory import kept_bytes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.observe.complexity_measured import count_operations, kept_bytes
+from glassformer.observe.complexity_measured import count_operations
 from glassformer.observe.complexity_models import (
     HeadSizes,
     Operations,

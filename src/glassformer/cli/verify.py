@@ -257,8 +257,8 @@ def _advice(certificate: Certificate) -> str:
 
 def _draw(shown: Shown, directory: Path, name: str) -> list[Path]:
     # matplotlib takes a second to load, which only a figure is worth.
-    from glassformer.observe.head_figures import draw_attention
-    from glassformer.observe.style import save_figure
+    from glassformer.observe.figures.single_heads import draw_attention
+    from glassformer.observe.figures.style import save_figure
 
     return save_figure(draw_attention(shown.attention, shown.names, shown.names, shown.title), directory, name)
 

@@ -11,15 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 import glassformer.layers.dispatch  # noqa: F401 - registers the operator that is named below
 from glassformer.errors import require, require_positive
-
-# The profiler's own log lines on its start and end would stand among what a command prints.
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """The lengths at which costs are measured, in tokens."""
@@ -77,27 +72,6 @@ _FORMULAS = {
 }
 
 
-def kept_bytes(model: nn.Module, call: Callable[[], object]) -> int:
-    """Bytes of floating-point tensors that ``call`` keeps for a backward pass, each piece of memory counted once.
-
-    Parameters and buffers of ``model`` are left out: they are kept anyway.
-    """
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[int, tuple[int, Tensor]] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if tensor.is_floating_point() and storage.data_ptr() not in own:
-            # Holding the tensor keeps its address from being given to another one.
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
-        return tensor
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        result = call()
-    del result
-    return sum(size for size, _ in kept.values())
-
-
 def peak_bytes(call: Callable[[], object]) -> int:
     """The most bytes that torch holds at once on the CPU on top of what it held before, while ``call`` runs.
 
@@ -107,6 +81,10 @@ def peak_bytes(call: Callable[[], object]) -> int:
     Raises:
         InputError: The profiler reports no allocation, as with work on another device.
     """
+    # The profiler reads this when it is first used; without it, its log lines appear in a command's output.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from torch.profiler import ProfilerActivity, profile
+
     call()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()

@@ -8,8 +8,8 @@ from glassformer.explorer.messages.calls import Answering
 from glassformer.explorer.saving.calls_of import runs_of
 from glassformer.explorer.saving.kept_weights import EXACT_TOKENS, coarse_enough, matrix
 from glassformer.explorer.saving.view_state import Words, ask_page, view_state
-from glassformer.observe.attention_maps import attention_map
-from glassformer.observe.heat_maps import MOST_NAMES
+from glassformer.observe.figures.attention_maps import attention_map
+from glassformer.observe.figures.heat_maps import MOST_NAMES
 
 
 def picture(explorer: Answering, state: Words) -> Figure:

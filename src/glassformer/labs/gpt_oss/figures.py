@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.labs.gpt_oss.results import Behaviour, NextToken, Results
-from glassformer.observe.style import (
+from glassformer.observe.figures.style import (
     BLACK,
     BLUE,
     GREEN,

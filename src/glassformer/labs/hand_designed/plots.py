@@ -1,6 +1,6 @@
 """The course's plotting under its own names: eight heat maps of one head, and where their files go.
 
-The figures of the lab's report come from :mod:`glassformer.observe.head_figures` instead, which names the tokens.
+The figures of the lab's report come from :mod:`glassformer.observe.figures.single_heads`, which names the tokens.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from glassformer.errors import require, require_positive
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
-from glassformer.observe.heat_maps import panel, rescaled
-from glassformer.observe.style import save_stamped
+from glassformer.observe.figures.heat_maps import panel, rescaled
+from glassformer.observe.figures.style import save_stamped
 
 
 def _require_format(name: str) -> None:

@@ -13,7 +13,7 @@ from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed.cases import COURSE_TASKS
 from glassformer.labs.hand_designed.results import Results
 from glassformer.labs.hand_designed.study import Cell, Story, Summary
-from glassformer.observe.style import BLACK, BLUE, GREEN, RED, in_style, new_figure
+from glassformer.observe.figures.style import BLACK, BLUE, GREEN, RED, in_style, new_figure
 
 _SOLVED: dict[str, Any] = {"marker": "o", "color": BLUE, "label": "every sequence read rightly"}
 _FAILED: dict[str, Any] = {"marker": "X", "color": RED, "label": "some sequence read wrongly"}

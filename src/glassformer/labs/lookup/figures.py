@@ -11,8 +11,19 @@ from matplotlib.ticker import MaxNLocator
 
 from glassformer.labs.lookup.in_context_figures import draw_accuracy, draw_changes, draw_finding
 from glassformer.labs.lookup.results import CourseMeasured, HeadShares, Results
-from glassformer.observe.attention_grids import cross_attention
-from glassformer.observe.style import BLACK, BLUE, HATCHES, ORANGE, RED, SKY, in_style, line, new_figure, save_figure
+from glassformer.observe.figures.attention_grids import cross_attention
+from glassformer.observe.figures.style import (
+    BLACK,
+    BLUE,
+    HATCHES,
+    ORANGE,
+    RED,
+    SKY,
+    in_style,
+    line,
+    new_figure,
+    save_figure,
+)
 
 
 def draw_figures(results: Results, directory: Path) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from glassformer.labs.lookup.in_context_measured import InContextMeasured, LengthMeasured
 from glassformer.labs.lookup.in_context_report import NAMES
 from glassformer.labs.lookup.results import Results, at
-from glassformer.observe.style import BLACK, BLUE, ORANGE, RED, in_style, line, new_figure
+from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, in_style, line, new_figure
 
 _SERIES = {"slots": 0, "bag": 1, "positions": 2}
 

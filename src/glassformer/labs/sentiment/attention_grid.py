@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.labs.sentiment.text import SimpleTokenizer, one_line
-from glassformer.observe.attention_grids import attention_grid
-from glassformer.observe.text_figures import shown
+from glassformer.observe.figures.attention_grids import attention_grid
+from glassformer.observe.figures.coloured_words import shown
 
 _SHOWN_HEADS, _LONGEST_WORD = 4, 20
 _SENTIMENTS = ("Negative", "Positive")

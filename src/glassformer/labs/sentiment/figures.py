@@ -32,10 +32,10 @@ from glassformer.labs.sentiment.pictures import (
 from glassformer.labs.sentiment.results import Results
 from glassformer.labs.sentiment.timeline import timeline
 from glassformer.labs.sentiment.training_runs import Classifier
-from glassformer.observe.complexity_figures import draw_complexity
-from glassformer.observe.diagrams import architecture, block
-from glassformer.observe.style import BLACK, LINES, in_style, line, new_figure, save_figure
-from glassformer.observe.text_figures import DIVERGING, attention_rows, coloured_text
+from glassformer.observe.figures.coloured_words import DIVERGING, attention_rows, coloured_text
+from glassformer.observe.figures.complexity_curves import draw_complexity
+from glassformer.observe.figures.diagrams import architecture, block
+from glassformer.observe.figures.style import BLACK, LINES, in_style, line, new_figure, save_figure
 
 SENTENCE = "The cat sat on the mat"
 READ = "I love this film, but the plot is not good."

@@ -16,7 +16,6 @@ from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.complexity import ModelConfig, complexity, overtakes
-from glassformer.observe.complexity_figures import Growth
 from glassformer.observe.complexity_measured import (
     LENGTHS,
     Measurement,
@@ -24,6 +23,7 @@ from glassformer.observe.complexity_measured import (
     fitted_exponent,
     measure_together,
 )
+from glassformer.observe.figures.complexity_curves import Growth
 
 D_MODEL, HEADS, D_FF = 512, 8, 2048
 """The course's sizes."""

@@ -21,9 +21,9 @@ from glassformer.labs.sentiment.network import MiniTransformer
 from glassformer.labs.sentiment.parts import LayerNorm
 from glassformer.labs.sentiment.text import SimpleTokenizer
 from glassformer.layers.positions import SinusoidalPositions
-from glassformer.observe.attention_maps import attention_map
-from glassformer.observe.heat_maps import MOST_TEXTS, panel
-from glassformer.observe.style import BLACK, HATCHES, LINES, RED, in_style, line, new_figure
+from glassformer.observe.figures.attention_maps import attention_map
+from glassformer.observe.figures.heat_maps import MOST_TEXTS, panel
+from glassformer.observe.figures.style import BLACK, HATCHES, LINES, RED, in_style, line, new_figure
 
 _SIGNED = "cividis"
 """Unlike red and blue, it tells below 0 from above in a print in grey too."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.errors import require
-from glassformer.observe.style import LINES, in_style, new_figure
+from glassformer.observe.figures.style import LINES, in_style, new_figure
 
 
 @dataclass(frozen=True)

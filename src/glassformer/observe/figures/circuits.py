@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.errors import require
-from glassformer.observe.heat_maps import DIVERGING, Names, finish, name_row, panel
-from glassformer.observe.style import in_style, new_figure
+from glassformer.observe.figures.heat_maps import DIVERGING, Names, finish, name_row, panel
+from glassformer.observe.figures.style import in_style, new_figure
 
 Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"]]
 """The scores of queries with keys, and the values of the same tokens or places."""

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 
 from glassformer.errors import require
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
-from glassformer.observe.attention_maps import CELL, LABELLED_CELL, attention_map
-from glassformer.observe.heat_maps import DIVERGING, Names, finish, name_row, panel, rescaled
-from glassformer.observe.style import in_style, new_figure
+from glassformer.observe.figures.attention_maps import CELL, LABELLED_CELL, attention_map
+from glassformer.observe.figures.heat_maps import DIVERGING, Names, finish, name_row, panel, rescaled
+from glassformer.observe.figures.style import in_style, new_figure
 
 _SMALLEST, _LARGEST = 0.75, 8.0
 _ROWS = (0, 1, 2, 6), (3, 4, 5, 7)
@@ -108,7 +108,7 @@ def draw_comparison(
 def draw_attention(
     weights: Float[np.ndarray, "query key"], query_names: Names, key_names: Names, title: str = ""
 ) -> Figure:
-    """:func:`~glassformer.observe.attention_maps.attention_map` from 0 to 1, in the colours of a head's other panels.
+    """:func:`~glassformer.observe.figures.attention_maps.attention_map` from 0 to 1, in the panels' colours.
 
     Raises:
         InputError: As there.

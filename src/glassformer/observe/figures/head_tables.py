@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.errors import require
-from glassformer.observe.attention_maps import numbered
 from glassformer.observe.attention_measures import HeadMeasures
-from glassformer.observe.heat_maps import MOST_TEXTS, Names, finish, panel, write_values
-from glassformer.observe.style import BLACK, BLUE, RED, in_style, new_figure
-from glassformer.observe.text_figures import SEQUENTIAL, coloured_text
+from glassformer.observe.figures.attention_maps import numbered
+from glassformer.observe.figures.coloured_words import SEQUENTIAL, coloured_text
+from glassformer.observe.figures.heat_maps import MOST_TEXTS, Names, finish, panel, write_values
+from glassformer.observe.figures.style import BLACK, BLUE, RED, in_style, new_figure
 
 _CELL, _BARE_CELL = 0.42, 0.2
 """Inches: of a cell with its number in it, and of one without."""
@@ -213,12 +213,12 @@ def query_text(
         weights: Of the words to one another.
         query: The place of the query, from 0, or from -1 backwards.
         title: Above the text.
-        largest: As for :func:`~glassformer.observe.text_figures.coloured_text`.
+        largest: As for :func:`~glassformer.observe.figures.coloured_words.coloured_text`.
         ax: Likewise.
 
     Raises:
         InputError: A query that is not there, or as for
-            :func:`~glassformer.observe.text_figures.coloured_text`.
+            :func:`~glassformer.observe.figures.coloured_words.coloured_text`.
     """
     count = len(words)
     require(

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from glassformer.errors import InputError
-from glassformer.observe.style import new_figure
-from glassformer.observe.text_figures import attention_rows, coloured_text, contrast, shown
+from glassformer.observe.figures.coloured_words import attention_rows, coloured_text, contrast, shown
+from glassformer.observe.figures.style import new_figure
 
 WORDS = [
     "<CLS>",

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from glassformer.errors import InputError
-from glassformer.observe import style
-from glassformer.observe.heat_maps import DIVERGING
+from glassformer.observe.figures import style
+from glassformer.observe.figures.heat_maps import DIVERGING
 
-SOURCES = Path(style.__file__).parents[1]
+SOURCES = Path(style.__file__).parents[2]
 
 DARKENING = ("Blues", "Reds", "Greys")
 LIGHTENING = ("cividis",)

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from glassformer.errors import InputError
-from glassformer.observe.circuit_figures import draw_circuit_comparison, draw_circuits
+from glassformer.observe.figures.circuits import draw_circuit_comparison, draw_circuits
 
 Check = Callable[[Figure], None]
 

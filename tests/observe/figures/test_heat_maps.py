@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from matplotlib.axes import Axes
 
 from glassformer.errors import InputError
-from glassformer.observe.heat_maps import finish, name_row, panel, rescaled, short, write_values
-from glassformer.observe.style import new_figure
+from glassformer.observe.figures.heat_maps import finish, name_row, panel, rescaled, short, write_values
+from glassformer.observe.figures.style import new_figure
 
 matrices = arrays(float, array_shapes(min_dims=2, max_dims=2, max_side=5), elements=st.floats(-1e300, 1e300))
 

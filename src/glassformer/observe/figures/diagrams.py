@@ -17,8 +17,8 @@ from torch import nn
 
 from glassformer.errors import require
 from glassformer.observe.block_parts import Kind, Part
+from glassformer.observe.figures.style import BLUE, RED, in_style, new_figure
 from glassformer.observe.model_parts import StackName, describe, describe_block, stack_of
-from glassformer.observe.style import BLUE, RED, in_style, new_figure
 
 _GROUND: dict[Kind, str] = {
     "data": "#ffffff",

@@ -1,4 +1,4 @@
-"""Every figure of what attention and experts do, under one roof.
+"""Figures of attention, experts and whole models; matplotlib is imported here only.
 
 =====================  ====================================================================================
 figure                 shows
@@ -19,12 +19,16 @@ figure                 shows
 =====================  ====================================================================================
 
 The numbers come from :func:`~glassformer.observe.capture.capture` and
-:func:`~glassformer.observe.attention_measures.head_measures`. All return matplotlib figures in the style of
-:mod:`glassformer.observe.style`, whose ``save_figure`` writes PNG, SVG and PDF; those with an argument ``ax`` draw
-there.
+:func:`~glassformer.observe.attention_measures.head_measures`. All functions return matplotlib figures in the style of
+:mod:`glassformer.observe.figures.style`, whose ``save_figure`` writes PNG, SVG and PDF. Functions with an argument
+``ax`` draw there.
 """
 
-from glassformer.observe.attention_figures import (
+from glassformer.observe.attention_measures import head_measures
+from glassformer.observe.figures.attention_grids import attention_grid, attention_mosaic, compare_heads, cross_attention
+from glassformer.observe.figures.attention_maps import attention_map
+from glassformer.observe.figures.coloured_words import attention_rows
+from glassformer.observe.figures.head_tables import (
     expert_load,
     head_spread,
     head_table,
@@ -33,11 +37,7 @@ from glassformer.observe.attention_figures import (
     router_load,
     sink_shares,
 )
-from glassformer.observe.attention_grids import attention_grid, attention_mosaic, compare_heads, cross_attention
-from glassformer.observe.attention_maps import attention_map
-from glassformer.observe.attention_measures import head_measures
-from glassformer.observe.style import save_figure
-from glassformer.observe.text_figures import attention_rows
+from glassformer.observe.figures.style import save_figure
 
 __all__ = [
     "attention_grid",

@@ -13,7 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from glassformer.errors import InputError
-from glassformer.observe.attention_figures import (
+from glassformer.observe.attention_measures import HeadMeasures, head_measures
+from glassformer.observe.figures.head_tables import (
     expert_load,
     head_spread,
     head_table,
@@ -22,8 +23,7 @@ from glassformer.observe.attention_figures import (
     router_load,
     sink_shares,
 )
-from glassformer.observe.attention_measures import HeadMeasures, head_measures
-from glassformer.observe.style import new_figure, save_figure
+from glassformer.observe.figures.style import new_figure, save_figure
 
 COUNTS = np.array([[10, 30, 0, 0], [10, 10, 10, 10], [5, 5, 10, 20]])
 WORDS = ["<CLS>", "it", "is", "good"]

@@ -18,9 +18,9 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.errors import require
-from glassformer.observe.heat_maps import MOST_NAMES, MOST_TEXTS, Names, finish, panel, write_values
-from glassformer.observe.style import in_style, new_figure
-from glassformer.observe.text_figures import SEQUENTIAL, shown
+from glassformer.observe.figures.coloured_words import SEQUENTIAL, shown
+from glassformer.observe.figures.heat_maps import MOST_NAMES, MOST_TEXTS, Names, finish, panel, write_values
+from glassformer.observe.figures.style import in_style, new_figure
 
 MOST_CELLS = 512
 """More queries or keys than these are drawn as an overview."""

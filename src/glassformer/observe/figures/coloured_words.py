@@ -19,8 +19,8 @@ from matplotlib.textpath import text_to_path
 from numpy.typing import ArrayLike
 
 from glassformer.errors import require
-from glassformer.observe.heat_maps import DIVERGING
-from glassformer.observe.style import in_style, new_figure
+from glassformer.observe.figures.heat_maps import DIVERGING
+from glassformer.observe.figures.style import in_style, new_figure
 
 MOST_WORDS = 2000
 """A longer text would be no picture any more."""

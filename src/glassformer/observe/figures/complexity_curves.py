@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from glassformer.errors import require
 from glassformer.observe.complexity import Complexity
 from glassformer.observe.complexity_measured import Measurement, fitted_exponent
-from glassformer.observe.style import in_style, line, new_figure
+from glassformer.observe.figures.style import in_style, line, new_figure
 
 _BYTES = 1 << 20
 _GIGA = 1e9

@@ -15,7 +15,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from glassformer.errors import require
-from glassformer.observe.attention_maps import (
+from glassformer.observe.attention_measures import divergence
+from glassformer.observe.figures.attention_maps import (
     CELL,
     LABELLED_CELL,
     MOST_CELLS,
@@ -27,10 +28,9 @@ from glassformer.observe.attention_maps import (
     numbered,
     overview,
 )
-from glassformer.observe.attention_measures import divergence
-from glassformer.observe.heat_maps import MOST_NAMES, MOST_TEXTS, Names, finish, panel
-from glassformer.observe.style import in_style, new_figure
-from glassformer.observe.text_figures import SEQUENTIAL
+from glassformer.observe.figures.coloured_words import SEQUENTIAL
+from glassformer.observe.figures.heat_maps import MOST_NAMES, MOST_TEXTS, Names, finish, panel
+from glassformer.observe.figures.style import in_style, new_figure
 
 Layers: TypeAlias = Float[np.ndarray, "layer head query key"] | Sequence[Float[np.ndarray, "_ query key"]]
 """The weights of several layers, whose numbers of heads may differ."""

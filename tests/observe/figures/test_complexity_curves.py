@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from glassformer.errors import InputError
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.complexity import complexity, overtakes
-from glassformer.observe.complexity_figures import Growth, draw_complexity
 from glassformer.observe.complexity_measured import Measurement, fitted_exponent
-from glassformer.observe.style import save_figure
+from glassformer.observe.figures.complexity_curves import Growth, draw_complexity
+from glassformer.observe.figures.style import save_figure
 
 LENGTHS = (32, 128, 512, 2048)
 CONFIG = EncoderConfig(vocab_size=50, num_layers=1, hidden_dim=32, ff_dim=300, num_heads=4)

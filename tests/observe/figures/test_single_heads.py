@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from glassformer.errors import InputError
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
-from glassformer.observe.head_figures import draw_attention, draw_comparison, draw_head
+from glassformer.observe.figures.single_heads import draw_attention, draw_comparison, draw_head
 
 Check = Callable[[Figure], None]
 

@@ -16,7 +16,7 @@ from torch import nn
 from glassformer.errors import InputError
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.block_parts import Part
-from glassformer.observe.diagrams import architecture, block, draw
+from glassformer.observe.figures.diagrams import architecture, block, draw
 from glassformer.observe.model_parts import describe, describe_block
 
 every_model = pytest.mark.parametrize("name", MODELS)

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.errors import InputError
-from glassformer.observe.attention_grids import attention_grid, attention_mosaic, compare_heads, cross_attention
-from glassformer.observe.style import new_figure
+from glassformer.observe.figures.attention_grids import attention_grid, attention_mosaic, compare_heads, cross_attention
+from glassformer.observe.figures.style import new_figure
 
 TEXT = ["<CLS>", "not", "a", "remarkable", "film"]
 

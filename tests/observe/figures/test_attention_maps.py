@@ -14,8 +14,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from glassformer.errors import InputError
-from glassformer.observe.attention_maps import attention_map, empty_figure, largest_of, overview
-from glassformer.observe.style import new_figure, save_figure
+from glassformer.observe.figures.attention_maps import attention_map, empty_figure, largest_of, overview
+from glassformer.observe.figures.style import new_figure, save_figure
 
 TEXT = ["<CLS>", "I", "paid", "$", "10", "for", "this", "unbelievably", "long", "film", "and", "$", "5"]
 
