@@ -1,0 +1,92 @@
+"""Configurations: frozen dataclasses with strict types, checked when they are made, JSON both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+import pydantic
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from glassformer.errors import InputError
+
+Size = Annotated[int, Field(ge=1)]
+"""A whole number of at least 1."""
+Count = Annotated[int, Field(ge=0)]
+"""A whole number of at least 0."""
+Positive = Annotated[float, Field(gt=0)]
+"""A number above 0."""
+Probability = Annotated[float, Field(ge=0, lt=1)]
+"""A number in [0, 1)."""
+
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+_Class = TypeVar("_Class")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, Field))
+def config(cls: type[_Class]) -> type[_Class]:
+    """Make a frozen dataclass whose fields are checked against their annotations, without conversions.
+
+    ``True`` is no number, ``1`` no boolean and ``"1"`` neither; NaN and infinity are refused; bounds are annotations
+    such as :data:`Size`. A ``__post_init__`` checks what concerns several fields.
+
+    Raises (when an instance is made):
+        InputError: A field that is unknown, missing or of another type, or outside its bounds.
+    """
+    made = pydantic.dataclasses.dataclass(cls, frozen=True, config=_STRICT)
+    init = made.__init__
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **fields: Any) -> None:
+        try:
+            init(self, *args, **fields)
+        except ValidationError as error:
+            raise _input_error(cls, error) from None
+
+    made.__init__ = checked  # type: ignore[method-assign]
+    return made
+
+
+class Config:
+    """What every configuration can do; use with the decorator :func:`config`."""
+
+    def to_json(self) -> str:
+        """The configuration as a JSON object, one field a line."""
+        return json.dumps(dataclasses.asdict(self), indent=2)  # type: ignore[call-overload]
+
+    @classmethod
+    def from_json(cls: type[_Class], text: str) -> _Class:
+        """The configuration that :meth:`to_json` wrote.
+
+        Raises:
+            InputError: Text that is not a JSON object, or fields that the configuration refuses.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            raise _input_error(cls, error) from None
+
+
+def _input_error(cls: type, error: ValidationError) -> InputError:
+    """The first fault that pydantic found; all types of a union that were tried belong to one fault."""
+    first, *others = error.errors(include_url=False)
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return cause
+    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    # pydantic's path also names the branches of a union, such as "tuple[int, ...]".
+    path = [part for part in first["loc"] if isinstance(part, int) or part.isidentifier()]
+    name = ".".join(map(str, path))
+    kind, value = first["type"], first["input"]
+    if kind == "missing":
+        return InputError(f"{cls.__name__} without {name}", "every required field", f"Pass {name}.")
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = ", ".join(sorted(fields))
+        return InputError(f"{cls.__name__} with the unknown field {name}", f"the fields {known}", f"Remove {name}.")
+    if not path:
+        return InputError(f"{cls.__name__} from {value!r}", "a JSON object", f"Correct it: {first['msg']}.")
+    messages = [first["msg"], *(each["msg"] for each in others if each["loc"][:1] == first["loc"][:1])]
+    expected = " or ".join(dict.fromkeys(each.removeprefix("Input should be ") for each in messages))
+    return InputError(f"{name} = {value!r}", expected, f"Pass another {name}.")
