@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from glassformer import files as module
-from glassformer.errors import InputError
 from glassformer.files import (
     new_directory,
     new_file,
@@ -15,6 +14,7 @@ from glassformer.files import (
     remove_leftovers,
     write_text,
 )
+from refusals import refused
 
 
 class Killed(BaseException):
@@ -53,7 +53,7 @@ def test_an_error_in_the_block_leaves_everything_as_it_was(tmp_path: Path) -> No
 def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path) -> None:
     target = tmp_path / "target"
     fill(target, "old")
-    with pytest.raises(InputError, match="exists already"):
+    with refused("exists already"):
         fill(target, "new")
     assert content(target) == "old"
     fill(target, "new", replace=True)

@@ -22,6 +22,7 @@ from glassformer.checkpoints.headers import StoredTensor
 from glassformer.errors import CheckpointError, InputError
 from glassformer.layers.positions import Yarn
 from glassformer.models import Decoder, DecoderConfig
+from refusals import refused
 
 HERE = Path("here")
 CONFIG = DecoderConfig(
@@ -51,7 +52,7 @@ def test_the_dtype_is_that_of_the_embedding_or_the_one_asked_for() -> None:
     assert choose_dtype(None, stored) == torch.bfloat16
     assert choose_dtype(torch.float32, stored) == torch.float32
     assert empty_decoder(CONFIG, torch.bfloat16, HERE).output.weight.dtype == torch.bfloat16
-    with pytest.raises(InputError, match=r"dtype = torch\.int64"):
+    with refused(r"dtype = torch\.int64"):
         choose_dtype(torch.int64, stored)
 
 
@@ -70,7 +71,7 @@ def test_the_dtype_is_that_of_the_embedding_or_the_one_asked_for() -> None:
 def test_what_cannot_belong_to_the_files_is_refused(change: dict[str, Any], message: str) -> None:
     stored = {name: StoredTensor(HERE, name, [3, 4], "F32") for name in "abc"}
     require_layers(CONFIG, stored, HERE)
-    with pytest.raises(CheckpointError, match=rf"here.config\.json with {message}"):
+    with refused(rf"here.config\.json with {message}", error=CheckpointError):
         require_layers(dataclasses.replace(CONFIG, **change), stored, HERE)
 
 
@@ -89,7 +90,7 @@ def test_more_tensors_than_there_are_are_not_named(count: int, change: dict[str,
     names = [f"{name}.block_sparse_moe.x" if "num_experts" in change else str(name) for name in range(count)]
     stored = {name: StoredTensor(HERE, name, [100, 100], "U8") for name in names}
     require_layers(CONFIG, stored, HERE)
-    with pytest.raises(CheckpointError, match=message):
+    with refused(message, error=CheckpointError):
         require_layers(dataclasses.replace(CONFIG, **change), stored, HERE)
 
 
@@ -100,7 +101,7 @@ def test_a_model_of_few_tensors_may_lack_many_of_them() -> None:
 
 
 def test_sizes_beyond_all_numbers_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json, of which no decoder can be made"):
+    with refused(r"config\.json, of which no decoder can be made", error=CheckpointError):
         empty_decoder(dataclasses.replace(CONFIG, hidden_dim=2**40, vocab_size=2**40), torch.float32, HERE)
 
 
@@ -112,7 +113,7 @@ def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     require_memory(decoder, torch.device("cpu"), HERE)
     pages["SC_PHYS_PAGES"] = needed - 1
     require_memory(decoder, torch.device("cuda"), HERE)  # says so itself
-    with pytest.raises(CheckpointError, match=r"here, whose weights take 0\.0 GiB"):
+    with refused(r"here, whose weights take 0\.0 GiB", error=CheckpointError):
         require_memory(decoder, torch.device("cpu"), HERE)
     for unknown in ({"SC_PAGE_SIZE": 1}, None):
         if unknown is None:
@@ -131,7 +132,7 @@ def test_faults_of_a_configuration_are_told_with_its_file() -> None:
         dataclasses.replace(CONFIG, num_layers=0)
     assert type(told.value.__cause__) is InputError
     for value in ("wide", None, [1]):
-        with pytest.raises(CheckpointError, match="got here with a fault: "), config_errors(HERE):
+        with refused("here with a fault: ", error=CheckpointError), config_errors(HERE):
             dataclasses.replace(CONFIG, norm_eps=value)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match="got there; expected"), config_errors(HERE):
         raise CheckpointError("there", "elsewhere", "Go.")

@@ -12,10 +12,10 @@ from transformers import GptOssForCausalLM
 from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import NO_SINK, gpt_oss_from_decoder, particulars, remark
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY
-from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
 from glassformer.models import Decoder, DecoderConfig
+from refusals import refused
 
 GPT_OSS = dataclasses.replace(
     GPT_OSS_TINY,
@@ -174,14 +174,14 @@ def test_packed_experts_are_written_packed(tmp_path: Path) -> None:
 
 def test_packed_experts_with_a_plain_swiglu_are_refused() -> None:
     decoder = Decoder(dataclasses.replace(GPT_OSS, expert_format="mxfp4", clamp=None))
-    with pytest.raises(InputError, match="packed experts with the plain SwiGLU"):
+    with refused("packed experts with the plain SwiGLU"):
         gpt_oss_from_decoder(decoder)
 
 
 def test_weights_without_bound_are_refused() -> None:
     decoder = Decoder(COURSE)
     decoder.layers[1].ffn.up.data[0, 0, 0] = torch.nan
-    with pytest.raises(InputError, match="weights that are infinite or NaN"):
+    with refused("weights that are infinite or NaN"):
         gpt_oss_from_decoder(decoder)
 
 

@@ -23,6 +23,7 @@ from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
 from glassformer.models import Decoder
+from refusals import refused
 
 CONFIG = replace(
     GPT_OSS_TINY,
@@ -162,5 +163,5 @@ def test_openais_configuration_is_read_back(
     ],
 )
 def test_what_openais_configuration_cannot_tell(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=named):
+    with refused(named):
         write_openai_config(replace(CONFIG, **changes))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from glassformer.checkpoints.shards import Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import open_tensors, stored_tensors
-from glassformer.errors import InputError
+from refusals import refused
 
 TENSORS = {
     "a": torch.randn(5, 3),
@@ -88,8 +88,8 @@ def test_a_tensor_is_made_when_its_turn_comes(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="shard_bytes = 0"):
+    with refused("shard_bytes = 0"):
         write_tensors(tmp_path, {"a": plan(torch.zeros(1))}, shard_bytes=0)
-    with pytest.raises(InputError, match=r"a of torch\.complex64"):
+    with refused(r"a of torch\.complex64"):
         write_tensors(tmp_path, {"a": plan(torch.zeros(1, dtype=torch.complex64))})
     assert list(tmp_path.iterdir()) == []

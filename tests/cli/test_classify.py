@@ -15,11 +15,11 @@ from torch import nn
 from glassformer.cli import classify as command
 from glassformer.cli.main import main
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.errors import InputError
 from glassformer.labs.sentiment.importance import token_effects
 from glassformer.labs.sentiment.training_runs import Classifier, load_classifier, save_classifier
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
+from refusals import refused
 
 TEXTS = ("a great film", "a dull film", "")
 
@@ -260,20 +260,20 @@ def test_what_cannot_be_read_is_told(run: Path, tmp_path: Path, monkeypatch: pyt
         "which cannot be read": ["--file", str(tmp_path)],
     }
     for message, arguments in cases.items():
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             classify("--run", str(run), *arguments)
-    with pytest.raises(InputError, match="1 texts and --file"):
+    with refused("1 texts and --file"):
         command.ClassifyFlags(run=run, texts=("a film",), file=latin)
-    with pytest.raises(InputError, match="--tokens -1"):
+    with refused("--tokens -1"):
         command.ClassifyFlags(run=run, tokens=-1)
-    with pytest.raises(InputError, match=r"tokenizer\.json"):
+    with refused(r"tokenizer\.json"):
         classify("--run", str(tmp_path), "a film")
     monkeypatch.setattr(sys, "stdin", standard_input(""))
-    with pytest.raises(InputError, match="no texts"):
+    with refused("no texts"):
         classify("--run", str(run))
     monkeypatch.setattr(sys, "stdin", standard_input("a naïve film", "latin-1"))
-    with pytest.raises(InputError, match="standard input, line 1: byte 0xef"):
+    with refused("standard input, line 1: byte 0xef"):
         classify("--run", str(run))
     monkeypatch.setattr(sys, "stdin", None)  # what Python makes of a closed one
-    with pytest.raises(InputError, match="no standard input"):
+    with refused("no standard input"):
         classify("--run", str(run))

@@ -15,7 +15,7 @@ from glassformer.cli.conversation import ContextFull, Conversation, is_answer
 from glassformer.cli.released import Released, find_released
 from glassformer.data.harmony import Message, Piece, Setting
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
-from glassformer.errors import InputError
+from refusals import refused
 from scripted import Script
 
 SETTING = Setting("low", "2025-06-28")
@@ -142,9 +142,9 @@ def test_only_gpt_osss_tokenizer_can_chat(
     tiny_gpt_oss: Path, bare_gpt_oss: Path, byte_engine: Tokenizer, tokenizer: ReleasedTokenizer
 ) -> None:
     assert module.require_chat(find_released(str(tiny_gpt_oss))).specials == tokenizer.specials
-    with pytest.raises(InputError, match="without a tokenizer"):
+    with refused("without a tokenizer"):
         module.require_chat(find_released(str(bare_gpt_oss)))
     end = tokenizer.special("<|return|>")
-    with pytest.raises(InputError, match=rf"whose <\|return\|> is {end}, for a model whose texts end with 7, 8"):
+    with refused(rf"whose <\|return\|> is {end}, for a model whose texts end with 7, 8"):
         module.require_chat(Released(tiny_gpt_oss, 280, tokenizer, (7, 8), (7, 8, end), 600))
     module.require_chat(Released(tiny_gpt_oss, 280, tokenizer, (7, end), (7, end), 600))

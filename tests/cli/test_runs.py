@@ -11,6 +11,7 @@ from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
 from glassformer.models import DecoderConfig
 from glassformer.training import TrainingConfig
+from refusals import refused
 
 MODEL = DecoderConfig(7, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), yarn=Yarn())
 TRAINING = TrainingConfig(steps=5, betas=(0.5, 0.9))
@@ -48,12 +49,12 @@ def test_a_place_without_a_run_says_how_to_make_one(tmp_path: Path) -> None:
 )
 def test_runs_of_something_else_are_refused(tmp_path: Path, described: object) -> None:
     store(tmp_path, described)
-    with pytest.raises(InputError, match=r"config\.json, which does not describe a decoder and its data"):
+    with refused(r"config\.json, which does not describe a decoder and its data"):
         read_run(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"description": {}}'])
 def test_a_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InputError, match=r"config\.json, which does not describe"):
+    with refused(r"config\.json, which does not describe"):
         read_run(tmp_path)

@@ -10,11 +10,11 @@ import torch
 
 from glassformer.cli.runs import description
 from glassformer.cli.trained import find_trained
-from glassformer.errors import InputError
 from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
+from refusals import refused
 
 COURSE = {"vocab_size": 20, "n_layers": 2, "hidden_dim": 16, "ff_dim": 24, "num_heads": 2, "head_dim": 8}
 WINDOWED = {"use_sliding_window_alternating": True, "window_size": 3, "use_moe": True, "num_experts": 4}
@@ -76,7 +76,7 @@ def test_other_directories_are_no_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="without weights yet"):
+    with refused("without weights yet"):
         find_trained(begun(tmp_path, {"model": COURSE}))
 
 
@@ -85,5 +85,5 @@ def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
 )
 def test_runs_of_something_else_are_refused(described: object, tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
-    with pytest.raises(InputError, match=r"config\.json, which describes no decoder"):
+    with refused(r"config\.json, which describes no decoder"):
         find_trained(begun(tmp_path, described))

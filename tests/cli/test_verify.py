@@ -11,12 +11,12 @@ import pytest
 
 from glassformer.cli import verify as command
 from glassformer.cli.main import main
-from glassformer.errors import InputError
 from glassformer.handcraft.build import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, copy_first, identity, unique
 from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import write_head
+from refusals import refused
 
 MINE = {"letters": "ABC", "tolerance": 0.001, "examples": [{"input": "CAB", "output": "CCC"}]}
 
@@ -295,5 +295,5 @@ def test_the_documented_example_of_a_table_works(tmp_path: Path) -> None:
 
 
 def test_flags_are_checked_in_code_too() -> None:
-    with pytest.raises(InputError, match="no task"):
+    with refused("no task"):
         command.VerifyFlags(Path("head.json"))

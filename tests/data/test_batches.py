@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from glassformer.data.batches import TextBatches, in_length_order, pad
 from glassformer.errors import InputError
+from refusals import refused
 
 ROWS = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=40)
 
@@ -109,31 +110,31 @@ def test_sorted_batches_come_in_no_order_of_length() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(InputError, match="no rows"):
+    with refused("no rows"):
         pad([], 0)
-    with pytest.raises(InputError, match="a row without tokens"):
+    with refused("a row without tokens"):
         pad([[1], []], 0)
-    with pytest.raises(InputError, match="length = 1 for a row of 2"):
+    with refused("length = 1 for a row of 2"):
         pad([[1, 2]], 0, length=1)
-    with pytest.raises(InputError, match="2 texts with 1 labels"):
+    with refused("2 texts with 1 labels"):
         TextBatches([[1], [2]], [0], 0)
-    with pytest.raises(InputError, match="0 texts"):
+    with refused("0 texts"):
         TextBatches([], [], 0)
-    with pytest.raises(InputError, match="the label -1"):
+    with refused("the label -1"):
         TextBatches([[1]], [-1], 0)
-    with pytest.raises(InputError, match="a row without tokens"):
+    with refused("a row without tokens"):
         TextBatches([[]], [0], 0)
     for label in (0.5, "1", None, 1 << 40, float("nan")):
         with pytest.raises(InputError, match=f"the label {label!r}; expected whole numbers from 0"):
             TextBatches([[1], [2]], [1, label], 0)  # type: ignore[list-item]
     for refuse in (lambda: TextBatches(["12"], [0], 0), lambda: pad(["12"], 0)):  # type: ignore[list-item]
-        with pytest.raises(InputError, match="the text '12' as a row; expected token ids"):
+        with refused("the text '12' as a row", expected="token ids"):
             refuse()
-    with pytest.raises(InputError, match="seed"):
+    with refused("seed"):
         TextBatches([[1]], [0], 0, seed=-1)
-    with pytest.raises(InputError, match="step"):
+    with refused("step"):
         TextBatches([[1]], [0], 0)(-1, 1)
-    with pytest.raises(InputError, match="size"):
+    with refused("size"):
         TextBatches([[1]], [0], 0)(0, 0)
-    with pytest.raises(InputError, match="size"):
+    with refused("size"):
         in_length_order([1], 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from glassformer.data import bayes
 from glassformer.data.bayes import optimal_accuracy, optimal_predictions
 from glassformer.data.recurrence import Generators, RecurrenceConfig, fresh_batch, make_split, sample_generators
-from glassformer.errors import InputError
+from refusals import refused
 
 
 def step_probability(token: int, state: list[int], coefficients: tuple[int, ...], config: RecurrenceConfig) -> float:
@@ -134,23 +134,23 @@ def test_sequences_no_generator_emits_are_refused() -> None:
     assert optimal_predictions(possible, config).shape == (1, 4, 3)
     # A state of zeros stays zero without increments.
     impossible = torch.tensor([[1, 2, 1, 2], [0, 0, 1, 0]])
-    with pytest.raises(InputError, match=r"tokens \[0, 0, 1\] in row 1"):
+    with refused(r"tokens \[0, 0, 1\] in row 1"):
         optimal_predictions(impossible, config)
 
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
     config = RecurrenceConfig(vocab_size=3)
-    with pytest.raises(InputError, match="tokens between 0 and 3"):
+    with refused("tokens between 0 and 3"):
         optimal_predictions(torch.tensor([[0, 3]]), config)
-    with pytest.raises(InputError, match="sequences of 1 token"):
+    with refused("sequences of 1 token"):
         optimal_accuracy(torch.tensor([[0]]), config)
-    with pytest.raises(InputError, match="enumerated"):
+    with refused(expected="enumerated"):
         optimal_predictions(torch.tensor([[0, 3]]), RecurrenceConfig(vocab_size=50))
     everything = torch.tensor(list(itertools.product(range(3), repeat=4)))
-    with pytest.raises(InputError, match="all 81 generators excluded"):
+    with refused("all 81 generators excluded"):
         optimal_predictions(torch.tensor([[0, 1]]), config, Generators(everything[:, :2], everything[:, 2:]))
-    with pytest.raises(InputError, match="float32"):
+    with refused("float32"):
         optimal_predictions(torch.zeros(2, 3), config)
-    with pytest.raises(InputError, match=r"shape \(3,\)"):
+    with refused(r"shape \(3,\)"):
         optimal_predictions(torch.zeros(3, dtype=torch.int64), config)

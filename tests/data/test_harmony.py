@@ -22,7 +22,7 @@ from glassformer.data.harmony import (
     to_keep,
 )
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_json
-from glassformer.errors import InputError
+from refusals import refused
 
 # docs/format.md and test-data/ of github.com/openai/harmony.
 SYSTEM = """<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.
@@ -285,14 +285,14 @@ def test_only_what_was_said_is_kept() -> None:
 
 def test_a_tokenizer_without_the_marks_is_refused(tokenizer: ReleasedTokenizer) -> None:
     specials = {name: token for name, token in tokenizer.specials.items() if name != END}
-    with pytest.raises(InputError, match=r"without <\|end\|>; expected o200k_harmony"):
+    with refused(r"without <\|end\|>", expected="o200k_harmony"):
         require_harmony(replace(tokenizer, specials=specials))
 
 
 def test_wrong_settings_and_messages_are_refused(without_type_checks: None) -> None:
-    with pytest.raises(InputError, match="effort = 'extreme'"):
+    with refused("effort = 'extreme'"):
         Setting("extreme")
-    with pytest.raises(InputError, match="a tool without a name"):
+    with refused("a tool without a name"):
         Message("tool", "x")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from glassformer.data.in_context_lookup import PAD, Facts, LookupConfig, Source, encode, reordered, sample
 from glassformer.errors import InputError
+from refusals import refused
 
 
 def contents(facts: Facts, row: int) -> Counter[tuple[int, int]]:
@@ -183,26 +184,26 @@ def test_impossible_configurations_are_refused(arguments: dict[str, float], mess
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
     config = LookupConfig(num_keys=16, num_values=16, held_out=0.0)
-    with pytest.raises(InputError, match="count = 0"):
+    with refused("count = 0"):
         sample(config, 0, 0)
-    with pytest.raises(InputError, match="seed = -1"):
+    with refused("seed = -1"):
         sample(config, 1, -1)
-    with pytest.raises(InputError, match="step = -1"):
+    with refused("step = -1"):
         sample(config, 1, 0, step=-1)
-    with pytest.raises(InputError, match=r"'unseen' with held_out = 0\.0"):
+    with refused(r"'unseen' with held_out = 0\.0"):
         sample(config, 1, 0, split="unseen")
-    with pytest.raises(InputError, match="split = 'test'"):
+    with refused("split = 'test'"):
         sample(config, 1, 0, split="test")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="17 facts with num_keys = 16"):
+    with refused("17 facts with num_keys = 16"):
         sample(config, 1, 0, num_facts=17)
     # One value for each key, and 128 keys of 1,024 that would all have to have different ones.
     few = LookupConfig(num_keys=1024, num_values=256, max_facts=128, held_out=1 / 256)
-    with pytest.raises(InputError, match=r"128 facts with distinct values for split = 'unseen', drawn 20 times"):
+    with refused(r"128 facts with distinct values for split = 'unseen', drawn 20 times"):
         sample(few, 2, 0, split="unseen", num_facts=128)
     facts = sample(config, 1, 0)
-    with pytest.raises(InputError, match="encoding = 'set'"):
+    with refused("encoding = 'set'"):
         encode(facts, "set")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="seed = -2"):
+    with refused("seed = -2"):
         encode(facts, "bag", seed=-2)
-    with pytest.raises(InputError, match="seed = -2"):
+    with refused("seed = -2"):
         reordered(facts, seed=-2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from glassformer.data.in_context_lookup import LookupConfig, encode, sample
 from glassformer.data.lookup_ceiling import bag_ceiling, expected_largest
-from glassformer.errors import InputError
+from refusals import refused
 
 
 def bayes_accuracy(config: LookupConfig, num_facts: int) -> Fraction:
@@ -96,9 +96,9 @@ def test_the_most_frequent_value_of_the_bag_is_right_as_often_as_the_ceiling_say
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
     config = LookupConfig(num_values=8, max_facts=4, held_out=0.0)
-    with pytest.raises(InputError, match="num_facts = 0"):
+    with refused("num_facts = 0"):
         bag_ceiling(config, 0)
-    with pytest.raises(InputError, match="9 distinct values"):
+    with refused("9 distinct values"):
         bag_ceiling(config, 9)
-    with pytest.raises(InputError, match="cells = 0"):
+    with refused("cells = 0"):
         expected_largest(1, 0)

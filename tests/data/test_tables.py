@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from glassformer.data import tables
 from glassformer.data.tables import read_table
 from glassformer.errors import InputError
+from refusals import refused
 
 CELL = st.text(st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from('",\n;'), max_size=20)
 
@@ -95,7 +96,7 @@ def test_faults_name_the_file_and_the_line(tmp_path: Path, name: str, content: s
 def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "directory.csv").mkdir()
     for path in (tmp_path / "nowhere.csv", tmp_path / "directory.csv"):
-        with pytest.raises(InputError, match=f"{path.name}, which cannot be read"):
+        with refused(f"{path.name}, which cannot be read"):
             read_table(path)
 
 
@@ -108,16 +109,16 @@ def test_a_line_without_end_is_not_read_to_its_end(
         file.write(b'{"good": 1}\n' + b"x")
         # A hole: a gigabyte that takes no room on the disk.
         file.truncate(1 << 30)
-    with pytest.raises(InputError, match=r"line 2: more than 16,777,216 bytes"):
+    with refused(r"line 2: more than 16,777,216 bytes"):
         read_table(path)
     monkeypatch.setattr(tables, "MAX_LINE", 10)
-    with pytest.raises(InputError, match=r"line 1: more than 10 bytes"):
+    with refused(r"line 1: more than 10 bytes"):
         read_table(write(path, "a" * 11))
 
 
 def test_a_quoted_cell_over_many_lines_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "MAX_LINE", 100)
-    with pytest.raises(InputError, match=r"line 11: field larger than field limit"):
+    with refused(r"line 11: field larger than field limit"):
         read_table(write(tmp_path / "a.csv", '"' + "123456789\n" * 50))
 
 
@@ -131,18 +132,18 @@ def test_a_long_text_is_read_and_pythons_limit_stays(tmp_path: Path) -> None:
 
 def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "a.csv", "text,label\ngood,1\n"))
-    with pytest.raises(InputError, match=r"line 1: the columns 'text', 'label'; expected one column 'verdict'"):
+    with refused("line 1: the columns 'text', 'label'", expected="one column 'verdict'"):
         table.select("text", "verdict")
-    with pytest.raises(InputError, match=r"line 1: the columns 0, 1; expected a column 2"):
+    with refused("line 1: the columns 0, 1", expected="a column 2"):
         table.select(0, 2)
-    with pytest.raises(InputError, match="names, or positions"):
+    with refused(expected="names, or positions"):
         table.select("text", 1)
     with pytest.raises(InputError, match="expected one column 'text'"):
         read_table(write(tmp_path / "b.csv", "text,text\ngood,1\n")).select("text")
-    with pytest.raises(InputError, match="no rows"):
+    with refused("no rows"):
         read_table(write(tmp_path / "c.csv", "text,label\n")).select("text")
     table = read_table(write(tmp_path / "a.jsonl", '{"text": "good"}\n{"review": "bad"}\n'))
-    with pytest.raises(InputError, match=r"line 2: the columns review; expected a column 'text'"):
+    with refused("line 2: the columns review", expected="a column 'text'"):
         table.select("text")
     with pytest.raises(InputError, match="expected names"):
         table.select(0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from glassformer.data.tokenizer import CLS_ID, PAD_ID, UNK_ID, Tokenizer, WordTokenizer, split_words, whole_text
 from glassformer.errors import InputError
+from refusals import refused
 
 SENTENCES = [
     "I loved this movie! It's a movie for my mother.",
@@ -162,20 +163,20 @@ def test_damaged_json_is_refused(text: str, message: str) -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_wrong_arguments_are_refused(tokenizer: WordTokenizer) -> None:
-    with pytest.raises(InputError, match="type float"):
+    with refused("type float"):
         tokenizer.encode(float("nan"))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="type bytes"):
+    with refused("type bytes"):
         tokenizer.encode(b"good")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="max_len"):
+    with refused("max_len"):
         tokenizer.encode("good", max_len=0)
-    with pytest.raises(InputError, match="at least 4"):
+    with refused(expected="at least 4"):
         WordTokenizer.from_texts(SENTENCES, vocab_size=3)
-    with pytest.raises(InputError, match="without a word"):
+    with refused("without a word"):
         WordTokenizer.from_texts(["", " "])
-    with pytest.raises(InputError, match="one text"):
+    with refused("one text"):
         WordTokenizer.from_texts("one text")
     for token in (-1, tokenizer.vocab_size):
-        with pytest.raises(InputError, match=f"the token {token}"):
+        with refused(f"the token {token}"):
             tokenizer.decode([token])
 
 

@@ -21,6 +21,7 @@ from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.explorer.service import Explorer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from refusals import refused
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -62,7 +63,7 @@ def test_a_state_is_written_read_and_changed(small_explorer: Explorer) -> None:
         "layer": "1",
         "topK": "2",
     }
-    with pytest.raises(InputError, match="got colour = 'red'"):
+    with refused("colour = 'red'"):
         seen.set(colour="red")
     with pytest.raises(UnknownName, match="the model 'nobody'"):
         seen.set(model="nobody")
@@ -106,7 +107,7 @@ def test_without_anywidget_there_is_the_picture(small_explorer: Explorer, monkey
 
 def test_without_a_server_it_says_what_to_install(small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "uvicorn")
-    with pytest.raises(InputError, match=r"pip install 'glassformer\[explore\]'"):
+    with refused(fix=r"pip install 'glassformer\[explore\]'"):
         Exploration(small_explorer).serve()
 
 
@@ -162,7 +163,7 @@ def test_an_exhibit_begins_with_its_own_text_and_has_its_own_tokenizer(by_name: 
     for name, text in (("unique", "AB"), ("decoder", "4 5"), ("lookup", "2")):
         assert explore(by_name[name]).state["text"] == by_name[name].card.text
         assert explore(by_name[name], text).state["text"] == text
-        with pytest.raises(InputError, match=f"a tokenizer for {name}"):
+        with refused(f"a tokenizer for {name}"):
             explore(by_name[name], tokenizer=object())
     assert explore(by_name["decoder"], [4, 5]).state["text"] == "4 5"
     assert explore(by_name["lookup"], source=["7", "8"]).state["source"] == ["7", "8"]

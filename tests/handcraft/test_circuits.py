@@ -26,6 +26,7 @@ from glassformer.handcraft.circuits import (
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
+from refusals import refused
 
 spaces = st.sampled_from(
     [
@@ -211,20 +212,20 @@ def test_bad_bases_are_refused() -> None:
     for matrix, message in cases:
         with pytest.raises(InputError, match=message):
             change_basis(weights, matrix)
-    with pytest.raises(InputError, match="pos_dim"):
+    with refused(expected="pos_dim"):
         change_position_basis(weights, np.eye(weights.pos_dim + 1))
-    with pytest.raises(InputError, match="without pos"):
+    with refused("without pos"):
         change_position_basis(HeadWeights(np.eye(2), np.eye(2), np.eye(2)), np.eye(2))
-    with pytest.raises(InputError, match="size = 0"):
+    with refused("size = 0"):
         random_basis(0, 0)
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:
     weights = random_head(SequenceSpace(("A", "B"), 2), 0)
-    with pytest.raises(InputError, match="inputs of length 2 and sequences of 3 tokens"):
+    with refused("inputs of length 2 and sequences of 3 tokens"):
         qk_parts(weights, SequenceSpace(("A", "B", "C"), 2))
-    with pytest.raises(InputError, match="pos of 2 rows and sequences of up to 3"):
+    with refused("pos of 2 rows and sequences of up to 3"):
         values_at_places(weights, SequenceSpace(("A", "B"), 3))
     huge = HeadWeights(np.full((2, 1), 1e200), np.full((2, 1), 1e200), np.eye(2))
-    with pytest.raises(InputError, match="beyond float64"):
+    with refused("beyond float64"):
         qk_between_places(huge, SequenceSpace(("A", "B"), 3))

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError
 from glassformer.handcraft.build import design
 from glassformer.handcraft.circuits import change_basis, random_basis
 from glassformer.handcraft.distances import attention_weights, circuit_similarity, head_distance, jensen_shannon
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
+from refusals import refused
 
 spaces = st.sampled_from(
     [
@@ -184,9 +184,9 @@ def test_many_sequences_are_sampled_and_said_to_be() -> None:
 def test_heads_that_cannot_be_compared_are_refused() -> None:
     space = SequenceSpace(("A", "B"), 2)
     head = HeadWeights(np.eye(2), np.eye(2), np.eye(2))
-    with pytest.raises(InputError, match="values of length 2 and 1"):
+    with refused("values of length 2 and 1"):
         head_distance(head, HeadWeights(np.eye(2), np.eye(2), np.ones((2, 1))), space)
-    with pytest.raises(InputError, match="limit = 0"):
+    with refused("limit = 0"):
         head_distance(head, head, space, limit=0)
-    with pytest.raises(InputError, match="inputs of length 2"):
+    with refused("inputs of length 2"):
         head_distance(head, head, SequenceSpace(("A", "B", "C"), 2))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead, run_head
+from refusals import refused
 
 
 def random_head(
@@ -103,7 +104,7 @@ def test_the_explanation_shows_every_table() -> None:
     assert "query 0 (first)" in text
     assert "first     2.0000     0.8808" in text  # score 2, weight 1 / (1 + e^-2)
     assert "output      3.1192" in text
-    with pytest.raises(InputError, match=r"3 names for 2 positions"):
+    with refused(r"3 names for 2 positions"):
         NumpyHead(head).explain(np.eye(2), ["a", "b", "c"])
 
 
@@ -170,18 +171,18 @@ def test_matrices_that_are_none_are_refused(matrices: dict[str, Any], message: s
 def test_sequences_that_do_not_fit_are_refused() -> None:
     head = random_head(7, pos_dim=2)
     for twin in (NumpyHead(head), lambda seq: SingleHead.from_weights(head)(torch.from_numpy(seq))):
-        with pytest.raises(InputError, match=r"(vectors of length 5|shape \[2, 5\])"):
+        with refused(r"(vectors of length 5|shape \[2, 5\])"):
             twin(np.ones((2, 5)))
-        with pytest.raises(InputError, match="a sequence of 7 positions"):
+        with refused("a sequence of 7 positions"):
             twin(np.ones((7, 4)))
-    with pytest.raises(InputError, match="at least one row"):
+    with refused(expected="at least one row"):
         NumpyHead(head)(np.ones((0, 4)))
-    with pytest.raises(InputError, match="padding of a single sequence"):
+    with refused("padding of a single sequence"):
         run_head(torch.ones(2, 3), torch.ones(3, 1), torch.ones(3, 1), torch.ones(3, 1), None, torch.ones(1, 2).bool())
 
 
 def test_sizes_that_are_none_are_refused() -> None:
-    with pytest.raises(InputError, match="qk_dim = 0"):
+    with refused("qk_dim = 0"):
         SingleHead(3, 0, 2)
-    with pytest.raises(InputError, match="pos_dim = 2 without max_seq_len"):
+    with refused("pos_dim = 2 without max_seq_len"):
         SingleHead(3, 1, 2, pos_dim=2, max_seq_len=None)

@@ -17,6 +17,7 @@ from glassformer.handcraft.build import design
 from glassformer.handcraft.task_files import MAX_EXAMPLES, read_task
 from glassformer.handcraft.tasks import TASKS, Task, previous_token
 from glassformer.handcraft.verify import verify
+from refusals import refused
 
 SIGNS: dict[str, Any] = {
     "letters": "AB",
@@ -97,7 +98,7 @@ def test_only_what_is_listed_is_asked(tmp_path: Path) -> None:
     assert texts_and_targets(task) == {"A": [[1.0]], "BAB": [[1.0], [-1.0], [1.0]]}
     assert (task.readout, task.tolerance, task.space.has_cls, task.space.max_len) == ("sign", None, False, 3)
     assert set(task.random_cases(20, seed=0).counted.sum(axis=1).tolist()) == {1, 3}
-    with pytest.raises(InputError, match="the sequence 'BB'"):
+    with refused("the sequence 'BB'"):
         task.cases(task.space.block([task.space.encode("BB")]))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weight_file_checks import GOOD, little_memory, read_or_refused, refused, same
+from weight_file_checks import GOOD, little_memory, read_or_refused, refused_file, same
 
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.weight_files import write_head
@@ -89,7 +89,7 @@ def shaped(shape: str, descr: str = "'<f8'") -> str:
 def test_arrays_that_cannot_be_used(content: bytes, words: list[str], compression: int, tmp_path: Path) -> None:
     path = archive(tmp_path / "head.npz", content, compression)
     with little_memory():
-        refused(path, *words)
+        refused_file(path, *words)
 
 
 class Payload:
@@ -105,7 +105,7 @@ class Payload:
 def test_pickled_objects_are_never_opened(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     content = npy(np.array([[Payload(trace)]], dtype=object))
-    refused(archive(tmp_path / "head.npz", content), "pickled Python objects")
+    refused_file(archive(tmp_path / "head.npz", content), "pickled Python objects")
     assert not trace.exists()
     # The file is armed: unpickling it does run the payload.
     np.load(io.BytesIO(content), allow_pickle=True)
@@ -121,7 +121,7 @@ def test_a_zip_bomb_is_not_unpacked(shape: str, tmp_path: Path) -> None:
     path = archive(tmp_path / "head.npz", bomb(header(shaped(shape)), 64_000_000), zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 100_000
     with little_memory():
-        refused(path, "Km.npy of 64,000,0", "at most 8,392,704")
+        refused_file(path, "Km.npy of 64,000,0", "at most 8,392,704")
 
 
 def test_a_zip_bomb_that_says_it_is_small_is_not_unpacked_either(tmp_path: Path) -> None:
@@ -132,13 +132,13 @@ def test_a_zip_bomb_that_says_it_is_small_is_not_unpacked_either(tmp_path: Path)
     assert content.count(struct.pack("<I", size)) == 2
     path.write_bytes(content.replace(struct.pack("<I", size), struct.pack("<I", said)))
     with little_memory():
-        refused(path, "damaged")
+        refused_file(path, "damaged")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_methods_that_unpack_without_a_limit_are_refused(method: int, tmp_path: Path) -> None:
     path = archive(tmp_path / "head.npz", bomb(header(shaped("(2, 2)")), 32), method)
-    refused(path, f"compressed by method {method}", "numpy.savez")
+    refused_file(path, f"compressed by method {method}", "numpy.savez")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_methods_that_unpack_without_a_limit_are_refused(method: int, tmp_path: 
     ids=lambda value: repr(value[:20]),
 )
 def test_members_of_other_names(name: str, words: list[str], tmp_path: Path) -> None:
-    refused(archive(tmp_path / "head.npz", npy(np.eye(2)), more={name: b""}), *words)
+    refused_file(archive(tmp_path / "head.npz", npy(np.eye(2)), more={name: b""}), *words)
 
 
 def test_members_twice_missing_hidden_encrypted_or_far_too_many(tmp_path: Path) -> None:
@@ -165,24 +165,24 @@ def test_members_twice_missing_hidden_encrypted_or_far_too_many(tmp_path: Path) 
         warnings.simplefilter("ignore")
         for name in ("Km.npy", "Qm.npy", "Vm.npy", "Km.npy"):
             made.writestr(name, npy(np.eye(2)))
-    refused(path, "Km twice")
+    refused_file(path, "Km twice")
     np.savez(path, Km=np.eye(2), Qm=np.eye(2))
-    refused(path, "without Vm")
+    refused_file(path, "without Vm")
     archive(path, npy(np.eye(2)), more={"pos.npyZ.sh": npy(np.eye(2))})
     path.write_bytes(path.read_bytes().replace(b"pos.npyZ.sh", b"pos.npy\0.sh"))
-    refused(path, "pos.npy\\x00.sh")
+    refused_file(path, "pos.npy\\x00.sh")
     archive(path, npy(np.eye(2)))
     content = bytearray(path.read_bytes())
     # The flags of the first entry of the zip directory.
     content[content.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(content)
-    refused(path, "Km.npy, which is encrypted")
+    refused_file(path, "Km.npy, which is encrypted")
     with zipfile.ZipFile(path, "w") as made:
         for number in range(30_000):
             made.writestr(f"{number}.npy", b"")
     # What the library would make of so many entries is several times the file.
     with little_memory(2 * path.stat().st_size):
-        refused(path, "30,000 entries")
+        refused_file(path, "30,000 entries")
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_every_truncated_file_is_refused(good_archive: tuple[Path, bytes, HeadWe
     path, content, _ = good_archive
     for end in range(len(content)):
         path.write_bytes(content[:end])
-        refused(path, "empty" if end == 0 else "")
+        refused_file(path, "empty" if end == 0 else "")
 
 
 @given(place=st.integers(0, 10**6), byte=st.integers(1, 255))
@@ -222,4 +222,4 @@ def test_a_damaged_number_of_a_large_array_is_found_by_its_checksum(place: int, 
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-    refused(path, "damaged")
+    refused_file(path, "damaged")

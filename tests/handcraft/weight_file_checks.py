@@ -26,7 +26,7 @@ def same(first: HeadWeights, second: HeadWeights) -> bool:
     )
 
 
-def refused(path: Path, *words: str) -> None:
+def refused_file(path: Path, *words: str) -> None:
     """Reading ``path`` is one line that names the file and has these words in it."""
     with pytest.raises(InputError) as raised:
         read_head(path)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.labs.claim import claim
+from refusals import refused
 
 ASKED = {"seed": 3, "sizes": (1, 2)}
 
@@ -19,20 +19,20 @@ def test_a_new_directory_is_made_and_its_run_continued(tmp_path: Path) -> None:
 
 def test_a_run_is_not_begun_twice(tmp_path: Path) -> None:
     claim(tmp_path, ASKED, resume=True)
-    with pytest.raises(InputError, match="--resume"):
+    with refused(fix="--resume"):
         claim(tmp_path, ASKED, resume=False)
 
 
 def test_another_run_is_not_continued(tmp_path: Path) -> None:
     claim(tmp_path, ASKED, resume=False)
-    with pytest.raises(InputError, match="another seed, sizes"):
+    with refused("another seed, sizes"):
         claim(tmp_path, {"seed": 4, "sizes": (1, 3)}, resume=True)
 
 
 def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InputError, match=r"file.*, in which nothing can be written"):
+        with refused(r"file.*, in which nothing can be written"):
             claim(out, ASKED, resume=False)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -40,5 +40,5 @@ def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{", "[]", "{}", "3"])
 def test_a_damaged_plan_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "lab.json").write_text(content)
-    with pytest.raises(InputError, match=r"lab\.json, which cannot be read"):
+    with refused(r"lab\.json, which cannot be read"):
         claim(tmp_path, ASKED, resume=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.labs.kept import kept
+from refusals import refused
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "part.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"part\.json.*Remove the file"):
+    with refused(fix=r"part\.json.*Remove the file"):
         kept(path, Outer, lambda: PART)
     assert path.read_text() == text
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.errors import InputError
 from glassformer.layers.attention import attend
 from glassformer.layers.attention_weights import attention_weights, weights_of_scores
 from glassformer.layers.pattern import CAUSAL, Pattern
+from refusals import refused
 
 
 def by_loop(q: Tensor, k: Tensor, allowed: Tensor, scale: float) -> Tensor:
@@ -102,16 +102,16 @@ def test_half_precision_is_widened() -> None:
 @pytest.mark.usefixtures("without_type_checks")
 def test_sizes_that_do_not_fit_are_refused() -> None:
     q = torch.randn(1, 4, 3, 8)
-    with pytest.raises(InputError, match="alike in batch and head_dim"):
+    with refused(expected="alike in batch and head_dim"):
         attention_weights(q, torch.randn(1, 4, 3, 6))
-    with pytest.raises(InputError, match="Split heads"):
+    with refused(fix="Split heads"):
         attention_weights(q[0], q[0])
-    with pytest.raises(InputError, match="divide the query heads"):
+    with refused(expected="divide the query heads"):
         attention_weights(q, torch.randn(1, 3, 3, 8))
     for name in ("key_weights", "sinks"):
-        with pytest.raises(InputError, match=rf"{name} of shape \[3\]; expected one number per query head, \[4\]"):
+        with refused(rf"{name} of shape \[3\]", expected=r"one number per query head, \[4\]"):
             attention_weights(q, q, **{name: torch.ones(3)})
-    with pytest.raises(InputError, match="key_padding of shape"):
+    with refused("key_padding of shape"):
         attention_weights(q, q, Pattern(key_padding=torch.ones(1, 5, dtype=torch.bool)))
 
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from glassformer.errors import InputError
 from glassformer.layers.encoder_block import EncoderBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from refusals import refused
 
 
 def block(
@@ -142,5 +142,5 @@ def test_dropout_takes_from_what_is_added() -> None:
 )
 def test_impossible_blocks_are_refused(options: dict[str, Any], message: str) -> None:
     attention = GroupedQueryAttention(12, 2, 6, causal=False)
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         EncoderBlock(**{"attention": attention, "ffn": MLP(12, 20), "hidden_dim": 12, **options})

@@ -16,9 +16,9 @@ from transformers import GptOssConfig, MixtralConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
-from glassformer.errors import InputError
 from glassformer.layers.experts import MixtureOfExperts, Router
 from glassformer.layers.feedforward import Clamp
+from refusals import refused
 
 
 def expert_output(moe: MixtureOfExperts, expert: int, token: Tensor) -> Tensor:
@@ -324,12 +324,12 @@ def test_the_balance_loss_is_there_in_training_and_when_asked_for_only() -> None
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         MixtureOfExperts(**{"hidden_dim": 8, "ff_dim": 12, "num_experts": 4, "top_k": 2} | arguments)
 
 
 def test_an_input_of_another_width_is_refused() -> None:
-    with pytest.raises(InputError, match="input of width 7; expected hidden_dim = 8"):
+    with refused("input of width 7", expected="hidden_dim = 8"):
         make()(torch.zeros(2, 7))
 
 

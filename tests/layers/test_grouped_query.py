@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import RotaryEmbedding
+from refusals import refused
 
 
 def torchs(ours: GroupedQueryAttention) -> nn.MultiheadAttention:
@@ -168,14 +168,14 @@ def test_the_layout_is_that_of_the_rotation() -> None:
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_impossible_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         GroupedQueryAttention(**{"hidden_dim": 24, "num_heads": 4, "head_dim": 6} | arguments)
 
 
 def test_a_source_takes_neither_rotation_nor_cache() -> None:
     attention = GroupedQueryAttention(24, 4, 6, causal=False)
     x = torch.randn(1, 3, 24)
-    with pytest.raises(InputError, match="a source with a rotation or a cache"):
+    with refused("a source with a rotation or a cache"):
         attention(x, x, cache=LayerCache(1, 4, 6, 8))
-    with pytest.raises(InputError, match="a source with a rotation or a cache"):
+    with refused("a source with a rotation or a cache"):
         attention(x, x, rotation=RotaryEmbedding(6).rotation(3))

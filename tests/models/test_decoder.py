@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from glassformer.errors import InputError
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.quantized.packed_experts import PackedMixture
+from refusals import refused
 
 BASE = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)
 PACKABLE = DecoderConfig(
@@ -308,21 +308,19 @@ def test_tied_weights_are_one() -> None:
 def test_bad_tokens_are_refused(tokens: Tensor, message: str) -> None:
     model = make()
     for door in (model, model.hidden):
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             door(tokens)
 
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_padding_is_refused() -> None:
     tokens = torch.zeros(2, 3, dtype=torch.long)
-    with pytest.raises(
-        InputError, match=r"key_padding of shape \[2, 4\].* expected .* the shape of the tokens, \[2, 3\]"
-    ):
+    with refused(expected=r"key_padding of shape \[2, 4\].* expected .* the shape of the tokens, \[2, 3\]"):
         make()(tokens, key_padding=torch.ones(2, 4, dtype=torch.bool))
-    with pytest.raises(InputError, match=r"key_padding of .* dtype torch\.int64"):
+    with refused(r"key_padding of .* dtype torch\.int64"):
         make()(tokens, key_padding=torch.ones(2, 3, dtype=torch.long))
     model = make()
-    with pytest.raises(InputError, match=r"key_padding of .* dtype torch\.int64"):
+    with refused(r"key_padding of .* dtype torch\.int64"):
         model(tokens, key_padding=torch.ones(2, 3, dtype=torch.long), cache=model.new_cache(2))
 
 
@@ -339,11 +337,11 @@ def test_a_refused_call_leaves_the_cache_as_it_was(padded: bool) -> None:
 
     call(tokens[:, :5], real[:, :5])
     all_real = torch.ones(3, 5, dtype=torch.bool)
-    with pytest.raises(InputError, match=r"4 new positions on top of 5|9 positions"):
+    with refused(r"4 new positions on top of 5|9 positions"):
         call(tokens[:, :4], all_real[:2, :4])
-    with pytest.raises(InputError, match="got 3 texts; expected 2, as the cache was made for"):
+    with refused("3 texts", expected="2"):
         call(torch.zeros(3, 1, dtype=torch.long), all_real[:, :1])
-    with pytest.raises(InputError, match="tokens from 99 to 99"):
+    with refused("tokens from 99 to 99"):
         call(torch.full((2, 1), 99), all_real[:2, :1])
     rest = call(tokens[:, 5:], real[:, 5:])
     whole = model(tokens, key_padding=real if padded else None)[:, 5:]
@@ -351,15 +349,15 @@ def test_a_refused_call_leaves_the_cache_as_it_was(padded: bool) -> None:
 
 
 def test_a_cache_beyond_the_model_is_refused() -> None:
-    with pytest.raises(InputError, match="max_seq_len = 65; expected at most the model's 64"):
+    with refused("max_seq_len = 65", expected="at most the model's 64"):
         make().new_cache(2, 65)
-    with pytest.raises(InputError, match="batch = 0"):
+    with refused("batch = 0"):
         make().new_cache(0)
 
 
 def test_the_balance_loss() -> None:
     model = make(num_experts=4, balance_experts=True).train()
-    with pytest.raises(InputError, match="no balance loss"):
+    with refused("no balance loss"):
         model.balance_loss()
     model(torch.randint(32, (4, 30)))
     losses = [block.ffn.balance_loss for block in model.layers]
@@ -369,7 +367,7 @@ def test_the_balance_loss() -> None:
     assert all((block.ffn.router.score.weight.grad != 0).any() for block in model.layers)
     for other in (make(num_experts=4), make(balance_experts=True)):
         other.train()(torch.randint(32, (1, 5)))
-        with pytest.raises(InputError, match="Set balance_experts"):
+        with refused(fix="Set balance_experts"):
             other.balance_loss()
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.models.encoder_config import EncoderConfig
+from refusals import refused
 
 BASE = EncoderConfig(vocab_size=32, num_layers=2, hidden_dim=32, ff_dim=48, num_heads=4)
 BERT = {
@@ -43,7 +43,7 @@ def test_json_that_is_no_configuration_is_refused() -> None:
         (json.dumps(fields | {"dropout": "0.1"}), "fault"),
         (json.dumps(fields | {"dropout": None}), "fault"),
     ]:
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             EncoderConfig.from_json(text)
 
 
@@ -74,5 +74,5 @@ def test_json_that_is_no_configuration_is_refused() -> None:
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_impossible_configurations_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         dataclasses.replace(BASE, **change)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from refusals import refused
 
 BASE = EncoderDecoderConfig(
     vocab_size=32,
@@ -51,7 +51,7 @@ def test_json_that_is_no_configuration_is_refused() -> None:
         (json.dumps(without), "max_source_len"),
         (json.dumps(fields | {"num_heads": "4"}), "num_heads = '4'"),
     ]:
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             EncoderDecoderConfig.from_json(text)
 
 
@@ -82,5 +82,5 @@ SIZES = (*SIZES, "max_source_len", "max_target_len", "fields_per_slot", "target_
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_impossible_values_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         dataclasses.replace(BASE, **change)

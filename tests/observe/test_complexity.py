@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.observe import complexity as module
 from glassformer.observe.complexity import HeadSizes, complexity, course_count, overtakes
+from refusals import refused
 
 SEED = EncoderConfig(vocab_size=1000, num_layers=2, hidden_dim=512, ff_dim=2048, num_heads=8, num_classes=2)
 """The sizes at which the course counts."""
@@ -168,15 +168,15 @@ def test_a_target_is_as_long_as_its_source_unless_told_and_both_count() -> None:
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_costs_nothing_known_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         complexity(**{"config": decoder(), "batch": 1, "length": 1, **arguments})
 
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_a_head_has_nothing_to_overtake_and_the_count_wants_sizes() -> None:
-    with pytest.raises(InputError, match="HeadSizes"):
+    with refused(expected="HeadSizes"):
         overtakes(HeadSizes(1, 1, 1))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"EncoderDecoderConfig.*compare the operations"):
+    with refused(fix=r"EncoderDecoderConfig.*compare the operations"):
         overtakes(LOOKUP)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="d_ff = 0"):
+    with refused("d_ff = 0"):
         course_count(1, 1, 0)

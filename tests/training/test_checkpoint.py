@@ -19,6 +19,7 @@ from glassformer.training.checkpoint import (
     save_weights,
 )
 from glassformer.training.optim import build_optimizers
+from refusals import refused
 
 
 def trained(optimizer: str = "adamw", *, tied: bool = False, steps: int = 3) -> tuple[nn.Module, list]:
@@ -141,9 +142,9 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, keep: int) -> None:
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     model, optimizers = trained()
-    with pytest.raises(InputError, match=r"no file .*model\.safetensors"):
+    with refused(expected=r"no file .*model\.safetensors"):
         load_weights(model, tmp_path)
-    with pytest.raises(InputError, match=r"no file .*optimizer\.safetensors"):
+    with refused(expected=r"no file .*optimizer\.safetensors"):
         load_optimizers(model, optimizers, tmp_path)
 
 
@@ -161,11 +162,11 @@ def test_a_weight_without_gradients_has_no_state(tmp_path: Path) -> None:
 def test_state_of_other_weights_is_refused(tmp_path: Path) -> None:
     model, optimizers = trained()
     save_file({"elsewhere.exp_avg": torch.zeros(2)}, tmp_path / "optimizer.safetensors")
-    with pytest.raises(InputError, match=r"'elsewhere\.exp_avg'"):
+    with refused(r"'elsewhere\.exp_avg'"):
         load_optimizers(model, optimizers, tmp_path)
     save_file({"norm.bias.exp_avg": torch.zeros(8)}, tmp_path / "optimizer.safetensors")
-    with pytest.raises(InputError, match=r"with \['exp_avg'\] for a weight"):
+    with refused(r"with \['exp_avg'\] for a weight"):
         load_optimizers(model, optimizers, tmp_path)
     save_file({"norm.bias.exp_avg": torch.zeros(2)}, tmp_path / "optimizer.safetensors")
-    with pytest.raises(InputError, match=r"'norm\.bias\.exp_avg' of shape \(2,\)"):
+    with refused(r"'norm\.bias\.exp_avg' of shape \(2,\)"):
         load_optimizers(model, optimizers, tmp_path)

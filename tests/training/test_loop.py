@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from training_toys import ToyModel, ToyTask
 
-from glassformer.errors import InputError
 from glassformer.training import Batch, DivergedError, TrainingConfig, load_weights, train
+from refusals import refused
 
 CONFIG = TrainingConfig(steps=20, batch_size=8, learning_rate=0.01, log_every=1, eval_every=4, checkpoint_every=5)
 
@@ -204,12 +204,12 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_run_is_neither_overwritten_nor_invented(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no run"):
+    with refused("holds no run"):
         train(ToyModel(), ToyTask(), CONFIG, tmp_path / "run", resume=True, progress=False)
     assert not (tmp_path / "run").exists()
     train(ToyModel(), ToyTask(), CONFIG, tmp_path / "run", progress=False)
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with pytest.raises(InputError, match=r"already holds a run.*resume=True"):
+    with refused(r"already holds a run.*resume=True"):
         train(ToyModel(), ToyTask(), CONFIG, tmp_path / "run", progress=False)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
@@ -217,9 +217,9 @@ def test_a_run_is_neither_overwritten_nor_invented(tmp_path: Path) -> None:
 def test_resuming_refuses_another_configuration(tmp_path: Path) -> None:
     train(ToyModel(), ToyTask(), CONFIG, tmp_path, description={"layers": 2}, progress=False)
     other = dataclasses.replace(CONFIG, learning_rate=0.5, seed=3)
-    with pytest.raises(InputError, match=r"learning_rate was 0\.01, is 0\.5, seed was 0, is 3"):
+    with refused(r"learning_rate was 0\.01, is 0\.5, seed was 0, is 3"):
         train(ToyModel(), ToyTask(), other, tmp_path, resume=True, description={"layers": 2}, progress=False)
-    with pytest.raises(InputError, match="layers was 2, is 3"):
+    with refused("layers was 2, is 3"):
         train(ToyModel(), ToyTask(), CONFIG, tmp_path, resume=True, description={"layers": 3}, progress=False)
 
 
@@ -231,7 +231,7 @@ def test_a_constant_schedule_can_be_prolonged(tmp_path: Path) -> None:
     result = train(model, ToyTask(), config, tmp_path, resume=True, progress=False)
     assert result.step == 20
     assert same_weights(model, whole)
-    with pytest.raises(InputError, match="steps = 9, of which the run has done 20"):
+    with refused("steps = 9, of which the run has done 20"):
         train(model, ToyTask(), dataclasses.replace(config, steps=9), tmp_path, resume=True, progress=False)
 
 
@@ -250,7 +250,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_serves(tmp_path: Path,
     train(whole, ToyTask(), CONFIG, tmp_path, progress=False)
     latest = tmp_path / "checkpoints" / "step-00000020"
     (latest / name).write_bytes(b"rubbish")
-    with pytest.raises(InputError, match=rf"step-00000020/{name}, which cannot be read") as error:
+    with refused(rf"step-00000020/{name}, which cannot be read") as error:
         train(ToyModel(), ToyTask(), CONFIG, tmp_path, resume=True, progress=False)
     assert "remove its directory to use an earlier checkpoint" in str(error.value)
     latest.rename(tmp_path / "elsewhere")
@@ -312,7 +312,7 @@ def test_a_bar_and_tensorboard_can_be_had(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_what_needs_a_directory_says_so() -> None:
-    with pytest.raises(InputError, match="without a directory"):
+    with refused("without a directory"):
         train(ToyModel(), ToyTask(), CONFIG, resume=True, progress=False)
-    with pytest.raises(InputError, match="without a directory"):
+    with refused("without a directory"):
         train(ToyModel(), ToyTask(), dataclasses.replace(CONFIG, tensorboard=True), progress=False)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.training.metrics import MetricsFile, Progress, TensorBoard, read_records
+from refusals import refused
 
 RECORDS = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0}, {"step": 2, "evaluation": {"accuracy": 0.5}}]
 
@@ -71,7 +71,7 @@ def test_a_missing_tensorboard_says_how_to_get_it(tmp_path: Path, monkeypatch: p
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match=r"pip install 'glassformer\[tensorboard\]'"):
+    with refused(fix=r"pip install 'glassformer\[tensorboard\]'"):
         TensorBoard(tmp_path, 0)
 
 

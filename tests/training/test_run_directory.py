@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 from training_toys import ToyModel
 
-from glassformer.errors import InputError
 from glassformer.training import TrainingConfig, load_weights
 from glassformer.training.optim import build_optimizers
 from glassformer.training.run_directory import Best, RunDirectory, RunState
+from refusals import refused
 
 CONFIG = TrainingConfig()
 
@@ -26,19 +26,19 @@ def test_a_state_survives_its_file(tmp_path: Path) -> None:
 def test_an_unreadable_state_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"state\.json, which cannot be read"):
+    with refused(r"state\.json, which cannot be read"):
         RunState.read(path)
-    with pytest.raises(InputError, match=r"elsewhere\.json"):
+    with refused(fix=r"elsewhere\.json"):
         RunState.read(tmp_path / "elsewhere.json")
 
 
 def test_a_run_is_not_begun_twice_and_not_continued_before_it_began(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.require_new()
-    with pytest.raises(InputError, match="holds no run"):
+    with refused("holds no run"):
         run.require_continues(CONFIG, {})
     run.begin(CONFIG, {"model": {"layers": 2}})
-    with pytest.raises(InputError, match=r"already holds a run.*resume=True"):
+    with refused(r"already holds a run.*resume=True"):
         run.require_new()
     run.require_continues(CONFIG, {"model": {"layers": 2}})
     stored = json.loads(run.config_file.read_text())
@@ -49,13 +49,13 @@ def test_a_changed_configuration_or_description_is_refused(tmp_path: Path) -> No
     run = RunDirectory(tmp_path)
     run.begin(CONFIG, {"model": {"layers": (2, 3)}, "data": "a"})
     run.require_continues(CONFIG, {"model": {"layers": (2, 3)}, "data": "a"})
-    with pytest.raises(InputError, match="seed was 0, is 1"):
+    with refused("seed was 0, is 1"):
         run.require_continues(TrainingConfig(seed=1), {"model": {"layers": (2, 3)}, "data": "a"})
-    with pytest.raises(InputError, match="data was 'a', is 'b'"):
+    with refused("data was 'a', is 'b'"):
         run.require_continues(CONFIG, {"model": {"layers": (2, 3)}, "data": "b"})
-    with pytest.raises(InputError, match="data was 'a', is None, more was None, is 1"):
+    with refused("data was 'a', is None, more was None, is 1"):
         run.require_continues(CONFIG, {"model": {"layers": (2, 3)}, "more": 1})
-    with pytest.raises(InputError, match="not JSON"):
+    with refused("not JSON"):
         run.require_continues(CONFIG, {"model": object()})
 
 
@@ -63,7 +63,7 @@ def test_a_changed_configuration_or_description_is_refused(tmp_path: Path) -> No
 def test_an_unreadable_configuration_is_named(tmp_path: Path, text: str) -> None:
     run = RunDirectory(tmp_path)
     run.config_file.write_text(text)
-    with pytest.raises(InputError, match=r"config\.json, which cannot be read"):
+    with refused(r"config\.json, which cannot be read"):
         run.require_continues(CONFIG, {})
 
 

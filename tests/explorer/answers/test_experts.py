@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import _layer, experts, without_probabilities
 from glassformer.explorer.answers.reading import Routed
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
 from glassformer.models.decoder import Decoder
+from refusals import refused
 
 
 def test_experts_are_the_routers_choices(by_name: dict[str, Exhibit]) -> None:
@@ -48,7 +48,7 @@ def test_experts_are_the_routers_choices(by_name: dict[str, Exhibit]) -> None:
 def test_a_model_without_experts_is_refused(by_name: dict[str, Exhibit]) -> None:
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="lookup", text="4")).message.run
-    with pytest.raises(InputError, match="no experts"):
+    with refused("no experts"):
         experts(runs, m.AskExperts(run=run))
 
 
@@ -68,7 +68,7 @@ def test_a_long_answer_goes_without_probabilities(by_name: dict[str, Exhibit], m
     monkeypatch.setattr(bound, 7 * 2 * 2 * 2)
     assert experts(runs, m.AskExperts(run=run)) == short
     monkeypatch.setattr(bound, 7 * 2 * 2 * 2 - 1)
-    with pytest.raises(InputError, match="Shorten the text to 6 tokens"):
+    with refused(fix="Shorten the text to 6 tokens"):
         experts(runs, m.AskExperts(run=run))
 
 

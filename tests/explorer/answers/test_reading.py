@@ -15,7 +15,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.heads import check
 from glassformer.explorer.answers.reading import KeptRun, _percent, read, run_name
@@ -31,6 +30,7 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import exact_rows
+from refusals import refused
 
 
 def _dense(run: KeptRun, part: Any, layer: int) -> torch.Tensor:
@@ -175,7 +175,7 @@ def test_shares_are_told_without_needless_digits() -> None:
 def test_what_cannot_be_read_is_refused(
     by_name: dict[str, Exhibit], model: str, more: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         read(by_name[model], m.Ask(model=model, **more))
 
 
@@ -183,7 +183,7 @@ def test_a_text_that_is_too_long_is_refused(by_name: dict[str, Exhibit]) -> None
     decoder = by_name["decoder"]
     assert isinstance(decoder, DecoderExhibit)
     endless = DecoderExhibit(decoder.card, decoder.model, lambda text: [1] * 4097, decoder.word, decoder.join)
-    with pytest.raises(InputError, match="4,097 tokens"):
+    with refused("4,097 tokens"):
         read(endless, m.Ask(model="decoder", text="1"))
 
 

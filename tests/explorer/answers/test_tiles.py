@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import Float
 
-from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers import tiles
 from glassformer.explorer.answers.reading import KeptRun
@@ -21,6 +20,7 @@ from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.layers.attention_weights import attention_weights
 from glassformer.layers.pattern import Pattern
 from glassformer.observe.exact_attention import Given
+from refusals import refused
 
 Matrix = Float[np.ndarray, "query key"]
 
@@ -125,7 +125,7 @@ def test_a_query_that_there_is_not_is_unknown() -> None:
 @pytest.mark.parametrize("change", [{"level": 4}, {"row": 1}, {"column": 1}, {"level": 3, "row": 1}])
 def test_a_tile_outside_of_the_matrix_is_refused(change: dict[str, int]) -> None:
     runs, _ = _kept(_given(5, 5, None, False))
-    with pytest.raises(InputError, match=r"level|tile"):
+    with refused(r"level|tile"):
         tiles.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, **change))
 
 

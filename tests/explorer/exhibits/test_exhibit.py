@@ -7,7 +7,6 @@ import re
 import pytest
 import torch
 
-from glassformer.errors import InputError
 from glassformer.explorer.exhibits.exhibit import (
     DecoderExhibit,
     Exhibit,
@@ -17,6 +16,7 @@ from glassformer.explorer.exhibits.exhibit import (
     require_order,
     wrong_kind,
 )
+from refusals import refused
 
 
 def test_an_open_exhibit_is_offered_with_its_card(by_name: dict[str, Exhibit]) -> None:
@@ -36,7 +36,7 @@ def test_the_last_logits_are_those_of_the_whole_text(by_name: dict[str, Exhibit]
 @pytest.mark.parametrize("order", [[0, 0], [0], [0, 1, 2], [1, 2], [-1, 0]])
 def test_an_order_names_every_place_once(order: list[int]) -> None:
     require_order([1, 0], 2)
-    with pytest.raises(InputError, match=re.escape(f"order = {order} of 2 things")):
+    with refused(re.escape(f"order = {order} of 2 things")):
         require_order(order, 2)
 
 
@@ -64,7 +64,7 @@ def test_a_model_without_logits_is_refused_where_they_are_needed(by_name: dict[s
         def forward(self, row: torch.Tensor) -> None:
             return None
 
-    with pytest.raises(InputError, match="without logits"):
+    with refused("without logits"):
         last_logits(DecoderExhibit(decoder.card, Hidden(), decoder.encode, decoder.word, decoder.join), [1])
 
 

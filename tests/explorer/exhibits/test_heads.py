@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.explorer.exhibits.exhibit import HeadExhibit, Offer
 from glassformer.explorer.exhibits.heads import first_text, fitting_task, head_offers
 from glassformer.handcraft.build import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.verify import verify
+from refusals import refused
 
 
 @pytest.mark.parametrize("offer", head_offers(), ids=lambda offer: offer.card.name)
@@ -48,5 +48,5 @@ def test_weights_that_solve_nothing_get_a_task_that_they_fit() -> None:
 
 
 def test_weights_that_fit_no_task_are_refused() -> None:
-    with pytest.raises(InputError, match="inputs of 9"):
+    with refused("inputs of 9"):
         fitting_task(HeadWeights(np.ones((9, 2)), np.ones((9, 2)), np.ones((9, 5))))

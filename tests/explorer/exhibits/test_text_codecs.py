@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError
 from glassformer.explorer.exhibits.text_codecs import byte_word, numbers, text_bytes, text_of_bytes, text_of_numbers
+from refusals import refused
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=50))
@@ -35,18 +35,18 @@ def test_bytes_go_there_and_back(text: str) -> None:
     ],
 )
 def test_other_text_than_numbers_is_refused(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         numbers(text, 7, 3)
 
 
 @pytest.mark.parametrize("text", ["", "abcd"])
 def test_a_text_of_too_few_or_many_bytes_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="bytes"):
+    with refused("bytes"):
         text_bytes(text, 3)
 
 
 def test_half_a_surrogate_pair_has_no_bytes() -> None:
-    with pytest.raises(InputError, match="at place 2"):
+    with refused("at place 2"):
         text_bytes("a\ud800", 9)
 
 

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
 from glassformer.explorer.saving.calls_of import answers_of, runs_of
 from glassformer.explorer.saving.view_state import ViewState, to_words, view_state
 from glassformer.explorer.service import Explorer
+from refusals import refused
 
 
 def shown(explorer: Explorer, **values: object) -> ViewState:
@@ -86,5 +85,5 @@ def test_the_run_is_of_the_edited_head(small_explorer: Explorer) -> None:
 
 
 def test_a_text_that_the_model_refuses(small_explorer: Explorer) -> None:
-    with pytest.raises(InputError, match="a larger number"):
+    with refused("a larger number"):
         runs_of(small_explorer, shown(small_explorer, model="decoder", text="99"))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.saving.picture import picture
 from glassformer.explorer.service import Explorer
+from refusals import refused
 
 
 def drawn(figure: Figure) -> np.ndarray:
@@ -54,5 +54,5 @@ def test_layers_that_there_are_not_are_the_last(small_explorer: Explorer) -> Non
 
 
 def test_a_refused_text(small_explorer: Explorer) -> None:
-    with pytest.raises(InputError, match="numbers between spaces"):
+    with refused(expected="numbers between spaces"):
         picture(small_explorer, {"model": "decoder", "text": "words"})

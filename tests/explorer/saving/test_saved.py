@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
 from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.explorer.saving.saved import page, save
 from glassformer.explorer.service import Explorer
+from refusals import refused
 
 HOSTILE = [
     "</script><script>document.title='taken'</script>",
@@ -121,20 +121,20 @@ def test_it_is_written_whole(small_explorer: Explorer, tmp_path: Path) -> None:
     path = save(small_explorer, {"model": "identity"}, tmp_path / "new" / "page.html")
     assert path.read_text(encoding="utf-8") == page(small_explorer, m.AskPage(state={"model": "identity"}))
     assert [each.name for each in path.parent.iterdir()] == ["page.html"]
-    with pytest.raises(InputError, match="which is a directory"):
+    with refused("which is a directory"):
         save(small_explorer, {"model": "identity"}, tmp_path)
 
 
 def test_what_cannot_be_saved(small_explorer: Explorer) -> None:
     with pytest.raises(UnknownName, match="the model 'nobody'"):
         of(small_explorer, model="nobody")
-    with pytest.raises(InputError, match="numbers between spaces"):
+    with refused(expected="numbers between spaces"):
         of(small_explorer, model="decoder", text="words")
 
 
 def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_explorer: Explorer, tmp_path: Path) -> None:
     monkeypatch.setattr("glassformer.explorer.saving.saved.PAGE", tmp_path)
-    with pytest.raises(InputError, match=re.escape("Run 'make page'.")):
+    with refused(fix=re.escape("Run 'make page'.")):
         of(small_explorer, model="identity")
 
 

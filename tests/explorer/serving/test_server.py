@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer.messages import Message
 from glassformer.explorer.messages.calls import CALLS
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.serving.guards import hosts_of
 from glassformer.explorer.serving.server import HOST, OTHERS_AT_ONCE, create_app, listen, make_server, page_files
+from refusals import refused
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("models", {}),
@@ -263,7 +263,7 @@ def test_a_taken_port_gives_way_to_the_next(small_explorer: Explorer) -> None:
 
 @pytest.mark.parametrize("port", [-1, 1 << 16])
 def test_a_port_that_there_is_not(port: int) -> None:
-    with pytest.raises(InputError, match="0 to 65535"):
+    with refused(expected="0 to 65535"):
         listen(port)
 
 
@@ -286,9 +286,9 @@ def test_no_free_port_is_told(port: int, numbers: list[int], said: str, monkeypa
             raise OSError(numbers.pop(0) if len(numbers) > 1 else numbers[0], "no")
 
     monkeypatch.setattr(socket, "socket", Taken)
-    with pytest.raises(InputError, match="--port 0") as refused:
+    with refused(fix="--port 0") as caught:
         listen(port)
-    assert refused.value.got == said
+    assert caught.value.got == said
 
 
 _ENDS_WHILE_IT_COMPUTES = """

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.labs import gpt_oss
 from glassformer.labs.gpt_oss import lab
 from glassformer.labs.gpt_oss.plan import FULL, QUICK, Plan
 from glassformer.labs.gpt_oss.results import Results
+from refusals import refused
 
 
 @pytest.fixture
@@ -89,19 +89,19 @@ def test_a_finished_run_is_drawn_again_from_its_numbers_alone(
 
 
 def test_a_directory_with_another_run_is_refused(tiny_run: Path, tiny_plan: Plan) -> None:
-    with pytest.raises(InputError, match="--resume"):
+    with refused(fix="--resume"):
         lab.run_plan(tiny_plan, tiny_run, seed=5, resume=False)
-    with pytest.raises(InputError, match="another seed"):
+    with refused("another seed"):
         lab.run_plan(tiny_plan, tiny_run, seed=6, resume=True)
-    with pytest.raises(InputError, match="another num_prompts"):
+    with refused("another num_prompts"):
         lab.run_plan(dataclasses.replace(tiny_plan, num_prompts=5), tiny_run, seed=5, resume=True)
-    with pytest.raises(InputError, match="seed = -1"):
+    with refused("seed = -1"):
         lab.run_plan(tiny_plan, tiny_run, seed=-1, resume=True)
 
 
 def test_a_damaged_plan_is_refused(tiny_plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "lab.json").write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match="cannot be read"):
+    with refused("cannot be read"):
         lab.run_plan(tiny_plan, tmp_path, seed=5, resume=True)
 
 

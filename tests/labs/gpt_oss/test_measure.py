@@ -10,12 +10,12 @@ import torch
 
 from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.recurrence import make_split, obeys_recurrence
-from glassformer.errors import InputError
 from glassformer.labs.gpt_oss.measure import behaviour, new_sequences
 from glassformer.labs.gpt_oss.plan import DATA, RULES, SHOWN, Plan
 from glassformer.labs.gpt_oss.results import Results
 from glassformer.labs.gpt_oss.training_runs import build_model
 from glassformer.training import load_weights
+from refusals import refused
 
 
 def test_new_sequences_are_new_and_of_the_held_out_generators() -> None:
@@ -107,11 +107,11 @@ def test_the_next_token_shown_is_one_where_rule_and_increment_differ(tiny_run: P
 
 def test_bad_arguments_are_refused() -> None:
     split = make_split(DATA, num_train=1, num_test=1, seed=0)
-    with pytest.raises(InputError, match="count = 0"):
+    with refused("count = 0"):
         new_sequences(DATA, split, 0, seed=0)
-    with pytest.raises(InputError, match="seed = -1"):
+    with refused("seed = -1"):
         new_sequences(DATA, split, 1, seed=-1)
-    with pytest.raises(InputError, match="prompt_length = 6"):
+    with refused("prompt_length = 6"):
         behaviour(torch.zeros(1, 8, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64), 6)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.labs.gpt_oss.results import Behaviour, Results
+from refusals import refused
 
 
 def test_json_gives_the_same_results_back(results: Results, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_closest_cell_of_the_grid_is_found(make_results: Callable[..., Resul
 def test_damaged_files_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match="Remove the file"):
+    with refused(fix="Remove the file"):
         Results.read(path)
-    with pytest.raises(InputError, match=r"nothing\.json"):
+    with refused(r"nothing\.json"):
         Results.read(tmp_path / "nothing.json")

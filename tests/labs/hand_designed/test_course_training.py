@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError
 from glassformer.labs.hand_designed import (
     PytorchTransformer,
     TrainingConfig,
@@ -21,6 +20,7 @@ from glassformer.labs.hand_designed import (
     train_loop,
 )
 from glassformer.training import DivergedError
+from refusals import refused
 
 SIZES = {
     make_batch_identity: (3, 3, 3),
@@ -135,21 +135,21 @@ def test_defaults_are_the_courses() -> None:
 
 @undisturbed
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(InputError, match="input_dim = 0"):
+    with refused(expected="input_dim = 0"):
         train_loop(make_batch_identity, 0, 3, 3)
-    with pytest.raises(InputError, match=r"shape \[\d, 3\] from make_batch.*\[position, 4\]"):
+    with refused(r"shape \[\d, 3\] from make_batch.*\[position, 4\]"):
         train_loop(make_batch_identity, 4, 3, 3)
-    with pytest.raises(InputError, match=r"target of shape.*v_dim or remove_cls"):
+    with refused(fix=r"target of shape.*v_dim or remove_cls"):
         train_loop(make_batch_unique, 4, 3, 1, 4, 5)
-    with pytest.raises(InputError, match="num_epochs = 0"):
+    with refused("num_epochs = 0"):
         train_loop(make_batch_identity, 3, 3, 3, num_epochs=0)
-    with pytest.raises(InputError, match="seed = -1"):
+    with refused("seed = -1"):
         set_random_seed(-1)
-    with pytest.raises(InputError, match="loss_fn = 'mae'"):
+    with refused("loss_fn = 'mae'"):
         TrainingConfig(loss_fn="mae")
-    with pytest.raises(InputError, match="optimizer = 'muon'"):
+    with refused("optimizer = 'muon'"):
         TrainingConfig(optimizer="muon")
-    with pytest.raises(InputError, match="learning_rate = -1"):
+    with refused("learning_rate = -1"):
         TrainingConfig(learning_rate=-1)
 
 

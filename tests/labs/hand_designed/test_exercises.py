@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.errors import InputError
 from glassformer.labs.hand_designed import (
     NumpyTransformer,
     PlotConfig,
@@ -21,6 +20,7 @@ from glassformer.labs.hand_designed import (
     generate_test_cases_unique,
     hand_designed_weights,
 )
+from refusals import refused
 
 
 @pytest.fixture
@@ -133,13 +133,13 @@ def test_designed_weights_solve_random_cases(task: str, generate, eye: list[np.n
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_arguments_are_refused() -> None:
     eye = np.eye(3)
-    with pytest.raises(InputError, match=r"'sort'.*identity, copy_first"):
+    with refused(r"'sort'.*identity, copy_first"):
         hand_designed_weights("sort")
-    with pytest.raises(InputError, match="parity"):
+    with refused("parity"):
         hand_designed_weights("parity")
-    with pytest.raises(InputError, match="rows"):
+    with refused("rows"):
         NumpyTransformer(eye, eye, np.eye(2))
-    with pytest.raises(InputError, match="input_dim"):
+    with refused(expected="input_dim"):
         NumpyTransformer(eye, eye, eye).forward(np.eye(4))
-    with pytest.raises(InputError, match="length 3 and 1"):
+    with refused("length 3 and 1"):
         compare_transformers(NumpyTransformer(eye, eye, eye), PytorchTransformer(3, 3, 1), eye, plot=False)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs import hand_designed
 from glassformer.labs.hand_designed import lab
 from glassformer.labs.hand_designed.lab import FULL, QUICK, Plan
 from glassformer.labs.hand_designed.results import Results
+from refusals import refused
 
 
 @pytest.fixture
@@ -100,24 +100,24 @@ def test_a_finished_run_is_drawn_again_from_its_numbers_alone(
 
 
 def test_a_directory_with_another_run_is_refused(tiny_run: Path, tiny_plan: Plan) -> None:
-    with pytest.raises(InputError, match="--resume"):
+    with refused(fix="--resume"):
         lab.run_plan(tiny_plan, tiny_run, seed=5, resume=False)
-    with pytest.raises(InputError, match="another seed"):
+    with refused("another seed"):
         lab.run_plan(tiny_plan, tiny_run, seed=6, resume=True)
-    with pytest.raises(InputError, match="another steps"):
+    with refused("another steps"):
         lab.run_plan(dataclasses.replace(tiny_plan, steps=5), tiny_run, seed=5, resume=True)
-    with pytest.raises(InputError, match="seed = -1"):
+    with refused("seed = -1"):
         lab.run_plan(tiny_plan, tiny_run, seed=-1, resume=True)
 
 
 def test_damaged_files_are_refused(tiny_run: Path, tiny_plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "lab.json").write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match="cannot be read"):
+    with refused("cannot be read"):
         lab.run_plan(tiny_plan, tmp_path, seed=5, resume=True)
     (tmp_path / "lab.json").write_bytes((tiny_run / "lab.json").read_bytes())
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "identity.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match=r"identity\.json, which cannot be read"):
+    with refused(r"identity\.json, which cannot be read"):
         lab.run_plan(tiny_plan, tmp_path, seed=5, resume=True)
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.errors import InputError
 from glassformer.handcraft.build import design
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.handcraft.tasks import unique
 from glassformer.labs.hand_designed import study
 from glassformer.labs.hand_designed.recipes import Recipe, course_recipe, fast_recipe, recipes
 from glassformer.labs.hand_designed.study import Study, follow_failures, run_study
+from refusals import refused
 
 SHORT = (fast_recipe("copy_first").scaled(0.02), course_recipe("copy_first").scaled(0.001))
 
@@ -120,24 +120,24 @@ def test_progress_is_a_line_for_each_recipe_elsewhere_than_on_a_terminal(
 
 
 def test_bad_studies_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="seeds"):
+    with refused("seeds"):
         run(tmp_path, seeds=0)
-    with pytest.raises(InputError, match="first_seed = -1"):
+    with refused("first_seed = -1"):
         run(tmp_path, first_seed=-1)
-    with pytest.raises(InputError, match="at least one"):
+    with refused(expected="at least one"):
         run(tmp_path, chosen=())
-    with pytest.raises(InputError, match="Rename"):
+    with refused(fix="Rename"):
         run(tmp_path, chosen=(SHORT[0], SHORT[0]))
 
 
 def test_other_or_damaged_trainings_are_refused(tmp_path: Path) -> None:
     run(tmp_path, seeds=1)
-    with pytest.raises(InputError, match="other settings"):
+    with refused("other settings"):
         run(tmp_path, chosen=(SHORT[0].scaled(2.0),), seeds=1)
     file = tmp_path / "cells" / "copy_first-fast-0.json"
     for text in ("{", "[]", '{"asked": {}}', '{"asked": {}, "found": {"task": "unique"}}'):
         file.write_text(text)
-        with pytest.raises(InputError, match="Remove that file"):
+        with refused(fix="Remove that file"):
             run(tmp_path, seeds=1)
 
 
@@ -154,7 +154,7 @@ def test_stories_are_followed_to_their_ends_and_kept(tmp_path: Path, monkeypatch
     assert json.loads((tmp_path / "failures.json").read_text())[0]["kind"] == "trapped"
     monkeypatch.setattr(study, "_follow", None)
     assert follow_failures(tmp_path, [4], recipe=recipe, factors=(2, 3)) == [story]
-    with pytest.raises(InputError, match="other settings"):
+    with refused("other settings"):
         follow_failures(tmp_path, [4], recipe=recipe, factors=(2, 4))
 
 
@@ -174,12 +174,12 @@ def test_a_head_that_gets_there_needs_no_rescue(
 
 
 def test_bad_stories_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no seeds"):
+    with refused("no seeds"):
         follow_failures(tmp_path, [])
-    with pytest.raises(InputError, match="one for unique"):
+    with refused(expected="one for unique"):
         follow_failures(tmp_path, [0], recipe=course_recipe("identity"))
     for factors in ((1,), (3, 2), (3, 3)):
-        with pytest.raises(InputError, match="rise from 2"):
+        with refused(expected="rise from 2"):
             follow_failures(tmp_path, [0], factors=factors)
 
 

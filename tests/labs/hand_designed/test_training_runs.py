@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError
 from glassformer.handcraft.build import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import Task, copy_first, identity, occurs_earlier, unique
@@ -28,6 +27,7 @@ from glassformer.labs.hand_designed.training_runs import (
 )
 from glassformer.training import TrainingConfig
 from glassformer.training.task import shares
+from refusals import refused
 
 TASKS = {"identity": identity("AB", 3), "copy_first": copy_first(), "unique": unique()}
 
@@ -204,11 +204,11 @@ def test_an_interrupted_training_is_one(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_requests_are_refused() -> None:
-    with pytest.raises(InputError, match="seed = -1"):
+    with refused("seed = -1"):
         HeadTask(unique(), -1)
-    with pytest.raises(InputError, match="batches = 'none'"):
+    with refused("batches = 'none'"):
         HeadTask(unique(), batches="none")
-    with pytest.raises(InputError, match="at most 20,000"):
+    with refused("at most 20,000"):
         HeadTask(unique("ABCDEFGHIJ", 6))
 
 
@@ -231,7 +231,7 @@ def test_a_circuit_by_hand() -> None:
 
 
 def test_a_circuit_needs_cls_and_a_sign() -> None:
-    with pytest.raises(InputError, match="one with CLS"):
+    with refused(expected="one with CLS"):
         circuit_of(design(identity()).weights, identity())
 
 

@@ -7,12 +7,12 @@ import torch
 
 from glassformer.data.in_context_lookup import LookupConfig, encode, reordered, sample
 from glassformer.data.lookup_ceiling import bag_ceiling
-from glassformer.errors import InputError
 from glassformer.labs.lookup.in_context import MEASURING_SEED, build_model
 from glassformer.labs.lookup.in_context_measured import determining, measure_length, measure_order, measure_recipe
 from glassformer.labs.lookup.recipes import InContextRecipe
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture
+from refusals import refused
 
 DATA = LookupConfig(num_keys=16, num_values=16, max_facts=4, held_out=0.25)
 TINY = InContextRecipe("tiny", "slots", DATA, steps=4, batch_size=8, hidden_dim=16, ff_dim=16, num_heads=2)
@@ -148,9 +148,9 @@ def test_a_recipe_is_trained_and_measured_where_its_data_suffices() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(InputError, match="num_questions = 0"):
+    with refused("num_questions = 0"):
         measure_length(model_of(TINY), TINY, 1, num_questions=0)
-    with pytest.raises(InputError, match="9 distinct values"):
+    with refused("9 distinct values"):
         measure_length(model_of(TINY), TINY, 9, num_questions=5)
-    with pytest.raises(InputError, match="num_facts = 0"):
+    with refused("num_facts = 0"):
         measure_order(model_of(TINY), TINY, 0)

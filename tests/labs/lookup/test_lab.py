@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.labs import lookup
 from glassformer.labs.lookup import lab
 from glassformer.labs.lookup.plan import FULL, QUICK, Plan
 from glassformer.labs.lookup.results import Results
+from refusals import refused
 
 pytestmark = pytest.mark.slow
 
@@ -106,16 +106,16 @@ def test_a_finished_run_is_drawn_again_from_its_numbers_alone(
 
 
 def test_a_directory_with_another_run_is_refused(tiny_run: Path, tiny_plan: Plan) -> None:
-    with pytest.raises(InputError, match="--resume"):
+    with refused(fix="--resume"):
         lab.run_plan(tiny_plan, tiny_run, seed=5, resume=False)
-    with pytest.raises(InputError, match="another seed"):
+    with refused("another seed"):
         lab.run_plan(tiny_plan, tiny_run, seed=6, resume=True)
-    with pytest.raises(InputError, match="another num_questions"):
+    with refused("another num_questions"):
         lab.run_plan(replace(tiny_plan, num_questions=21), tiny_run, seed=5, resume=True)
-    with pytest.raises(InputError, match=r"seed = 9999999.*kept for measuring"):
+    with refused(expected=r"seed = 9999999.*kept for measuring"):
         lab.run_plan(tiny_plan, tiny_run / "new", seed=9_999_999, resume=False)
     assert not (tiny_run / "new").exists()
-    with pytest.raises(InputError, match="seed = -1"):
+    with refused("seed = -1"):
         lab.run_plan(tiny_plan, tiny_run, seed=-1, resume=True)
 
 
@@ -123,7 +123,7 @@ def test_a_damaged_part_is_refused(tiny_run: Path, tiny_plan: Plan, tmp_path: Pa
     (tmp_path / "lab.json").write_bytes((tiny_run / "lab.json").read_bytes())
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "course-5.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match=r"course-5.json, which cannot be read.*Remove the file"):
+    with refused(r"course-5.json, which cannot be read.*Remove the file"):
         lab.run_plan(tiny_plan, tmp_path, seed=5, resume=True)
 
 

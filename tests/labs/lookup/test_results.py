@@ -9,6 +9,7 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.labs.lookup.results import HeadShares, OrdersMeasured, Results, at, median
+from refusals import refused
 
 
 def test_what_is_written_is_read(results: Results, tmp_path: Path) -> None:
@@ -24,7 +25,7 @@ def test_a_damaged_file_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with refused("cannot be read"):
         Results.read(tmp_path / "results.json")
 
 
@@ -59,5 +60,5 @@ def test_the_scrambling_test_holds_when_nothing_changes(changed: int, largest: f
 def test_the_median_is_the_middle() -> None:
     assert median([3.0, 1.0, 2.0]) == 2
     assert median([4.0, 1.0, 2.0, 3.0]) == 2.5
-    with pytest.raises(InputError, match="no values"):
+    with refused("no values"):
         median([])

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError
 from glassformer.labs.sentiment.attention_grid import draw_attention_grid, visualize_attention
 from glassformer.labs.sentiment.network import MiniTransformer
 from glassformer.labs.sentiment.text import SimpleTokenizer
+from refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -126,11 +126,11 @@ def test_bad_arguments_are_refused() -> None:
             return self.table(tokens).mean(1)
 
     model, tokenizer = reader(1, 1)
-    with pytest.raises(InputError, match="Bag without attention weights"):
+    with refused("Bag without attention weights"):
         draw_attention_grid(Bag(), tokenizer, "great")
-    with pytest.raises(InputError, match="17 positions"):
+    with refused("17 positions"):
         draw_attention_grid(model, tokenizer, "great", max_length=17)
-    with pytest.raises(InputError, match="of type NoneType"):
+    with refused("of type NoneType"):
         draw_attention_grid(model, tokenizer, None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="without vocabulary"):
+    with refused("without vocabulary"):
         draw_attention_grid(model, SimpleTokenizer(), "great")

@@ -14,10 +14,10 @@ pytest.importorskip("sklearn")
 
 from glassformer.data.examples import Example, SentimentData
 from glassformer.data.sentiment import from_files
-from glassformer.errors import InputError
 from glassformer.labs.sentiment import baselines
 from glassformer.labs.sentiment.baselines import COURSE_TFIDF, FULL_TFIDF, TfidfClassifier, TfidfRecipe, run_baseline
 from glassformer.labs.sentiment.recipes import sst2
+from refusals import refused
 
 TRAIN = tuple(
     Example(text, label)
@@ -109,14 +109,14 @@ def test_a_class_without_examples_has_probability_zero() -> None:
     ],
 )
 def test_what_cannot_be_learned_is_refused(train: tuple[Example, ...], recipe: TfidfRecipe, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         TfidfClassifier(train, recipe)
 
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_examples_that_are_none_are_refused() -> None:
     for odd, message in ((Example("odd", 0.5), r"the label 0\.5"), (Example(None, 1), "of type NoneType")):  # type: ignore[arg-type]
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             TfidfClassifier((*TRAIN, odd), TfidfRecipe("odd"))
 
 
@@ -132,7 +132,7 @@ def test_examples_that_are_none_are_refused() -> None:
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_cannot_be_predicted_is_refused(texts: list[str], num_classes: int, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         TfidfClassifier(TRAIN, TfidfRecipe("counts")).probabilities(texts, num_classes)
 
 
@@ -147,7 +147,7 @@ def test_what_cannot_be_predicted_is_refused(texts: list[str], num_classes: int,
     ],
 )
 def test_impossible_recipes_are_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         TfidfRecipe("wrong", **fields)
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.data.examples import Example, SentimentData
-from glassformer.errors import InputError
 from glassformer.labs.sentiment.baselines import TfidfRecipe
 from glassformer.labs.sentiment.compare import (
     Contestant,
@@ -24,6 +23,7 @@ from glassformer.labs.sentiment.compare import (
 )
 from glassformer.labs.sentiment.measured import Measured
 from glassformer.labs.sentiment.recipes import FROM_MINILM
+from refusals import refused
 
 TEXTS = [Example(f"{word} {number}", label) for number in range(6) for word, label in (("good", 1), ("bad", 0))]
 DATA = SentimentData(tuple(TEXTS[:8]), tuple(TEXTS[8:10]), tuple(TEXTS[10:]))
@@ -99,5 +99,5 @@ def test_the_best_encoder_is_chosen_by_validation(tmp_path: Path) -> None:
         )
     ]
     assert best_encoder(models).slug == "one-0"
-    with pytest.raises(InputError, match="no encoder"):
+    with refused("no encoder"):
         best_encoder(models[:1])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.labs.kept import to_json
 from glassformer.labs.sentiment.growth import D_FF, D_MODEL, GrowthResult, measure_growth
+from refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -35,5 +35,5 @@ def test_it_can_be_stored(found: GrowthResult) -> None:
 
 
 def test_one_length_is_refused() -> None:
-    with pytest.raises(InputError, match="at least two"):
+    with refused(expected="at least two"):
         measure_growth((16,))

@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 
-from glassformer.errors import InputError
 from glassformer.labs.sentiment import pictures
 from glassformer.labs.sentiment.compare import Bin
 from glassformer.labs.sentiment.compare import reliability as binned
 from glassformer.labs.sentiment.network import MiniTransformer
 from glassformer.labs.sentiment.pictures import overfitting_from, wilson
 from glassformer.labs.sentiment.text import SimpleTokenizer
+from refusals import refused
 
 WORDS = ["The", "cat", "sat", "on", "the", "mat"]
 TEXT = "The cat sat on the mat"
@@ -253,5 +253,5 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         (lambda: pictures.per_kind_bars(ACCURACIES, {"contrast": 3}), r"words without \['contrast'\]"),
     ]
     for attempt, message in attempts:
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             attempt()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from glassformer.errors import InputError
 from glassformer.labs.sentiment.timeline import EVENTS, Event, timeline
+from refusals import refused
 
 
 def test_it_can_be_read(check_readable: Callable[[Figure], None]) -> None:
@@ -58,5 +58,5 @@ def test_other_events_can_be_drawn(check_readable: Callable[[Figure], None]) -> 
     ],
 )
 def test_impossible_events_are_refused(events: tuple[Event, ...], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         timeline(events)

@@ -10,9 +10,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from glassformer.errors import InputError
 from glassformer.observe.figures.attention_grids import attention_grid, attention_mosaic, compare_heads, cross_attention
 from glassformer.observe.figures.style import new_figure
+from refusals import refused
 
 TEXT = ["<CLS>", "not", "a", "remarkable", "film"]
 
@@ -150,5 +150,5 @@ def test_what_is_no_grid_is_refused() -> None:
         (lambda: compare_heads(few[0, 0], few[0, 1][:2]), "the same shape"),
     ]
     for attempt, message in attempts:
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             attempt()

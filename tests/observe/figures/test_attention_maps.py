@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from glassformer.errors import InputError
 from glassformer.observe.figures.attention_maps import attention_map, empty_figure, largest_of, overview
 from glassformer.observe.figures.style import new_figure, save_figure
+from refusals import refused
 
 TEXT = ["<CLS>", "I", "paid", "$", "10", "for", "this", "unbelievably", "long", "film", "and", "$", "5"]
 
@@ -128,7 +128,7 @@ def test_every_format_can_be_written(tmp_path_factory: pytest.TempPathFactory) -
 
 def test_a_given_figure_must_be_empty() -> None:
     figure, _ = new_figure(2, 2)
-    with pytest.raises(InputError, match="a figure with 1 axes"):
+    with refused("a figure with 1 axes"):
         empty_figure(figure, 3, 3, 1, 1)
 
 
@@ -146,6 +146,6 @@ def test_what_is_no_map_is_refused() -> None:
         (lambda: largest_of([], None), "at least one"),
     ]
     for attempt, message in attempts:
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             attempt()
     assert largest_of([np.zeros((1, 1))], None) == 1.0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from glassformer.errors import InputError
 from glassformer.observe.figures.circuits import draw_circuit_comparison, draw_circuits
+from refusals import refused
 
 Check = Callable[[Figure], None]
 
@@ -74,17 +74,17 @@ def test_a_head_that_prefers_nothing_is_drawn(check_readable: Check) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     qk, values = circuits(3, 2)
     for names in (["A", "B"], ["A", "B", "C", "D"]):
-        with pytest.raises(InputError, match=r"scores of shape \[3, 3\]"):
+        with refused(r"scores of shape \[3, 3\]"):
             draw_circuits(qk, values, names)
-    with pytest.raises(InputError, match=r"values of shape \[2, 2\]"):
+    with refused(r"values of shape \[2, 2\]"):
         draw_circuits(qk, values[:2], ["A", "B", "C"])
     for bad in (np.full((3, 3), np.nan), np.full((3, 3), np.inf)):
-        with pytest.raises(InputError, match="NaN or infinity"):
+        with refused("NaN or infinity"):
             draw_circuits(bad, values, ["A", "B", "C"])
-    with pytest.raises(InputError, match="NaN or infinity"):
+    with refused("NaN or infinity"):
         draw_circuits(qk, values * np.nan, ["A", "B", "C"])
     for split in (0, 3):
-        with pytest.raises(InputError, match=f"split = {split}"):
+        with refused(f"split = {split}"):
             draw_circuits(qk, values, ["A", "B", "C"], split=split)
-    with pytest.raises(InputError, match="same shape for both"):
+    with refused(expected="same shape for both"):
         draw_circuit_comparison((qk, values), (qk, values[:, :1]), ["A", "B", "C"])

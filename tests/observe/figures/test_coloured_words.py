@@ -15,9 +15,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from glassformer.errors import InputError
 from glassformer.observe.figures.coloured_words import attention_rows, coloured_text, contrast, shown
 from glassformer.observe.figures.style import new_figure
+from refusals import refused
 
 WORDS = [
     "<CLS>",
@@ -171,7 +171,7 @@ def test_a_text_in_given_axes() -> None:
         assert max(ground.get_bbox().x1 for ground in grounds(ax)) <= ax.get_xlim()[1]
         inches = ax.get_window_extent().width / figure.dpi
         assert ax.get_xlim()[1] == pytest.approx(72 * inches, rel=0.1)
-    with pytest.raises(InputError, match=r"lines in axes .* inches high"):
+    with refused(r"lines in axes .* inches high"):
         coloured_text(WORDS * 30, np.ones(30 * len(WORDS)), ax=new_figure(4, 2)[1][0])
 
 
@@ -181,7 +181,7 @@ def test_several_texts_share_a_scale() -> None:
 
     half = ground(coloured_text(["a", "b"], [0.5, 1.0]))
     assert ground(coloured_text(["a", "b"], [0.5, 0.1], largest=1.0)) == half
-    with pytest.raises(InputError, match="size 2 with largest = 1"):
+    with refused("size 2 with largest = 1"):
         coloured_text(["a"], [-2.0], signed=True, largest=1.0)
 
 
@@ -202,7 +202,7 @@ def test_what_cannot_be_shown_is_refused() -> None:
         (["a"], [np.nan], True, "NaN"),
         (["a"], [-0.5], False, "a weight of -0.5"),
     ):
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             coloured_text(words, weights, signed=signed)
     square = np.full((2, 2), 0.5)
     for matrix, queries, message in (
@@ -212,5 +212,5 @@ def test_what_cannot_be_shown_is_refused() -> None:
         (square, [-1], "queries = \\[-1\\]"),
         (-square, [0], "a weight of -0.5"),
     ):
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             attention_rows(["a", "b"], matrix, queries)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from glassformer.errors import InputError
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.complexity import complexity, overtakes
 from glassformer.observe.complexity_measured import Measurement, fitted_exponent
 from glassformer.observe.figures.complexity_curves import Growth, draw_complexity
 from glassformer.observe.figures.style import save_figure
+from refusals import refused
 
 LENGTHS = (32, 128, 512, 2048)
 CONFIG = EncoderConfig(vocab_size=50, num_layers=1, hidden_dim=32, ff_dim=300, num_heads=4)
@@ -87,11 +87,11 @@ def test_the_figure_is_saved(tmp_path: Path) -> None:
 
 def test_a_prediction_is_wanted_for_each_length() -> None:
     predicted = growth().predicted
-    with pytest.raises(InputError, match="3 predictions for 4 lengths"):
+    with refused("3 predictions for 4 lengths"):
         Growth("encoder", predicted[:3], MEASURED)
-    with pytest.raises(InputError, match="1 predictions for 1 lengths"):
+    with refused("1 predictions for 1 lengths"):
         Growth("encoder", predicted[:1], Measurement((1,), (1.0,), (1,)))
-    with pytest.raises(InputError, match="no growths"):
+    with refused("no growths"):
         draw_complexity([])
-    with pytest.raises(InputError, match="tail = 5"):
+    with refused("tail = 5"):
         draw_complexity([growth()], tail=5)

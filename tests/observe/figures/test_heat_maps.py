@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from matplotlib.axes import Axes
 
-from glassformer.errors import InputError
 from glassformer.observe.figures.heat_maps import finish, name_row, panel, rescaled, short, write_values
 from glassformer.observe.figures.style import new_figure
+from refusals import refused
 
 matrices = arrays(float, array_shapes(min_dims=2, max_dims=2, max_side=5), elements=st.floats(-1e300, 1e300))
 
@@ -135,12 +135,12 @@ def test_long_titles_are_broken_and_rows_are_named() -> None:
     ],
 )
 def test_what_is_no_matrix_of_numbers_is_refused(values: list[float], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         panel(one_axes(), values)
 
 
 def test_names_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(InputError, match="1 x_names for a matrix of shape"):
+    with refused("1 x_names for a matrix of shape"):
         panel(one_axes(), [[1, 2]], x_names=("A",))
-    with pytest.raises(InputError, match="infinity"):
+    with refused("infinity"):
         panel(one_axes(), [[np.inf, np.nan]], limits=(0, 1))
