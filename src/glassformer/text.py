@@ -23,10 +23,18 @@ def shown(path: Path) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def one_line(text: str) -> str:
-    """What a message says, on one line: blanks are single, what could steer a terminal is written as its number."""
+def one_line(text: str, longest: int | None = None) -> str:
+    """``text`` on one line: white space becomes single spaces, and control characters are escaped.
+
+    Args:
+        text: Any text.
+        longest: Characters of the result, at least 4; more are cut and end with "...". None: no limit.
+    """
     words = " ".join(text.split())
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
+    if longest is not None:
+        words = words[: longest + 1]
+    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
+    return line if longest is None or len(line) <= longest else line[: longest - 3] + "..."
 
 
 def short(text: str) -> str:

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from glassformer.classifier import predict
 from glassformer.data.batches import TextBatches
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.training import Task, TrainingConfig, train
-from glassformer.training.classification import ClassificationTask, calibration_error, predict, scores
+from glassformer.training.classification import ClassificationTask, calibration_error, scores
 from refusals import refused
 
 ROWS = [[2, 5], [2, 6, 3, 4], [2, 7, 5], [2], [2, 6, 6, 6, 6]]
@@ -101,17 +102,6 @@ def test_words_are_dropped_in_training_only_and_by_torchs_generator() -> None:
         drops.loss(model, batch)
         seen.append(model.tokens.tolist())
     assert seen[0] == seen[1] != seen[2]
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 64])
-def test_predictions_are_those_of_each_text_alone_in_the_order_given(batch_size: int) -> None:
-    model = encoder(dropout=0.5).train()
-    together = predict(model, ROWS, 0, batch_size)
-    assert model.training
-    model.eval()
-    for row, probabilities in zip(ROWS, together, strict=True):
-        alone = model(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.bool)).softmax(-1)[0]
-        torch.testing.assert_close(probabilities, alone, atol=1e-6, rtol=0)
 
 
 def test_evaluation_measures_the_held_out_texts() -> None:
@@ -214,12 +204,6 @@ def test_a_model_of_other_classes_or_a_shorter_reach_is_refused_in_training() ->
     ):
         with refused(message):
             train(model, chosen, config, progress=False)
-
-
-def test_texts_of_unknown_words_and_empty_ones_get_probabilities() -> None:
-    found = predict(encoder().eval(), [[2], [2, 1, 1, 1], [2, 1]], 0)
-    assert found.isfinite().all()
-    torch.testing.assert_close(found.sum(1), torch.ones(3))
 
 
 def test_labels_that_are_no_classes_are_refused() -> None:

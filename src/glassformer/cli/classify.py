@@ -13,19 +13,18 @@ from typing import Annotated
 
 import tyro
 
+from glassformer.classifier import Classifier, TokenEffect, load_classifier, token_effects
 from glassformer.cli.terminal import say
 from glassformer.data.tables import read_lines
 from glassformer.errors import InputError, require
-from glassformer.labs.sentiment.importance import TokenEffect, token_effects
-from glassformer.labs.sentiment.text import one_line
-from glassformer.labs.sentiment.training_runs import Classifier, load_classifier
+from glassformer.text import one_line
 
 _AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class ClassifyFlags:
-    """Classify texts with an encoder that `labs.sentiment.training_runs.train_recipe` trained.
+    """Classify texts with an encoder that `glassformer lab sentiment` trained.
 
     Prints a line with the class, its probability and the text, and below it the tokens that mattered most: by how many
     points of a hundred the class would be less probable without each. Minus: it speaks for another class.
@@ -84,9 +83,9 @@ class Verdict:
 
     def lines(self, tokens: int) -> list[str]:
         """The same for people, with up to ``tokens`` of the tokens that mattered."""
-        first = f"{one_line(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {one_line(self.text)}"
+        first = f"{_printed(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {_printed(self.text)}"
         ranked = sorted(self.effects or (), key=lambda each: -abs(each.effect))[:tokens]
-        told = [f"{one_line(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
+        told = [f"{_printed(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
         return [first, "    " + ", ".join(told)] if told else [first]
 
 
@@ -102,7 +101,7 @@ def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: b
         for text, row in zip(chosen, classifier.probabilities(chosen).tolist(), strict=True):
             require(
                 all(map(math.isfinite, row)),
-                f"{row} for the probabilities of {one_line(text)}",
+                f"{row} for the probabilities of {_printed(text)}",
                 "numbers",
                 "The weights are damaged or training diverged: train again.",
             )
@@ -141,6 +140,10 @@ def main(arguments: Sequence[str], prog: str) -> int:
             say(line)
         sys.stdout.flush()
     return 0
+
+
+def _printed(text: str) -> str:
+    return one_line(text, 100) or "(empty)"
 
 
 def _file_lines(path: Path) -> Iterator[str]:

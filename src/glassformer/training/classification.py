@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -10,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from glassformer.data.batches import TextBatches, in_length_order, pad
+from glassformer.classifier import predict
+from glassformer.data.batches import TextBatches
 from glassformer.errors import require, require_positive
 from glassformer.training.task import Batch
 
@@ -141,40 +141,6 @@ class ClassificationTask:
         if self._dropped_id is None:
             return tokens, real & ~dropped
         return tokens.masked_fill(dropped, self._dropped_id), real
-
-
-@torch.no_grad()
-def predict(
-    model: nn.Module, rows: Sequence[Sequence[int]], pad_id: int, batch_size: int = 64
-) -> Float[Tensor, "text num_classes"]:
-    """The probability of each class for each text, in the order of ``rows``.
-
-    Texts go through ``model`` in the order of their lengths, so that little of the work is padding. The model is put
-    into evaluation mode for that, and back.
-
-    Args:
-        model: Called as ``model(tokens, real)``; returns scores before softmax.
-        rows: The tokens of each text, at least one.
-        pad_id: What short rows are filled up with.
-        batch_size: Texts in one forward pass.
-
-    Raises:
-        InputError: No texts, a text without tokens, ``batch_size`` below 1, or what ``model`` refuses.
-    """
-    require(len(rows) > 0, "no texts", "at least one", "Pass a list with the tokens of each text.")
-    weight = next(model.parameters())
-    training = model.training
-    model.eval()
-    order, parts = [], []
-    try:
-        for chosen in in_length_order([len(row) for row in rows], batch_size):
-            tokens, real = pad([rows[row] for row in chosen], pad_id)
-            parts.append(model(tokens.to(weight.device), real.to(weight.device)).float().softmax(-1).cpu())
-            order += chosen
-    finally:
-        model.train(training)
-    probabilities = torch.cat(parts)
-    return torch.empty_like(probabilities).index_copy_(0, torch.tensor(order), probabilities)
 
 
 def scores(

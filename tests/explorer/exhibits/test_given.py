@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.classifier import Classifier
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
@@ -20,7 +21,6 @@ from glassformer.explorer.exhibits.exhibit import DecoderExhibit, EncoderExhibit
 from glassformer.explorer.exhibits.given import given
 from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import TASKS
-from glassformer.labs.sentiment.training_runs import Classifier
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder

@@ -17,6 +17,7 @@ from torch import nn
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.mixtral import mixtral_from_decoder
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
+from glassformer.classifier import Classifier, save_classifier
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.subword import load_subwords, train_subwords
@@ -30,7 +31,6 @@ from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.labs.lookup.course import build_course_model
 from glassformer.labs.lookup.in_context import build_model
 from glassformer.labs.lookup.recipes import InContextRecipe
-from glassformer.labs.sentiment.training_runs import Classifier, save_classifier
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder

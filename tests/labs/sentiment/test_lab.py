@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.classifier import load_classifier, save_classifier
 from glassformer.data.examples import fingerprint
 from glassformer.labs import sentiment
 from glassformer.labs.sentiment import lab, run
@@ -18,7 +19,7 @@ from glassformer.labs.sentiment.plan import QUICK
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
 from glassformer.labs.sentiment.results import Results
 from glassformer.labs.sentiment.sources import find_data
-from glassformer.labs.sentiment.training_runs import build_classifier, load_classifier, save_classifier
+from glassformer.labs.sentiment.training_runs import build_classifier
 from refusals import refused
 
 TINY = dataclasses.replace(

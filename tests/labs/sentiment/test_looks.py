@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from glassformer.classifier import Classifier
 from glassformer.data.sentiment import reviews
 from glassformer.errors import InputError
 from glassformer.labs.sentiment.looks import SHOWN_TEXTS, look_at
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH
-from glassformer.labs.sentiment.training_runs import Classifier, build_classifier
+from glassformer.labs.sentiment.training_runs import build_classifier
 
 
 @pytest.fixture(scope="module")

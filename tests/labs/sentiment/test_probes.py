@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from glassformer.classifier import Classifier
 from glassformer.data.tokenizer import WordTokenizer, split_words
 from glassformer.labs.sentiment.probes import PAIRS, TEMPLATES, WORDS, Pair, PairProbe, probe_pairs, probe_words
-from glassformer.labs.sentiment.training_runs import Classifier
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from refusals import refused

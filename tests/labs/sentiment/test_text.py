@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.labs.sentiment.text import SentimentDataset, SimpleTokenizer, one_line, require_class, require_texts
+from glassformer.labs.sentiment.text import SentimentDataset, SimpleTokenizer, require_class, require_texts
 from refusals import refused
 
 TEXTS = ["A good movie!  A good plot.", "Good acting", "a movie"]
@@ -112,22 +112,3 @@ def test_labels_may_come_from_any_library() -> None:
         assert data[0]["labels"].dtype == torch.int64
     assert require_class(np.int32(7)) == 7
     require_texts(iter(["a", ""]))
-
-
-@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=60), st.integers(4, 30))
-def test_any_text_becomes_one_line_that_can_be_printed(text: str, longest: int) -> None:
-    line = one_line(text, longest)
-    assert 0 < len(line) <= max(longest, len("(empty)"))
-    assert line.isprintable()
-    assert line.encode()
-    words = text.split()
-    if text.isprintable() and words and len(" ".join(words)) <= longest:
-        assert line == " ".join(words)
-
-
-def test_what_has_no_picture_is_replaced_and_what_is_long_is_cut() -> None:
-    assert one_line("a\n\x1b[31m\tfilm \ud83d") == "a \ufffd[31m film \ufffd"
-    assert one_line("abcdefgh", 7) == "abcd..."
-    assert one_line("abcdefg", 7) == "abcdefg"
-    assert one_line(" \n ") == "(empty)"
-    assert one_line("great " * 100_000) == ("great " * 17)[:97] + "..."

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from glassformer.checkpoints.bert import load_encoder
+from glassformer.classifier import load_classifier
 from glassformer.data.examples import Example, SentimentData
-from glassformer.data.tokenizer import WordTokenizer
 from glassformer.labs.sentiment import training_runs
 from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, PretrainedRecipe, TrainingRecipe, minilm
-from glassformer.labs.sentiment.training_runs import (
-    Classifier,
-    build_classifier,
-    load_classifier,
-    save_classifier,
-    train_recipe,
-)
-from glassformer.models.encoder import Encoder
+from glassformer.labs.sentiment.training_runs import build_classifier, train_recipe
 from glassformer.training import Batch, TrainingResult
 from glassformer.training.classification import ClassificationTask
 from refusals import refused
@@ -73,21 +65,6 @@ def test_the_vocabulary_and_weights_follow_texts_and_seed_alone() -> None:
     assert torch.equal(one.encoder.embedding.weight, same.encoder.embedding.weight)
     assert not torch.equal(one.encoder.embedding.weight, other.encoder.embedding.weight)
     assert one.tokenizer.pieces(one.rows(["a good dog"])[0])[1:] == ["a", "good", "<UNK>"]
-
-
-def test_texts_are_cut_to_what_the_encoder_reads() -> None:
-    recipe = dataclasses.replace(TINY, model={**TINY.model, "max_seq_len": 5})
-    classifier = build_classifier(recipe, [example.text for example in TRAIN], DATA.classes, seed=0)
-    assert [len(row) for row in classifier.rows(["good " * 1000, "", "good"])] == [5, 1, 2]
-    assert classifier.probabilities(["good " * 1000, ""]).shape == (2, 2)
-
-
-@pytest.mark.usefixtures("without_type_checks")
-def test_only_lists_of_texts_are_classified() -> None:
-    classifier = build_classifier(TINY, [example.text for example in TRAIN], DATA.classes, seed=0)
-    for texts, message in (([], "no texts"), ("good", "one text"), (["good", None], "of type NoneType")):
-        with refused(message):
-            classifier.probabilities(texts)  # type: ignore[arg-type]
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,69 +123,6 @@ def test_ctrl_c_ends_the_lab_and_not_just_the_training(tmp_path: Path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         train_recipe(TINY, DATA, tmp_path / "run", seed=1)
     assert not (tmp_path / "run" / "measured.json").exists()
-
-
-def test_damaged_classifiers_are_refused(tmp_path: Path) -> None:
-    texts = [example.text for example in TRAIN]
-    save_classifier(build_classifier(TINY, texts, DATA.classes, seed=0), tmp_path / "it")
-    load_classifier(tmp_path / "it")
-    (tmp_path / "it" / "classes.json").write_text(json.dumps(["one", "two", "three"]))
-    with refused(expected="one name for each class of the head"):
-        load_classifier(tmp_path / "it")
-    for content in ("[", "[" * 100_000, '["\\ud800'):
-        (tmp_path / "it" / "classes.json").write_text(content)
-        with refused("which is no JSON"):
-            load_classifier(tmp_path / "it")
-    (tmp_path / "it" / "classes.json").write_text(json.dumps(["same", "same"]))
-    with refused(expected="a name of its own for each class"):
-        load_classifier(tmp_path / "it")
-    (tmp_path / "it" / "classes.json").write_text(json.dumps(DATA.classes))
-    load_classifier(tmp_path / "it")
-    tokenizer = (tmp_path / "it" / "tokenizer.json").read_text()
-    words = json.loads(tokenizer)
-    for changed in (words["words"][:-1], [*words["words"], "onemore"]):
-        (tmp_path / "it" / "tokenizer.json").write_text(json.dumps({**words, "words": changed}))
-        with refused(r"a tokenizer of .* tokens", expected=r"exactly the encoder's"):
-            load_classifier(tmp_path / "it")
-    (tmp_path / "it" / "tokenizer.json").write_text("[" * 100_000)
-    with refused("no JSON"):
-        load_classifier(tmp_path / "it")
-    (tmp_path / "it" / "tokenizer.json").unlink()
-    with refused(r"tokenizer\.json, which cannot be read"):
-        load_classifier(tmp_path / "it")
-    with refused("cannot be read"):
-        load_classifier(tmp_path / "nowhere")
-
-
-def test_a_subword_tokenizer_may_leave_rows_of_the_encoder_unused(tmp_path: Path) -> None:
-    texts = [example.text for example in TRAIN]
-    made = build_classifier(dataclasses.replace(TINY, tokenizer="wordpiece", vocab_size=60), texts, DATA.classes, 0)
-    for rows, accepted in ((8, True), (-1, False)):
-        size = made.tokenizer.vocab_size + rows
-        encoder = Encoder(dataclasses.replace(made.encoder.config, vocab_size=size))
-        save_classifier(Classifier(encoder, made.tokenizer, DATA.classes), tmp_path / "it")
-        if accepted:
-            assert load_classifier(tmp_path / "it").encoder.config.vocab_size == size
-        else:
-            with refused("expected at most the encoder's"):
-                load_classifier(tmp_path / "it")
-
-
-def test_a_classifier_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [example.text for example in TRAIN]
-    first, second = (build_classifier(TINY, texts, DATA.classes, seed) for seed in (0, 1))
-    save_classifier(first, tmp_path / "it")
-
-    def fail(self: object) -> str:
-        raise OSError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(WordTokenizer, "to_json", fail)
-        with pytest.raises(OSError, match="the disk is full"):
-            save_classifier(second, tmp_path / "it")
-    assert torch.equal(load_classifier(tmp_path / "it").probabilities(texts), first.probabilities(texts))
-    save_classifier(second, tmp_path / "it")
-    assert torch.equal(load_classifier(tmp_path / "it").probabilities(texts), second.probabilities(texts))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import Any
 
 from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.tensor_files import read_json
+from glassformer.classifier import load_classifier
 from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.subword import load_subwords
@@ -29,7 +30,6 @@ from glassformer.explorer.exhibits.lab_models import (
 )
 from glassformer.explorer.messages import ModelCard
 from glassformer.labs.sentiment.recipes import MINILM_PACKAGE, minilm
-from glassformer.labs.sentiment.training_runs import load_classifier
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer.classifier import Classifier
 from glassformer.errors import InputError, require
 from glassformer.explorer.exhibits.beginnings import require_text, text_of, tokens_in, units_of
 from glassformer.explorer.exhibits.exhibit import (
@@ -26,7 +27,6 @@ from glassformer.handcraft.build import Design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verify import require_fits
-from glassformer.labs.sentiment.training_runs import Classifier
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
@@ -53,7 +53,7 @@ def given(
     ==============================================  =================================================================
     ``Encoder``, ``Decoder``                        ours, one of transformers or that of a released model, or none:
                                                     then the text is numbers, or for a vocabulary of 256 bytes
-    ``Classifier`` of the sentiment lab             its own
+    ``Classifier`` of glassformer.classifier         its own
     ``EncoderDecoder``                              none: source and text are token numbers; with fields a unit is
                                                     their numbers with ``=`` between them
     ``HeadWeights``, or a ``Design``                none: the task, or else a built-in one that fits, has the letters

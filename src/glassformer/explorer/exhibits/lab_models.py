@@ -13,6 +13,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from glassformer.checkpoints.tensor_files import read_tensors, stored_tensors
+from glassformer.classifier import Classifier
 from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.tokenizer import Tokenizer
@@ -21,7 +22,6 @@ from glassformer.explorer.exhibits.exhibit import DecoderExhibit, EncoderDecoder
 from glassformer.explorer.exhibits.following import may_follow, rule_in_words
 from glassformer.explorer.exhibits.text_codecs import numbers, text_of_numbers
 from glassformer.explorer.messages import ModelCard
-from glassformer.labs.sentiment.training_runs import Classifier
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from glassformer.classifier import save_classifier
 from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.examples import SentimentData, split_by_text
 from glassformer.data.in_context_lookup import LookupConfig, sample
@@ -31,7 +32,7 @@ from glassformer.labs.lookup.course import share_right, train_course
 from glassformer.labs.lookup.in_context import MEASURING_SEED, answers, train_in_context
 from glassformer.labs.lookup.recipes import InContextRecipe
 from glassformer.labs.sentiment.recipes import ScratchRecipe, TrainingRecipe
-from glassformer.labs.sentiment.training_runs import save_classifier, train_recipe
+from glassformer.labs.sentiment.training_runs import train_recipe
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training import Batch, TrainingConfig, train

@@ -18,6 +18,7 @@ import torch
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
+from glassformer.classifier import load_classifier
 from glassformer.data import lookup
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
@@ -42,7 +43,6 @@ from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.labs.gpt_oss.plan import DATA
 from glassformer.labs.lookup.in_context import build_model
 from glassformer.labs.lookup.recipes import InContextRecipe
-from glassformer.labs.sentiment.training_runs import load_classifier
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from glassformer.errors import require
-from glassformer.labs.sentiment.text import SimpleTokenizer, one_line
+from glassformer.labs.sentiment.text import SimpleTokenizer
 from glassformer.observe.figures.attention_grids import attention_grid
 from glassformer.observe.figures.coloured_words import shown
+from glassformer.text import one_line
 
 _SHOWN_HEADS, _LONGEST_WORD = 4, 20
 _SENTIMENTS = ("Negative", "Positive")
@@ -31,7 +32,7 @@ def visualize_attention(model: nn.Module, tokenizer: SimpleTokenizer, text: str,
         plt.close(figure)
     chosen = int(prediction.argmax())
     name = _SENTIMENTS[chosen] if len(prediction) == 2 else f"class {chosen}"
-    print(f"Text: {one_line(text)}\nPrediction: {name} (probability {float(prediction[chosen]):.3f})")
+    print(f"Text: {_line(text)}\nPrediction: {name} (probability {float(prediction[chosen]):.3f})")
 
 
 def draw_attention_grid(model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16) -> Figure:
@@ -74,6 +75,10 @@ def _look(
     logits, weights = output
     seen = [layer[0, :_SHOWN_HEADS, : len(tokens), : len(tokens)].float().cpu().numpy() for layer in weights]
     names = [shown(one_line(token, _LONGEST_WORD)) for token in tokens]
-    title = shown(one_line(text)).replace("$", r"\$")  # or matplotlib reads mathematics between two of them
+    title = shown(_line(text)).replace("$", r"\$")  # or matplotlib reads mathematics between two of them
     figure = attention_grid(seen, names, title=title, figure=plt.figure())
     return figure, logits[0].float().softmax(-1).cpu()
+
+
+def _line(text: str) -> str:
+    return one_line(text, 100) or "(empty)"

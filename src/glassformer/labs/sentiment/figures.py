@@ -12,6 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from glassformer.classifier import Classifier
 from glassformer.data.sentiment import reviews
 from glassformer.data.tokenizer import CLS, split_words
 from glassformer.labs.sentiment.attention_grid import draw_attention_grid
@@ -31,7 +32,6 @@ from glassformer.labs.sentiment.pictures import (
 )
 from glassformer.labs.sentiment.results import Results
 from glassformer.labs.sentiment.timeline import timeline
-from glassformer.labs.sentiment.training_runs import Classifier
 from glassformer.observe.figures.coloured_words import DIVERGING, attention_rows, coloured_text
 from glassformer.observe.figures.complexity_curves import draw_complexity
 from glassformer.observe.figures.diagrams import architecture, block

@@ -11,11 +11,12 @@ from itertools import combinations
 import numpy as np
 import torch
 
+from glassformer.classifier import Classifier
 from glassformer.data.batches import TextBatches, in_length_order, pad
 from glassformer.data.examples import Example, SentimentData
 from glassformer.errors import require
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, ScratchRecipe
-from glassformer.labs.sentiment.training_runs import Classifier, build_classifier
+from glassformer.labs.sentiment.training_runs import build_classifier
 from glassformer.observe.attention_measures import distances, divergence, entropy
 from glassformer.observe.capture import capture
 from glassformer.training import train

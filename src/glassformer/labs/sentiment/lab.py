@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from glassformer.checkpoints.hub import find_directory
+from glassformer.classifier import Classifier, load_classifier, save_classifier
 from glassformer.data.examples import Example, SentimentData, fingerprint, split_by_text
 from glassformer.data.sentiment import reviews
 from glassformer.errors import InputError, require
@@ -34,7 +35,6 @@ from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, minilm
 from glassformer.labs.sentiment.report import write_report
 from glassformer.labs.sentiment.results import Asked, CourseRun, DataSummary, Experiments, Results
 from glassformer.labs.sentiment.sources import find_data, kind_examples
-from glassformer.labs.sentiment.training_runs import Classifier, load_classifier, save_classifier
 
 _Part = TypeVar("_Part")
 

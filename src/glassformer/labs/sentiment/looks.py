@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassformer.labs.sentiment.importance import token_effects
-from glassformer.labs.sentiment.training_runs import Classifier
+from glassformer.classifier import Classifier, token_effects
 
 SHOWN_TEXTS = (
     "I love this amazing movie!",

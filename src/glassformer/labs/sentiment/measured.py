@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.data.examples import SentimentData
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.training.classification import scores
 
 _COLUMNS = (
@@ -62,22 +61,6 @@ class Measured:
     test_macro_f1: float
     test_loss: float
     test_calibration_error: float
-
-    def to_json(self) -> str:
-        """The row as a JSON object."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Measured:
-        """The row that :meth:`to_json` wrote.
-
-        Raises:
-            InputError: Text that is no JSON, or of another object.
-        """
-        try:
-            return cls(**json.loads(text))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"a row with a fault: {error}", "what to_json wrote", "Measure again.") from error
 
 
 def measure(

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float64
 
+from glassformer.classifier import Classifier
 from glassformer.errors import require
-from glassformer.labs.sentiment.training_runs import Classifier
 
 _ROUNDING = 1e-6
 _UNKNOWN = frozenset({"<UNK>", "[UNK]"})

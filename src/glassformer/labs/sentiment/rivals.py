@@ -13,16 +13,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from glassformer.classifier import predict
 from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example, SentimentData, fingerprint
-from glassformer.data.tokenizer import WordTokenizer
+from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
 from glassformer.errors import require, require_positive
 from glassformer.labs.sentiment.measured import Measured, measure
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
-from glassformer.labs.sentiment.training_runs import MAX_LEN, Epoch, epochs_of
+from glassformer.labs.sentiment.training_runs import Epoch, epochs_of
 from glassformer.models.tokens import look_up, require_real, require_tokens
 from glassformer.training import train
-from glassformer.training.classification import ClassificationTask, predict
+from glassformer.training.classification import ClassificationTask
 
 Kind = Literal["recurrent", "convolutional"]
 

@@ -147,14 +147,3 @@ def require_class(label: Any) -> int:
         number = -1
     require(number >= 0, f"the label {label!r}", "whole numbers from 0", "Number the classes from 0.")
     return number
-
-
-def one_line(text: str, longest: int = 100) -> str:
-    """The beginning of ``text`` on one line, without what would steer a terminal or has no picture.
-
-    Line breaks and other spaces become single ones; a control character, a lone surrogate and what else cannot be
-    printed become U+FFFD; what is longer than ``longest`` signs ends with "..."; of nothing, "(empty)" is left.
-    """
-    line = " ".join(text.split())
-    line = "".join(sign if sign.isprintable() else "\ufffd" for sign in line[: longest + 1])
-    return (line if len(line) <= longest else line[: longest - 3] + "...") or "(empty)"

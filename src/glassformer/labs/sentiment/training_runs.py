@@ -14,114 +14,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from glassformer.checkpoints.bert import load_encoder, write_encoder
+from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.hub import find_directory
+from glassformer.classifier import ENCODER, Classifier, save_classifier
 from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example, SentimentData, fingerprint
-from glassformer.data.subword import load_subwords, tokenizer_from_json, train_subwords
+from glassformer.data.subword import load_subwords, train_subwords
 from glassformer.data.tokenizer import Tokenizer, WordTokenizer
-from glassformer.errors import InputError, require
-from glassformer.files import new_directory, write_text
+from glassformer.files import write_text
+from glassformer.labs.kept import read_part, to_json
 from glassformer.labs.sentiment.measured import Measured, measure
 from glassformer.labs.sentiment.recipes import PretrainedRecipe, ScratchRecipe, minilm
-from glassformer.labs.sentiment.text import require_texts
 from glassformer.models.encoder import Encoder
 from glassformer.training import TrainingResult, train
-from glassformer.training.classification import ClassificationTask, predict
+from glassformer.training.classification import ClassificationTask
 
-MAX_LEN = 128
-_ENCODER, _RUN, _MEASURED = "encoder", "run", "measured.json"
-_TOKENIZER, _CLASSES = "tokenizer.json", "classes.json"
-
-
-@dataclass(frozen=True)
-class Classifier:
-    """An encoder with what belongs to it: from text to classes.
-
-    Attributes:
-        encoder: With a classification head.
-        tokenizer: The one that it was trained with.
-        classes: The name of each class.
-    """
-
-    encoder: Encoder
-    tokenizer: Tokenizer
-    classes: tuple[str, ...]
-
-    def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, cut to what the encoder reads.
-
-        Raises:
-            InputError: One text instead of several, or one that is no string.
-        """
-        require_texts(texts)
-        longest = min(MAX_LEN, self.encoder.config.max_seq_len)
-        return [self.tokenizer.encode(text, longest) for text in texts]
-
-    def probabilities(self, texts: Sequence[str], batch_size: int = 64) -> Float[Tensor, "text num_classes"]:
-        """The probability of each class for each text, in the order of ``texts``.
-
-        Raises:
-            InputError: No texts, one text instead of several, or one that is no string.
-        """
-        return predict(self.encoder, self.rows(texts), self.tokenizer.pad_id, batch_size)
-
-
-def save_classifier(classifier: Classifier, directory: Path) -> None:
-    """Write a directory that :func:`load_classifier` reads: complete or, whatever happens, as it was before.
-
-    One that is there is replaced.
-    """
-    with new_directory(Path(directory), replace=True) as draft:
-        write_encoder(classifier.encoder, draft)
-        write_text(draft / _CLASSES, json.dumps(classifier.classes) + "\n")
-        write_text(draft / _TOKENIZER, classifier.tokenizer.to_json())
-
-
-def load_classifier(directory: Path | str) -> Classifier:
-    """The classifier of a directory of :func:`save_classifier`, or of one of :func:`train_recipe`; ready to predict.
-
-    Raises:
-        InputError: A file that is missing or damaged, an encoder without a head or of other classes, two classes of one
-            name, or a tokenizer that does not fit: one of words has exactly the encoder's number of tokens, one of
-            parts of words may have fewer.
-    """
-    directory = Path(directory)
-    if (directory / _ENCODER).is_dir():
-        directory = directory / _ENCODER
-    tokenizer = tokenizer_from_json(_read(directory / _TOKENIZER))
-    try:
-        classes = json.loads(_read(directory / _CLASSES))
-    except (ValueError, RecursionError) as error:
-        got = f"{directory / _CLASSES}, which is no JSON: {error}"
-        raise InputError(got, "a list of names", "Train again.") from error
-    encoder = load_encoder(directory)
-    head = encoder.config.num_classes
-    require(
-        isinstance(classes, list) and all(isinstance(name, str) for name in classes) and len(classes) == head,
-        f"{directory} with the classes {classes!r} and a head for {head}",
-        "one name for each class of the head",
-        "Train again.",
-    )
-    require(
-        len(set(classes)) == len(classes),
-        f"{directory} with the classes {classes!r}",
-        "a name of its own for each class",
-        "Train again with other names.",
-    )
-    # Pretrained encoders are often padded to a round number of rows; ours are made for their words.
-    exact = isinstance(tokenizer, WordTokenizer)
-    there, known = encoder.config.vocab_size, tokenizer.vocab_size
-    require(
-        known == there or (known < there and not exact),
-        f"{directory} with a tokenizer of {known:,} tokens",
-        f"{'exactly' if exact else 'at most'} the encoder's {there:,}",
-        "Take both from the same training.",
-    )
-    return Classifier(encoder.eval(), tokenizer, tuple(classes))
+_RUN, _MEASURED = "run", "measured.json"
 
 
 def build_classifier(
@@ -199,8 +108,8 @@ def train_recipe(recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, 
     classifier.encoder.eval()
     epochs = epochs_of(result, config.eval_every)
     if (directory / _MEASURED).is_file():
-        return Trained(classifier, Measured.from_json(_read(directory / _MEASURED)), epochs)
-    save_classifier(classifier, directory / _ENCODER)
+        return Trained(classifier, read_part(directory / _MEASURED, Measured), epochs)
+    save_classifier(classifier, directory / ENCODER)
     measured = measure(
         recipe.name,
         seed,
@@ -210,7 +119,7 @@ def train_recipe(recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, 
         training_seconds=result.seconds,
         validation_accuracy=result.evaluations[-1][1]["accuracy"],
     )
-    write_text(directory / _MEASURED, measured.to_json())
+    write_text(directory / _MEASURED, to_json(measured, Measured))
     return Trained(classifier, measured, epochs)
 
 
@@ -237,11 +146,3 @@ def _new_tokenizer(recipe: ScratchRecipe, texts: Sequence[str]) -> Tokenizer:
     if recipe.tokenizer == "words":
         return WordTokenizer.from_texts(texts, recipe.vocab_size)
     return train_subwords(texts, recipe.tokenizer, recipe.vocab_size)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fix = "Pass a directory that training has finished."
-        raise InputError(f"{path}, which cannot be read: {error}", "a UTF-8 text file", fix) from error

@@ -1,0 +1,203 @@
+"""Text classifiers: an encoder with its tokenizer and class names; prediction, saving, and the effect of each token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.checkpoints.bert import load_encoder, write_encoder
+from glassformer.data.batches import in_length_order, pad
+from glassformer.data.subword import tokenizer_from_json
+from glassformer.data.tokenizer import MAX_LEN, Tokenizer, WordTokenizer
+from glassformer.errors import InputError, require, require_positive
+from glassformer.files import new_directory, write_text
+from glassformer.models.encoder import Encoder
+from glassformer.modes import evaluating
+
+ENCODER = "encoder"
+"""Subdirectory of a training run that holds its classifier."""
+_TOKENIZER, _CLASSES = "tokenizer.json", "classes.json"
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A text classifier: an encoder with a classification head, its tokenizer, and the name of each class."""
+
+    encoder: Encoder
+    tokenizer: Tokenizer
+    classes: tuple[str, ...]
+
+    def rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text, cut to 128 tokens or the encoder's ``max_seq_len``, whichever is less.
+
+        Raises:
+            InputError: A single string instead of a sequence, or an element that is not a string.
+        """
+        require(not isinstance(texts, str), "one text", "a sequence of texts", "Put it into a list.")
+        max_len = min(MAX_LEN, self.encoder.config.max_seq_len)
+        return [self.tokenizer.encode(text, max_len) for text in texts]
+
+    def probabilities(self, texts: Sequence[str], batch_size: int = 64) -> Float[Tensor, "text num_classes"]:
+        """The probability of each class for each text, in the order of ``texts``.
+
+        Raises:
+            InputError: No texts, a single string instead of a sequence, or an element that is not a string.
+        """
+        return predict(self.encoder, self.rows(texts), self.tokenizer.pad_id, batch_size)
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module, rows: Sequence[Sequence[int]], pad_id: int, batch_size: int = 64
+) -> Float[Tensor, "text num_classes"]:
+    """The probability of each class for each row of token ids, in the order of ``rows``.
+
+    Rows are batched by length to keep padding small. The model runs in evaluation mode; its mode is restored.
+
+    Args:
+        model: Called as ``model(tokens, real)``; returns logits.
+        rows: The token ids of each text; at least one row, and at least one token in each.
+        pad_id: The token that fills up short rows.
+        batch_size: Rows in one forward pass.
+
+    Raises:
+        InputError: No rows, an empty row, ``batch_size`` below 1, or tokens that ``model`` refuses.
+    """
+    require(len(rows) > 0, "no texts", "at least one", "Pass a list with the tokens of each text.")
+    device = next(model.parameters()).device
+    order, parts = [], []
+    with evaluating(model):
+        for chosen in in_length_order([len(row) for row in rows], batch_size):
+            tokens, real = pad([rows[row] for row in chosen], pad_id)
+            parts.append(model(tokens.to(device), real.to(device)).float().softmax(-1).cpu())
+            order += chosen
+    probabilities = torch.cat(parts)
+    return torch.empty_like(probabilities).index_copy_(0, torch.tensor(order), probabilities)
+
+
+class TokenEffect(NamedTuple):
+    """The effect of one token on the probability of a class.
+
+    Attributes:
+        token: A word, or a part of one.
+        effect: The decrease of the probability when the token is left out, in [-1, 1].
+    """
+
+    token: str
+    effect: float
+
+
+@torch.inference_mode()
+def token_effects(classifier: Classifier, text: str, label: int, batch_size: int = 64) -> list[TokenEffect]:
+    """The effect of each token of ``text`` on the probability of class ``label``, by leaving it out::
+
+        effect[i] = p(label | all tokens) - p(label | all tokens except i)
+
+    A token that is left out is masked like padding: no other token attends to it and it is not pooled. The other tokens
+    keep their positions. Effects do not sum to a fixed value, since tokens interact: if two tokens say the same,
+    leaving out either one may have no effect.
+
+    Args:
+        classifier: Runs in evaluation mode.
+        text: Cut as by :meth:`Classifier.rows`.
+        label: The index of the class.
+        batch_size: Tokens left out in one forward pass.
+
+    Returns:
+        One effect for each token in order, without the special tokens that surround every text.
+
+    Raises:
+        InputError: A ``text`` that is not a string, a ``label`` that is not a class, or ``batch_size`` below 1.
+
+    Source: Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", arXiv
+    1612.08220, section 3.
+    """
+    require_positive(batch_size=batch_size)
+    classes = len(classifier.classes)
+    require(0 <= label < classes, f"label = {label}", f"a class from 0 to {classes - 1}", "Pass the index of a class.")
+    tokenizer, encoder = classifier.tokenizer, classifier.encoder
+    (row,) = classifier.rows([text])
+    special = set(tokenizer.encode(""))
+    positions = [position for position, token in enumerate(row) if token not in special]
+    device = next(encoder.parameters()).device
+    tokens, real = pad([row], tokenizer.pad_id)
+    # Row 0 is the whole text; row i leaves out positions[i - 1].
+    seen = real.repeat(len(positions) + 1, 1)
+    seen[torch.arange(1, len(seen)), positions] = False
+    with evaluating(encoder):
+        logits = [encoder(tokens.expand(len(part), -1).to(device), part.to(device)) for part in seen.split(batch_size)]
+    whole, *without = torch.cat(logits).double().softmax(-1)[:, label].tolist()
+    pieces = tokenizer.pieces([row[position] for position in positions])
+    return [TokenEffect(piece, whole - rest) for piece, rest in zip(pieces, without, strict=True)]
+
+
+def save_classifier(classifier: Classifier, directory: Path) -> None:
+    """Write a directory that :func:`load_classifier` reads.
+
+    An existing directory is replaced as a whole: after an error it is as it was before.
+    """
+    with new_directory(Path(directory), replace=True) as draft:
+        write_encoder(classifier.encoder, draft)
+        write_text(draft / _CLASSES, json.dumps(classifier.classes) + "\n")
+        write_text(draft / _TOKENIZER, classifier.tokenizer.to_json())
+
+
+def load_classifier(directory: Path | str) -> Classifier:
+    """Read a classifier written by :func:`save_classifier`; in evaluation mode.
+
+    Args:
+        directory: The classifier's directory, or that of a training run with the classifier in ``encoder``.
+
+    Raises:
+        InputError: A missing or damaged file, a number of class names that differs from the encoder's head, a repeated
+            name, or a tokenizer that does not fit: a word tokenizer must have exactly the encoder's ``vocab_size``,
+            a subword tokenizer at most that.
+    """
+    directory = Path(directory)
+    if (directory / ENCODER).is_dir():
+        directory = directory / ENCODER
+    tokenizer = tokenizer_from_json(_read(directory / _TOKENIZER))
+    try:
+        classes = json.loads(_read(directory / _CLASSES))
+    except (ValueError, RecursionError) as error:
+        got = f"{directory / _CLASSES}, which is not JSON: {error}"
+        raise InputError(got, "a list of names", "Train again.") from error
+    encoder = load_encoder(directory)
+    head = encoder.config.num_classes
+    require(
+        isinstance(classes, list) and all(isinstance(name, str) for name in classes) and len(classes) == head,
+        f"{directory} with the classes {classes!r} and a head for {head}",
+        "one name for each class of the head",
+        "Train again.",
+    )
+    require(
+        len(set(classes)) == len(classes),
+        f"{directory} with the classes {classes!r}",
+        "a different name for each class",
+        "Train again with other names.",
+    )
+    # Pretrained encoders often pad their embedding to a round number of rows; those with a word tokenizer are ours.
+    exact = isinstance(tokenizer, WordTokenizer)
+    rows, known = encoder.config.vocab_size, tokenizer.vocab_size
+    require(
+        known == rows or (known < rows and not exact),
+        f"{directory} with a tokenizer of {known:,} tokens",
+        f"{'exactly' if exact else 'at most'} the encoder's {rows:,}",
+        "Take both from the same training run.",
+    )
+    return Classifier(encoder.eval(), tokenizer, tuple(classes))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fix = "Pass the directory of a finished training run."
+        raise InputError(f"{path}, which cannot be read: {error}", "a UTF-8 text file", fix) from error
