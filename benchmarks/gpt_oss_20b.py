@@ -34,7 +34,7 @@ import torch
 
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
-from glassformer.generation.generate import stream
+from glassformer.generation.decoding import stream
 from glassformer.models import Decoder
 from glassformer.quantized import mxfp4_native
 

@@ -33,7 +33,7 @@ import torch
 
 from glassformer.data.bayes import optimal_accuracy, optimal_predictions
 from glassformer.data.recurrence import make_split, obeys_recurrence
-from glassformer.generation.generate import generate
+from glassformer.generation.decoding import generate
 from glassformer.generation.sampling import SamplingRule
 from glassformer.labs.gpt_oss import (
     GroupedQueryAttention,

@@ -9,17 +9,23 @@ from torch import nn
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` into evaluation mode within the ``with`` block.
+def keeping_modes(model: nn.Module) -> Iterator[None]:
+    """Give each module of ``model`` the mode it had before the ``with`` block, when the block ends.
 
-    Afterwards each module has the mode it had before: a block that was in evaluation mode inside a model in training
-    mode (a frozen block, for example) stays in evaluation mode.
+    A block that was in evaluation mode inside a model in training mode (a frozen block, for example) is in evaluation
+    mode again.
     """
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
+    modes = [(module, module.training) for module in model.modules()]
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put ``model`` into evaluation mode within the ``with`` block; afterwards as :func:`keeping_modes`."""
+    with keeping_modes(model):
+        model.eval()
+        yield

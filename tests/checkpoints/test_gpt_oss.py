@@ -15,7 +15,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.errors import CheckpointError
-from glassformer.generation.generate import generate
+from glassformer.generation.decoding import generate
 from glassformer.models import Decoder
 from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused

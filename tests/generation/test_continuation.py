@@ -132,10 +132,12 @@ def test_one_seed_serves_all_replies() -> None:
     assert replies[0][0] != replies[0][1]
 
 
-def test_the_mode_of_the_model_stays() -> None:
+def test_each_block_keeps_its_mode() -> None:
     model = make_model().train()
-    list(Continuation(model).reply([1], 3))
-    assert model.training
+    model.layers[0].eval()
+    modes = [each.training for each in model.modules()]
+    for _ in Continuation(model).reply([1], 3):
+        assert [each.training for each in model.modules()] == modes
 
 
 @pytest.mark.parametrize(

@@ -106,15 +106,17 @@ def test_what_is_written_can_be_trained_on() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_the_mode_is_given_back(training: bool) -> None:
+def test_each_block_keeps_its_mode(training: bool) -> None:
     model = make().train(training)
+    model.encoder_layers[0].train(not training)
+    modes = [each.training for each in model.modules()]
     source = torch.randint(1, 12, (2, 5))
     first = greedy_decode(model, source, 9, 1)
     assert torch.equal(first, greedy_decode(model, source, 9, 1))
-    assert model.training == training
+    assert [each.training for each in model.modules()] == modes
     with pytest.raises(InputError):
         greedy_decode(model, source + 12, 9, 1)
-    assert model.training == training
+    assert [each.training for each in model.modules()] == modes
 
 
 @pytest.mark.usefixtures("without_type_checks")

@@ -209,7 +209,7 @@ def test_a_run_is_neither_overwritten_nor_invented(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     train(ToyModel(), ToyTask(), CONFIG, tmp_path / "run", progress=False)
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with refused(r"already holds a run.*resume=True"):
+    with refused("already holds a run", fix="resume=True"):
         train(ToyModel(), ToyTask(), CONFIG, tmp_path / "run", progress=False)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
@@ -285,9 +285,18 @@ def test_the_callers_model_and_random_numbers_are_left_as_they_were() -> None:
     torch.manual_seed(7)
     train(model, ToyTask(), dataclasses.replace(CONFIG, precision="bf16"), progress=False)
     assert torch.equal(torch.rand(2), expected)
-    assert not model.training
+    assert not any(each.training for each in model.modules())
     assert model(torch.ones(1, 2, dtype=torch.long)).dtype == torch.float32
     assert getattr(model.forward, "__func__", None) is forward
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_each_block_keeps_its_mode(compiled: bool) -> None:
+    model = ToyModel()
+    next(model.children()).eval()
+    modes = [each.training for each in model.modules()]
+    train(torch.compile(model, backend="eager") if compiled else model, ToyTask(), CONFIG, progress=False)
+    assert [each.training for each in model.modules()] == modes
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

@@ -1,6 +1,6 @@
 """From logits to text: sampling rules and generation."""
 
-from glassformer.generation.generate import GREEDY, generate, stream
+from glassformer.generation.decoding import GREEDY, generate, stream
 from glassformer.generation.greedy import greedy_decode
 from glassformer.generation.sampling import SamplingRule, next_token_distribution, sample
 

@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import require, require_positive
-from glassformer.generation.generate import GREEDY, PREFILL
+from glassformer.generation.decoding import GREEDY, PREFILL
 from glassformer.generation.sampling import SamplingRule
 from glassformer.models.decoder import Decoder
+from glassformer.modes import evaluating
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Continuation:
     those of windowed layers, which replies write over, were set aside: ``2 * num_kv_heads * window * head_dim`` numbers
     a layer. A prompt that begins otherwise is read from its start.
 
-    The tokens are those of :func:`~glassformer.generation.generate.generate` for the whole prompt, up to rounding.
+    The tokens are those of :func:`~glassformer.generation.decoding.generate` for the whole prompt, up to rounding.
 
     Args:
         model: Used in evaluation mode, and left in the mode it was in.
@@ -134,11 +135,6 @@ class Continuation:
     def _read(self, tokens: Sequence[int]) -> Float[Tensor, "1 vocab"]:
         """Logits behind ``tokens``, which continue what was read."""
         model = self._model
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.inference_mode():
-                read = torch.tensor([tokens], dtype=torch.int64, device=model.embedding.weight.device)
-                return model.output(model.hidden(read, cache=self._cache)[:, -1])
-        finally:
-            model.train(was_training)
+        with evaluating(model), torch.inference_mode():
+            read = torch.tensor([tokens], dtype=torch.int64, device=model.embedding.weight.device)
+            return model.output(model.hidden(read, cache=self._cache)[:, -1])

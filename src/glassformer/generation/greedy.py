@@ -7,8 +7,9 @@ from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
 from glassformer.errors import require, require_positive
-from glassformer.generation.generate import GREEDY
+from glassformer.generation.decoding import GREEDY
 from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.modes import evaluating
 
 
 def greedy_decode(
@@ -41,13 +42,8 @@ def greedy_decode(
             the model refuses, or logits that are not numbers.
     """
     _check(model, max_new_tokens, start_id, end_id)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():  # unlike inference mode it gives tokens that a training may read
-            return _decode(model, source, max_new_tokens, start_id, end_id, source_real, use_cache)
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad():  # unlike inference mode, no_grad returns tokens usable in training
+        return _decode(model, source, max_new_tokens, start_id, end_id, source_real, use_cache)
 
 
 def _check(model: EncoderDecoder, max_new_tokens: int, start_id: int, end_id: int | None) -> None:

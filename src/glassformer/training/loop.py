@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from glassformer.errors import require
+from glassformer.modes import keeping_modes
 from glassformer.training.checkpoint import load_optimizers, load_weights
 from glassformer.training.config import TrainingConfig
 from glassformer.training.interrupt import StopRequest
@@ -104,8 +105,7 @@ def train(
     accelerator = open_accelerator(config.precision)
     run = None if directory is None else RunDirectory(Path(directory), writes=accelerator.is_main_process)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
-    was_training = model.training
-    with torch.random.fork_rng(devices=devices), StopRequest() as stop:
+    with keeping_modes(model), torch.random.fork_rng(devices=devices), StopRequest() as stop:
         try:
             loop = _Loop(accelerator, model, task, config, run, resume, description or {}, progress)
             try:
@@ -114,7 +114,7 @@ def train(
                 loop.close()
         finally:
             # Undoes what mixed precision did to forward().
-            accelerator.unwrap_model(model, keep_fp32_wrapper=False).train(was_training)
+            accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     return TrainingResult(
         step=loop.state.step,
         ending=ending,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from glassformer.errors import require
+from glassformer.modes import evaluating
 from glassformer.training.checkpoint import plain_model
 from glassformer.training.config import TrainingConfig
 from glassformer.training.interrupt import StopRequest
@@ -127,10 +128,8 @@ class Stepper:
         Raises:
             InputError: If the task's ``metric`` is not among them.
         """
-        self.model.eval()
-        with torch.no_grad():
+        with evaluating(self.model), torch.no_grad():
             metrics = self._task.evaluate(self.model)
-        self.model.train()
         require(
             self._task.metric in metrics,
             f"an evaluation with {sorted(metrics)}",

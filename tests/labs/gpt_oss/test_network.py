@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.generation.generate import generate
+from glassformer.generation.decoding import generate
 from glassformer.labs import gpt_oss as lab
 from glassformer.models.decoder import Decoder
 

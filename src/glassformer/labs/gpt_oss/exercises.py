@@ -97,7 +97,7 @@ def generate(
 ) -> Int[Tensor, "batch gen_length"]:
     """Continue every sequence by ``gen_length`` tokens: choose one, append it, run the model on the longer sequence.
 
-    :func:`glassformer.generation.generate.generate` does the same with a cache instead of running everything again.
+    :func:`glassformer.generation.decoding.generate` does the same with a cache instead of running everything again.
 
     Args:
         model: Maps tokens to logits; it is switched to evaluation mode.

@@ -20,7 +20,7 @@ from glassformer.data.recurrence import (
     sample_sequences,
 )
 from glassformer.errors import require, require_positive
-from glassformer.generation.generate import generate
+from glassformer.generation.decoding import generate
 from glassformer.generation.sampling import SamplingRule
 from glassformer.labs.gpt_oss.exercises import calc_per_token_acc
 from glassformer.labs.gpt_oss.network import Transformer

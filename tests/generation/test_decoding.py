@@ -1,4 +1,7 @@
+import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,7 +43,7 @@ def test_cached_texts_equal_uncached_ones_and_each_text_is_what_it_would_be_alon
 def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts, monkeypatch):
     decoder = model(**VARIANTS[variant])
     expected = generate(decoder, prompts, 12, use_cache=False)
-    monkeypatch.setattr(sys.modules["glassformer.generation.generate"], "PREFILL", 3)
+    monkeypatch.setattr(sys.modules["glassformer.generation.decoding"], "PREFILL", 3)
     lengths = []
     hidden = Decoder.hidden
 
@@ -62,13 +65,35 @@ def test_greedy_text_follows_the_argmax_of_the_whole_text_at_every_step():
     assert decoder(whole)[0, 2:-1].argmax(-1).tolist() == text
 
 
+@pytest.fixture(scope="module")
+def compiled() -> dict:
+    """What compiled_worker.py found."""
+    worker = Path(__file__).with_name("compiled_worker.py")
+    done = subprocess.run([sys.executable, worker], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_type_checks")
-@pytest.mark.parametrize("variant", ["experts"])
-def test_the_compiled_step_gives_the_same_texts(variant):
-    decoder = model(**VARIANTS[variant])
-    assert generate(decoder, PROMPTS, 20, compile=True) == generate(decoder, PROMPTS, 20)
-    assert generate(decoder, torch.tensor([[5, 6]]), 20, compile=True) == generate(decoder, [[5, 6]], 20)
+def test_the_compiled_step_gives_the_same_texts(compiled):
+    assert compiled["by_inductor"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["windowed", "experts", "packed"])
+def test_forty_prompt_lengths_compile_at_most_four_times(variant, compiled):
+    assert compiled["forty_lengths"][variant] == {"compilations": 3, "different": 0}
+
+
+@pytest.mark.slow
+def test_each_model_is_compiled_once_and_its_step_goes_with_it(compiled):
+    assert compiled["ten_models"] == list(range(1, 11))
+    assert not compiled["kept_after_its_model"]
+
+
+@pytest.mark.slow
+def test_more_compilations_than_torch_allows_raise(compiled):
+    assert compiled["beyond_the_limit"] == "FailOnRecompileLimitHit"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -123,6 +148,18 @@ def test_the_model_keeps_its_mode_and_dropout_stays_out():
     decoder = model(dropout=0.5).train()
     assert generate(decoder, PROMPTS, 5) == generate(decoder, PROMPTS, 5)
     assert decoder.training
+
+
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}])
+def test_each_block_keeps_its_mode(options):
+    decoder = model().train()
+    decoder.layers[1].eval()
+    modes = [each.training for each in decoder.modules()]
+    for _ in stream(decoder, PROMPTS, 3, **options):
+        assert [each.training for each in decoder.modules()] == modes
+    with pytest.raises(InputError):
+        generate(decoder, [[99]], 2, **options)
+    assert [each.training for each in decoder.modules()] == modes
 
 
 @pytest.mark.parametrize(

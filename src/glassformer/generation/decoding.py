@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache as once
 from operator import index
+from types import FunctionType
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,13 +14,18 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.generation.sampling import SamplingRule
+from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
+from glassformer.modes import evaluating
 
 GREEDY = SamplingRule(temperature=0.0)
 """Always the most likely token."""
 
 PREFILL = 512
 """Positions of a prompt that are read at a time: enough to use the machine, few beside a large model."""
+
+_FEWEST_SLOTS = 256
+"""Positions that the cache of a compiled step has at least; larger ones are powers of two."""
 
 Prompts = Int[Tensor, "batch position"] | Sequence[Sequence[int]]
 """Texts as token ids: one tensor for texts of one length, a list of lists for texts of several."""
@@ -48,8 +55,9 @@ def generate(
         stop_tokens: Tokens that end a text.
         use_cache: Keep keys and values between steps. Without, every step reads the whole text again: the reference
             that the cached path is tested against.
-        compile: Compile the step with ``torch.compile``: about 1.5 times as fast on small models once it is compiled,
-            which takes half a minute or so the first time and needs a C++ compiler. Needs ``use_cache``.
+        compile: Compile the decoding step with ``torch.compile``. Needs ``use_cache`` and a C++ compiler. Small models
+            then run about 1.5 times as fast. Each batch size and each cache size (256 positions, then powers of two)
+            is compiled once for each model, in about half a minute.
 
     Raises:
         InputError: Empty prompts, tokens outside the vocabulary, or more positions than the model can read.
@@ -94,15 +102,11 @@ def stream(
     )
     if not use_cache:
         logits = _logits_without_cache(model, tokens, real)
+    elif compile:
+        logits = _logits_with_compiled_step(model, positions, tokens, real)
     else:
-        logits = _logits_with_cache(model, tokens, real, positions, compile)
+        logits = _logits_with_cache(model, model.new_cache(len(tokens), positions), tokens, real)
     return _steps(model, logits, len(tokens), max_new_tokens, rule, frozenset(stop_tokens))
-
-
-@once
-def _compiled_step() -> Callable[..., Tensor]:
-    # Not on import: torch's compiler alone takes seconds to load.
-    return torch.compile(Decoder.step, dynamic=False, options={"cpp_wrapper": True})
 
 
 _Logits = Callable[[Int[Tensor, "batch 1"] | None], Float[Tensor, "batch vocab"]]
@@ -116,14 +120,9 @@ def _steps(
     ended = [False] * batch
     newest: Tensor | None = None
     for _ in range(max_new_tokens):
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.inference_mode():
-                newest = rule.choose(logits(newest), generator)[:, None]
-                chosen = newest[:, 0].tolist()
-        finally:
-            model.train(was_training)
+        with evaluating(model), torch.inference_mode():
+            newest = rule.choose(logits(newest), generator)[:, None]
+            chosen = newest[:, 0].tolist()
         yield [None if over else token for over, token in zip(ended, chosen, strict=True)]
         ended = [over or token in stop for over, token in zip(ended, chosen, strict=True)]
         if all(ended):
@@ -141,29 +140,55 @@ def _logits_without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -
     return logits
 
 
-def _logits_with_cache(model: Decoder, tokens: Tensor, real: Tensor | None, positions: int, compile: bool) -> _Logits:
+def _logits_with_cache(model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None) -> _Logits:
+    def logits(newest: Tensor | None) -> Tensor:
+        if newest is not None:
+            return model.output(model.hidden(newest, cache=cache)[:, -1])
+        last = None
+        for start in range(0, max(tokens.shape[1], 1), PREFILL):  # once for no tokens, which the model refuses
+            piece = slice(start, start + PREFILL)
+            last = model.hidden(tokens[:, piece], cache=cache, key_padding=None if real is None else real[:, piece])[
+                :, -1
+            ]
+        return model.output(last)
+
+    return logits
+
+
+def _logits_with_compiled_step(model: Decoder, positions: int, tokens: Tensor, real: Tensor | None) -> _Logits:
     batch, length = tokens.shape
-    cache = model.new_cache(batch, positions)
+    # Few sizes, so that few steps are compiled; slots that are not filled yet are masked.
+    slots = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
+    cache = model.new_cache(batch, slots)
+    prompt = _logits_with_cache(model, cache, tokens, real)
+    step = _compiled_step(model, batch, slots)
     position = torch.tensor([length - 1], device=tokens.device)
-    everywhere: Tensor | None = None
+    visible = torch.ones(batch, slots, dtype=torch.bool, device=tokens.device)
     if real is not None:
-        everywhere = torch.ones(batch, positions, dtype=torch.bool, device=tokens.device)
-        everywhere[:, :length] = real
+        visible[:, :length] = real
 
     def logits(newest: Tensor | None) -> Tensor:
         if newest is None:
-            last = None
-            for start in range(0, max(length, 1), PREFILL):  # once for no tokens at all, which are refused there
-                piece = slice(start, start + PREFILL)
-                there = None if real is None else real[:, piece]
-                last = model.hidden(tokens[:, piece], cache=cache, key_padding=there)[:, -1]
-            return model.output(last)
-        if compile:
-            position.add_(1)
-            return _compiled_step()(model, newest, position, cache, everywhere)
-        return model.output(model.hidden(newest, cache=cache)[:, -1])
+            return prompt(None)
+        position.add_(1)
+        return step(model, newest, position, cache, visible)
 
     return logits
+
+
+_compiled: WeakKeyDictionary[Decoder, dict[tuple[int, int], Callable[..., Tensor]]] = WeakKeyDictionary()
+_STEP = (lambda model, newest, position, cache, visible: model.step(newest, position, cache, visible)).__code__
+
+
+def _compiled_step(model: Decoder, batch: int, slots: int) -> Callable[..., Tensor]:
+    """The step for this model and these sizes, compiled when it is first called."""
+    steps = _compiled.setdefault(model, {})
+    if (batch, slots) not in steps:
+        # torch.compile counts compilations by code object, runs the ninth uncompiled, and with fullgraph refuses it
+        # instead. With a code object for each step none comes near that.
+        own = FunctionType(_STEP.replace(), {"__name__": __name__, "__builtins__": builtins})
+        steps[batch, slots] = torch.compile(own, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
+    return steps[batch, slots]
 
 
 def _padded(
