@@ -29,7 +29,7 @@ from glassformer.layers.pattern import CAUSAL
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.complexity_measured import peak_bytes
-from glassformer.observe.exact_attention import Given, exact_rows
+from glassformer.observe.exact_attention import AttentionInputs, exact_rows
 
 HERE = Path(__file__).parent
 VOCAB, LAYERS, HIDDEN, FF, HEADS, KV_HEADS = 1000, 2, 256, 704, 4, 2
@@ -101,7 +101,7 @@ def last_queries(rounds: int) -> dict[str, Any]:
             model(tokens)
 
     q, k = torch.randn(1, HEADS, 8192, HIDDEN // HEADS), torch.randn(1, KV_HEADS, 8192, HIDDEN // HEADS)
-    given = Given(q, k, k, 0.1, CAUSAL)
+    given = AttentionInputs(q, k, k, 0.1, CAUSAL)
     rows = timeit.timeit(lambda: exact_rows(given, (1,), range(8176, 8192), ("weights",)), number=50) / 50
     runs: dict[str, Callable[[], object]] = {"plain": lambda: model(tokens), "watched": watched}
     seconds = in_turns(runs, rounds)
@@ -134,7 +134,7 @@ def one_layer(rounds: int) -> dict[str, Any]:
 
     def ours() -> tuple[Tensor, Tensor | None]:
         return attend(q, k, v, CAUSAL), exact_rows(
-            Given(q, k, v, scale, CAUSAL), range(HEADS), range(2048), ("weights",)
+            AttentionInputs(q, k, v, scale, CAUSAL), range(HEADS), range(2048), ("weights",)
         ).weights
 
     def eager() -> tuple[Tensor, Tensor]:

@@ -272,7 +272,7 @@ def test_nothing_stays_in_the_table_of_transformers() -> None:
         assert table._local_mapping == inside
     handle.remove()
     assert table._local_mapping == before
-    assert not hugging_face._watchers
+    assert hugging_face._open == 0
     with capture(model) as seen:
         llama()(tokens)
     assert seen.records == []
@@ -281,12 +281,12 @@ def test_nothing_stays_in_the_table_of_transformers() -> None:
 def test_an_attention_that_bypasses_the_table_is_told() -> None:
     model: Any = gpt2(reorder_and_upcast_attn=True)
     model.set_attn_implementation("eager")
-    with refused("without passing where attention is seen"), capture(model):
+    with refused("without passing the point"), capture(model):
         model(batch()[0])
 
 
 def test_transformers_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     monkeypatch.setitem(sys.modules, "transformers.modeling_utils", None)
-    with refused("transformers 5 or later"), capture(model):
+    with refused(expected="transformers 5 or later"), capture(model):
         pass

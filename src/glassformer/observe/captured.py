@@ -1,9 +1,9 @@
-"""What has been seen of a running model: tensors with the names of what stands on their axes."""
+"""The result of a capture: tensors with labels for their axes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from glassformer.errors import InputError, require
-from glassformer.observe.exact_attention import Given
+from glassformer.observe.exact_attention import AttentionInputs
 
 AXES = MappingProxyType(
     {
@@ -32,9 +32,6 @@ AXES = MappingProxyType(
 )
 """What can be captured, and the axes of each."""
 
-WITH_GRADIENT = ("weights", "scores", "q", "k", "v", "residual", "ffn")
-"""What can keep a gradient."""
-
 Texts = tuple[tuple[str, ...], ...]
 """The tokens of each text of a batch, as words."""
 
@@ -44,12 +41,12 @@ class Record:
     """One tensor of one call of one module.
 
     Args:
-        what: What it is: a key of ``AXES``, which names its axes.
-        name: The module, as ``model.named_modules()`` tells it.
-        layer: The number of its block in its stack, from 0.
-        call: The how manieth call of this module within the watched block, from 0.
-        values: The numbers; attention weights and scores in float32 or wider.
-        heads: The heads on the head axis; for ``k`` and ``v`` those are key-value heads.
+        what: A key of ``AXES``, which names the axes of ``values``.
+        name: The module's name in ``model.named_modules()``.
+        layer: Index of its block in its stack, from 0.
+        call: Index of this call of the module within the capture, from 0.
+        values: Attention weights and scores are in float32 or wider.
+        heads: The heads on the head axis; key-value heads for ``k`` and ``v``.
         queries: The positions on the query axis, counted from the start of the text.
         keys: The positions on the key axis.
         source: Whether the queries are positions of an encoder-decoder's source.
@@ -68,85 +65,65 @@ class Record:
     cross: bool = False
     gradient: Callable[[], Tensor | None] | None = field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        require(self.what in AXES, f"what = {self.what!r}", f"one of {', '.join(AXES)}", "Choose among them.")
-        axes = AXES[self.what]
-        shape = tuple(self.values.shape)
-        require(len(shape) == len(axes), f"{self.what} of shape {list(shape)}", f"[{', '.join(axes)}]", "Mend it.")
-        for axis, labels in (("head", self.heads), ("query", self.queries), ("key", self.keys)):
-            count = None if labels is None else len(labels)
-            expected = shape[axes.index(axis)] if axis in axes else None
-            require(
-                count == expected,
-                f"{count} labels for the {axis} axis of {self.what} of shape {list(shape)}",
-                "one for each place" if expected is not None else "none",
-                "Give each axis its labels.",
-            )
-
     @property
     def axes(self) -> tuple[str, ...]:
-        """What stands on each axis of ``values``."""
+        """The names of the axes of ``values``."""
         return AXES[self.what]
 
     def numpy(self) -> Shaped[np.ndarray, "*axes"]:
-        """The values as a NumPy array on the CPU; bfloat16, which NumPy has no name for, as float32."""
+        """The values as a NumPy array on the CPU; bfloat16, which NumPy lacks, becomes float32."""
         values = self.values.detach().cpu()
         return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
 
     @property
     def grad(self) -> Float[Tensor, "*axes"] | None:
-        """The gradient of what has been differentiated since, in the shape of ``values``; None if nothing has.
+        """The gradient of all that has been differentiated so far, in the shape of ``values``; None before that.
 
         Raises:
-            InputError: A record that keeps none: see ``retain_grad`` of :func:`~glassformer.observe.capture.capture`.
+            InputError: A record without gradient: see ``retain_grad`` of :func:`~glassformer.observe.capture.capture`.
         """
         if self.gradient is None:
             raise InputError(
                 f"a record of {self.what} that keeps no gradient",
-                f"one of {', '.join(WITH_GRADIENT)}, captured with retain_grad = True while gradients are on",
-                "Capture it so.",
+                "weights, scores, q, k, v, residual or ffn, captured while gradients are on",
+                "Capture with retain_grad=True and without torch.no_grad().",
             )
         return self.gradient()
 
 
 @dataclass(frozen=True, eq=False)
-class KeptAttention:
-    """What one call of an attention was given: enough to compute any of its rows at any later time, exactly.
+class CapturedInputs:
+    """The inputs of one call of an attention: copies from which any of its rows can be computed later, exactly.
 
-    Args:
-        name: The module, as ``model.named_modules()`` tells it.
-        layer: The number of its block in its stack, from 0.
-        given: Queries, keys and what else the weights follow from; copies, without the values (``value_dim`` is 0).
-        source: Whether the queries are positions of an encoder-decoder's source.
-        cross: Whether the keys are positions of another text than the queries.
+    Fields other than ``inputs`` are those of :class:`Record`. The values ``v`` are left out: their ``value_dim`` is 0.
     """
 
     name: str
     layer: int
-    given: Given
+    inputs: AttentionInputs
     source: bool = False
     cross: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """What :func:`~glassformer.observe.capture.capture` has seen so far.
+    """The result of :func:`~glassformer.observe.capture.capture`, which grows while the model runs.
 
     Args:
-        records: Everything, in the order in which it ran.
-        tokens: The words of the texts whose positions the queries are; for a decoder also those it has written.
+        records: All records, in the order in which they were computed.
+        tokens: The words of the texts that the queries belong to; for a decoder including those it has generated.
         source_tokens: The words of an encoder-decoder's sources.
-        given: What each call of each chosen attention was given, where "given" was asked for. It is not saved.
+        inputs: The inputs of each call of each chosen attention, if "inputs" was asked for.
     """
 
     records: list[Record] = field(default_factory=list)
     tokens: Texts | None = None
     source_tokens: Texts | None = None
-    given: list[KeptAttention] = field(default_factory=list)
+    inputs: list[CapturedInputs] = field(default_factory=list)
 
     def of(self, what: str) -> dict[str, list[Record]]:
-        """All records of one kind by module, in the order of the calls; no entry for a module without any."""
-        require(what in AXES, f"what = {what!r}", f"one of {', '.join(AXES)}", "Choose among them.")
+        """All records of one kind by module, in the order of the calls; modules without any have no entry."""
+        require(what in AXES, f"what = {what!r}", f"one of {', '.join(AXES)}", "Choose one of these.")
         found: dict[str, list[Record]] = {}
         for record in self.records:
             if record.what == what:
@@ -172,27 +149,29 @@ class Captured:
         return {name: [record.values for record in records] for name, records in self.of("weights").items()}
 
     def with_tokens(self, tokens: Any = None, source_tokens: Any = None) -> Captured:
-        """The same with words: those of one text, or of each text of the batch. None leaves what there is."""
-        own = self.tokens if tokens is None else as_texts("tokens", tokens)
-        source = self.source_tokens if source_tokens is None else as_texts("source_tokens", source_tokens)
-        return Captured(self.records, own, source, self.given)
+        """The same capture with words: those of one text, or of each text of the batch. None keeps the present ones."""
+        return replace(
+            self,
+            tokens=self.tokens if tokens is None else as_texts("tokens", tokens),
+            source_tokens=self.source_tokens if source_tokens is None else as_texts("source_tokens", source_tokens),
+        )
 
     def query_names(self, record: Record, row: int = 0) -> list[str]:
-        """What stands at the queries of a record: words where there are any, else the numbers of the positions."""
+        """The words at the queries of a record in text ``row``; positions as numbers where there are no words."""
         return self._names(record.queries, self.source_tokens if record.source else self.tokens, row)
 
     def key_names(self, record: Record, row: int = 0) -> list[str]:
-        """What stands at the keys of a record: words where there are any, else the numbers of the positions."""
+        """The words at the keys of a record in text ``row``; positions as numbers where there are no words."""
         return self._names(record.keys, self.source_tokens if record.source or record.cross else self.tokens, row)
 
     def _names(self, positions: Sequence[int] | None, texts: Texts | None, row: int) -> list[str]:
-        require(positions is not None, "a record without such an axis", "one that has it", "See its axes.")
-        assert positions is not None
+        if positions is None:
+            raise InputError("a record without such an axis", "a record with it", "Check record.axes.")
         require(
             texts is None or 0 <= row < len(texts),
             f"row {row} of {len(texts or ())} texts",
             "a row of the batch",
-            "Give the words of every text.",
+            "Pass the words of every text.",
         )
         words = () if texts is None else texts[row]
         return [words[at] if at < len(words) else str(at) for at in positions]
@@ -202,7 +181,7 @@ def as_texts(name: str, given: Any) -> Texts | None:
     """The words of one text or of several, as tuples.
 
     Raises:
-        InputError: Anything but words: a bare string, say, or numbers.
+        InputError: Anything but lists of words, such as a single string or numbers.
     """
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""Where one can look into the models of Hugging Face's transformers."""
+"""Hook points of models of Hugging Face's transformers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,16 +17,16 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.layers.pattern import CAUSAL, FULL
-from glassformer.observe.exact_attention import Given
-from glassformer.observe.watch_points import Point, Routed, layer_of
+from glassformer.observe.exact_attention import AttentionInputs
+from glassformer.observe.hook_points import HookPoint, Routed, layer_of
 
-Watcher = Callable[[nn.Module, Callable[[], Given], Tensor, float], None]
-"""Is told of an attention's module, what it was given, its output [batch, query, head, value_dim], and its dropout."""
+Watcher = Callable[[nn.Module, Callable[[], AttentionInputs], Tensor, float], None]
+"""Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
 
 
 @dataclass(frozen=True)
 class _Family:
-    """Names of a block's parts."""
+    """The names of a block's submodules."""
 
     attention: str
     ffn: str
@@ -42,12 +43,12 @@ _FAMILIES = {
 
 
 def is_hugging_face(model: nn.Module) -> bool:
-    """Whether a model, or a part of it, is one of transformers; nothing is imported to tell."""
+    """Whether a model, or a part of it, comes from transformers, which is not imported for the check."""
     return any(type(module).__module__.startswith("transformers.") for module in model.modules())
 
 
-def points(model: nn.Module) -> Iterator[Point]:
-    """Every place of a GPT-2, Llama, Mixtral or BERT of transformers, in the order of its modules."""
+def points(model: nn.Module) -> Iterator[HookPoint]:
+    """Every hook point of a GPT-2, Llama, Mixtral or BERT of transformers, in the order of its modules."""
     for name, block in model.named_modules():
         family = _FAMILIES.get(type(block).__name__)
         if family is None or not type(block).__module__.startswith("transformers."):
@@ -60,48 +61,52 @@ def points(model: nn.Module) -> Iterator[Point]:
             config = module.config
             heads = config.num_attention_heads
             group = heads // (getattr(config, "num_key_value_heads", None) or heads)
-            cross = part == family.cross
-            at_part = at + part
-            yield Point("attention", at_part, module, layer, block, cross=cross, heads=heads, group=group, mixed=module)
-        yield Point("ffn", at + family.ffn, block.get_submodule(family.ffn), layer, block)
+            sizes = {"heads": heads, "group": group, "cross": part == family.cross}
+            yield HookPoint("attention", at + part, module, layer, block, mixed=module, **sizes)
+        yield HookPoint("ffn", at + family.ffn, block.get_submodule(family.ffn), layer, block)
         if family.experts is not None:
             mixture: Any = block.get_submodule(family.experts)
             route, outputs = _route(mixture), _expert_outputs(mixture)
-            yield Point("experts", at + family.experts, mixture, layer, block, route=route, expert_outputs=outputs)
-        yield Point("block", name, block, layer, block)
+            yield HookPoint("experts", at + family.experts, mixture, layer, block, route=route, expert_outputs=outputs)
+        yield HookPoint("block", name, block, layer, block)
 
 
 _lock = threading.Lock()
-_watchers: list[Watcher] = []
 _replaced: dict[str, Any] = {}
+_open = 0
+"""The ``with`` blocks of :func:`watching` in all threads. transformers' table is process-wide: the first block replaces
+its entries, the last one restores them."""
+_watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("_watchers", default=())
 
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Tell ``watcher`` of each attention that a model of transformers computes, until the ``with`` block is left.
+    """Call ``watcher`` for each attention that a model of transformers computes in this thread within the block.
 
-    transformers looks its attention functions up in a table. While somebody watches, each entry of that table first
-    does what it did and then tells; the outputs are the same.
+    transformers looks its attention functions up in a table. Within the block, each entry of the table calls the
+    watchers after the original function; the outputs are the same.
 
     Raises:
         InputError: transformers is missing, or too old to have that table.
     """
+    global _open
     table = _table()
     with _lock:
-        if not _watchers:
+        if not _open:
             mapping = table._local_mapping
             for name in ("eager", *table.valid_keys()):
                 _replaced[name] = mapping.get(name)
-                mapping[name] = _telling(
-                    name, table._global_mapping.get(name) if name not in mapping else mapping[name]
-                )
-        _watchers.append(watcher)
+                original = table._global_mapping.get(name) if name not in mapping else mapping[name]
+                mapping[name] = _watched(name, original)
+        _open += 1
+    token = _watchers.set((*_watchers.get(), watcher))
     try:
         yield
     finally:
+        _watchers.reset(token)
         with _lock:
-            _watchers.remove(watcher)
-            if not _watchers:
+            _open -= 1
+            if not _open:
                 for name, before in _replaced.items():
                     if before is None:
                         table._local_mapping.pop(name, None)
@@ -119,46 +124,46 @@ def _table() -> Any:
         ) from error
 
 
-def _telling(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
+def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
     def attention(
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *args: Any, **kwargs: Any
     ) -> Any:
         compute = function
-        if compute is None:  # the eager one, which every model's own file has
+        if compute is None:  # the eager one, which is defined in each model's own file
             compute = sys.modules[type(module).__module__].eager_attention_forward
         result = compute(module, query, key, value, attention_mask, *args, **kwargs)
         if not torch.compiler.is_compiling():
-            given = partial(_given, name, module, query, key, value, attention_mask, kwargs)
-            for watcher in tuple(_watchers):
-                watcher(module, given, result[0], float(kwargs.get("dropout") or 0.0))
+            inputs = partial(_inputs, name, module, query, key, value, attention_mask, kwargs)
+            for watcher in _watchers.get():
+                watcher(module, inputs, result[0], float(kwargs.get("dropout") or 0.0))
         return result
 
     return attention
 
 
-def _given(
+def _inputs(
     name: str, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: dict[str, Any]
-) -> Given:
+) -> AttentionInputs:
     for unknown in ("softcap", "position_bias", "cache"):
         require(
             options.get(unknown) is None,
             f"an attention with {unknown} in {type(module).__name__}",
-            "one that is a softmax of scaled products and a mask",
-            "Watch other modules.",
+            "the softmax of scaled products and a mask",
+            "Capture other modules.",
         )
     scale = options.get("scaling")
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    # As the fused functions have it: a mask says everything, and a lone query sees all.
+    # As in the fused functions: an explicit mask is complete, and a single query sees all keys.
     causal = causal and name != "eager" and mask is None and q.shape[2] > 1
-    if causal and k.shape[2] > q.shape[2]:  # room of a cache that is still empty
+    if causal and k.shape[2] > q.shape[2]:  # empty slots of a cache
         k, v = k[:, :, : q.shape[2]], v[:, :, : q.shape[2]]
     if mask is not None and mask.dim() == 2:
         mask = mask.bool()[:, None, None, :]
     if mask is not None and mask.shape[-1] > k.shape[2]:
         mask = mask[..., : k.shape[2]]
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    return Given(q, k, v, scale, CAUSAL if causal else FULL, mask, sinks=options.get("s_aux"))
+    return AttentionInputs(q, k, v, scale, CAUSAL if causal else FULL, mask, sinks=options.get("s_aux"))
 
 
 def _route(mixture: Any) -> Callable[[Tensor], Routed]:

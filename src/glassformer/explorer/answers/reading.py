@@ -34,9 +34,9 @@ from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.handcraft.single_head import NumpyHead, SingleHead
 from glassformer.models.encoder import Encoder
 from glassformer.modes import evaluating
-from glassformer.observe.capture import capture, watchable
+from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
-from glassformer.observe.exact_attention import Given
+from glassformer.observe.exact_attention import AttentionInputs
 
 SHOWN_CLASSES = 8
 """Most classes, or next tokens, whose probabilities are told with a run."""
@@ -74,7 +74,7 @@ class KeptRun:
     """
 
     message: m.Run
-    stacks: dict[m.Part, tuple[Given, ...]]
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]]
     routed: tuple[Routed, ...] = ()
     stamp: Hashable = None
 
@@ -90,7 +90,7 @@ class KeptRun:
         words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
         return sum(held.values()) + sum(tensor.nbytes for tensor in routed) + words + size_of_ask(self.message.ask)
 
-    def layers(self, part: m.Part) -> tuple[Given, ...]:
+    def layers(self, part: m.Part) -> tuple[AttentionInputs, ...]:
         """What each layer of a part was given.
 
         Raises:
@@ -163,7 +163,7 @@ def read(exhibit: Exhibit, ask: m.Ask) -> KeptRun:
             logits = final_logits(exhibit.model, row)
         said = _said_of_next(exhibit, logits)
         words = [exhibit.word(token) for token in tokens]
-    stacks: dict[m.Part, tuple[Given, ...]] = {"self": tuple(each.given for each in seen.given)}
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {"self": tuple(each.inputs for each in seen.inputs)}
     return _kept(ask, words, None, stacks, said, _routed(seen), isinstance(exhibit, DecoderExhibit))
 
 
@@ -193,10 +193,10 @@ def _read_both(exhibit: EncoderDecoderExhibit, ask: m.Ask) -> KeptRun:
     read = target[:, :-1] if finite else target
     with _watched(model) as seen:
         model(source, read, source_real)
-    stacks: dict[m.Part, tuple[Given, ...]] = {
-        "encoder": tuple(each.given for each in seen.given if each.source),
-        "decoder": tuple(each.given for each in seen.given if not each.source and not each.cross),
-        "cross": tuple(each.given for each in seen.given if each.cross),
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {
+        "encoder": tuple(each.inputs for each in seen.inputs if each.source),
+        "decoder": tuple(each.inputs for each in seen.inputs if not each.source and not each.cross),
+        "cross": tuple(each.inputs for each in seen.inputs if each.cross),
     }
     words = [exhibit.word(token) for token in written]
     shown = [word for token, word in zip(written, words, strict=True) if token != exhibit.end]
@@ -227,13 +227,13 @@ def _read_head(exhibit: HeadExhibit, ask: m.Ask) -> KeptRun:
     outputs = NumpyHead(weights).trace(cases.inputs[0]).output
     says = [reading(row, task) for row in outputs[cases.counted[0]]]
     words = [space.token_names[token] for token in cases.block.tokens[0]]
-    stacks: dict[m.Part, tuple[Given, ...]] = {"self": tuple(each.given for each in seen.given)}
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {"self": tuple(each.inputs for each in seen.inputs)}
     return _kept(ask, words, None, stacks, m.Said(headline=" ".join(says), words=says), (), False)
 
 
 def _watched(model: nn.Module) -> Any:
-    routes = any(point.role == "experts" for point in watchable(model))
-    return capture(model, what=("given", "router", "choices", "shares") if routes else "given")
+    routes = any(point.role == "experts" for point in find_hook_points(model))
+    return capture(model, what=("inputs", "router", "choices", "shares") if routes else "inputs")
 
 
 def _routed(seen: Captured) -> tuple[Routed, ...]:
@@ -250,7 +250,7 @@ def _kept(
     ask: m.Ask,
     tokens: Sequence[str],
     source: Sequence[str] | None,
-    stacks: dict[m.Part, tuple[Given, ...]],
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]],
     said: m.Said,
     routed: tuple[Routed, ...],
     causal: bool,

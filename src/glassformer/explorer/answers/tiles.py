@@ -20,7 +20,7 @@ from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.messages import THUMBNAIL, TILE, AskRows, AskTile, Part
 from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.observe.attention_measures import distances, entropy
-from glassformer.observe.exact_attention import Given, exact_rows
+from glassformer.observe.exact_attention import AttentionInputs, exact_rows
 
 COARSE = 2
 """The finest level of an overview."""
@@ -152,7 +152,7 @@ def _odd(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_row
     return np.concatenate([np.maximum(matrix[0:-1:2], matrix[1::2]), matrix[-1:]])
 
 
-def _pass(given: Given, head: int, cross: bool) -> Overview:
+def _pass(given: AttentionInputs, head: int, cross: bool) -> Overview:
     """All of a head, some rows at a time."""
     queries, keys = given.q.shape[2], given.k.shape[2]
     row_edges, column_edges = _edges(queries), _edges(keys)
@@ -183,7 +183,7 @@ def _pass(given: Given, head: int, cross: bool) -> Overview:
     )
 
 
-def _band(given: Given, head: int, queries: range) -> Float[np.ndarray, "query key"]:
+def _band(given: AttentionInputs, head: int, queries: range) -> Float[np.ndarray, "query key"]:
     """Rows of a head with all keys, in float32: 0 where a query may not look."""
     band = np.zeros((len(queries), given.k.shape[2]), np.float32)
     for some, first, seen in _few_rows(given, head, queries):
@@ -192,7 +192,9 @@ def _band(given: Given, head: int, queries: range) -> Float[np.ndarray, "query k
     return band
 
 
-def _few_rows(given: Given, head: int, queries: range) -> Iterator[tuple[range, int, Float[np.ndarray, "query key"]]]:
+def _few_rows(
+    given: AttentionInputs, head: int, queries: range
+) -> Iterator[tuple[range, int, Float[np.ndarray, "query key"]]]:
     """Rows in turn, ``_FEW`` at a time, with the keys that these may see, of which the first is numbered."""
     for start in range(queries.start, queries.stop, _FEW):
         some = range(start, min(queries.stop, start + _FEW))
@@ -212,7 +214,7 @@ def _mean(values: Float[np.ndarray, " query"]) -> float:
     return float(counted.mean()) if counted.size else 0.0
 
 
-def _head_given(run: KeptRun, part: Part, layer: int, head: int) -> Given:
+def _head_given(run: KeptRun, part: Part, layer: int, head: int) -> AttentionInputs:
     stack = run.layers(part)
     given = stack[_require_index("layer", layer, len(stack))]
     _require_index("head", head, given.q.shape[1])

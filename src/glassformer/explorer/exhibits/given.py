@@ -31,7 +31,7 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
-from glassformer.observe.capture import watchable
+from glassformer.observe.capture import find_hook_points
 
 _NUMBERS_HELP = "token numbers between spaces"
 
@@ -93,7 +93,7 @@ def given(
     model = getattr(model, "_orig_mod", model)
     absent = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     require(not absent, f"a {type(model).__name__} on the device meta", "one with weights", "Load its weights first.")
-    points = watchable(model)
+    points = find_hook_points(model)
     require(
         any(point.role == "attention" for point in points),
         f"{type(model).__name__}, which has no attention that can be watched",
@@ -214,7 +214,7 @@ def _continues(model: nn.Module) -> bool:
     """Whether a model is causal: by what its attention says, since a mask of transformers does not tell."""
     if isinstance(model, Decoder | Encoder):
         return isinstance(model, Decoder)
-    for point in watchable(model):
+    for point in find_hook_points(model):
         if point.role == "attention":
             pattern = getattr(point.module, "pattern", None)
             if pattern is not None:

@@ -12,7 +12,7 @@ from torch import nn
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import Clamp
-from glassformer.observe.watch_points import _expert_outputs, choose_points, own_points, select
+from glassformer.observe.hook_points import _expert_outputs, choose_points, own_points, select
 from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
@@ -83,20 +83,20 @@ def test_a_selection_is_what_a_list_gives(data: st.DataObject) -> None:
 def test_impossible_choices_are_refused() -> None:
     model = encoder_decoder()
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"what": "wights"}, "what = 'wights'; expected one or more of weights, scores"),
+        ({"what": "wights"}, "what = 'wights'"),
         ({"what": ()}, r"what = \(\)"),
-        ({"what": "router"}, "what = 'router' and a model without any place for it"),
-        ({"what": "sinks"}, "what = 'sinks' and a model without any place for it"),
-        ({"layers": 3}, r"layers \[3\]; expected numbers from -3 to 2"),
+        ({"what": "router"}, "what = 'router' and a model without any hook point for it"),
+        ({"what": "sinks"}, "what = 'sinks' and a model without any hook point for it"),
+        ({"layers": 3}, r"layers \[3\]"),
         ({"layers": "1"}, "layers = '1'"),
-        ({"layers": slice(7, 9)}, "a choice of no module"),
-        ({"heads": 2}, r"heads \[2\]; expected numbers from -2 to 1"),
-        ({"heads": [0.5]}, r"heads = \[0.5\]; expected a whole number"),
+        ({"layers": slice(7, 9)}, "a selection of no module"),
+        ({"heads": 2}, r"heads \[2\]"),
+        ({"heads": [0.5]}, r"heads = \[0.5\]"),
         ({"heads": True}, "heads = True"),
         ({"heads": {9: 0}}, r"heads of \[9\]"),
-        ({"heads": {}}, "a choice of no module"),
-        ({"modules": ["decoder_layers.7"]}, r"modules \['decoder_layers.7'\]; expected names of modules that are seen"),
-        ({"modules": ["encoder_layers.0.attention"], "what": ("weights", "ffn")}, "what = 'ffn' and a choice of no"),
+        ({"heads": {}}, "a selection of no module"),
+        ({"modules": ["decoder_layers.7"]}, r"modules \['decoder_layers.7'\]"),
+        ({"modules": ["encoder_layers.0.attention"], "what": ("weights", "ffn")}, "what = 'ffn' and a selection of no"),
     ]
     for choice, message in cases:
         with refused(message):

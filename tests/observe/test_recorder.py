@@ -15,8 +15,8 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import AXES
 from glassformer.observe.exact_attention import exact_rows
-from glassformer.observe.readings import Frame, key_order
-from glassformer.observe.watch_points import own_points
+from glassformer.observe.hook_points import own_points
+from glassformer.observe.recorder import Frame, key_order
 from refusals import refused
 
 EVERYTHING = ("weights", "scores", "q", "k", "v", "residual", "ffn")
@@ -315,36 +315,36 @@ def test_positions_out_of_range_are_refused() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_what_attentions_were_given_tells_every_weight(name: str) -> None:
+def test_captured_inputs_give_every_weight(name: str) -> None:
     model = MODELS[name]()
-    with capture(model, what=("given", "weights")) as seen:
+    with capture(model, what=("inputs", "weights")) as seen:
         run(model, 2, 5)
     records = seen.of("weights")
-    assert [kept.name for kept in seen.given] == list(records)
-    for kept, (record,) in zip(seen.given, records.values(), strict=True):
+    assert [kept.name for kept in seen.inputs] == list(records)
+    for kept, (record,) in zip(seen.inputs, records.values(), strict=True):
         assert (kept.layer, kept.source, kept.cross) == (record.layer, record.source, record.cross)
-        heads, queries = range(kept.given.q.shape[1]), range(kept.given.q.shape[2])
-        found = exact_rows(kept.given, heads, queries, ["weights"]).weights
+        heads, queries = range(kept.inputs.q.shape[1]), range(kept.inputs.q.shape[2])
+        found = exact_rows(kept.inputs, heads, queries, ["weights"]).weights
         assert found is not None
         assert torch.equal(found, record.values)
-        assert kept.given.v.shape[3] == 0
+        assert kept.inputs.v.shape[3] == 0
 
 
 @torch.no_grad()
-def test_what_was_given_is_a_copy_and_comes_alone() -> None:
+def test_captured_inputs_are_copies_and_come_alone() -> None:
     model = decoder()
-    with capture(model, what="given", layers=0) as seen:
+    with capture(model, what="inputs", layers=0) as seen:
         run(model, 1, 5)
     assert seen.records == []
-    (kept,) = seen.given
-    before = kept.given.q.clone()
+    (kept,) = seen.inputs
+    before = kept.inputs.q.clone()
     model.layers[0].get_submodule("attention.query").weight.zero_()  # type: ignore[operator]
     run(model, 1, 5)
-    assert torch.equal(kept.given.q, before)
-    assert seen.with_tokens(["a"]).given is seen.given
+    assert torch.equal(kept.inputs.q, before)
+    assert seen.with_tokens(["a"]).inputs is seen.inputs
 
 
-def test_what_is_given_behind_a_cache_is_refused() -> None:
+def test_inputs_of_a_cached_step_are_refused() -> None:
     model = decoder()
-    with refused("'given'"), capture(model, what="given"):
+    with refused("'inputs'"), capture(model, what="inputs"):
         generate(model, [[1, 2, 3]], 3)

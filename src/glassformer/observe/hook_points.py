@@ -1,11 +1,11 @@
-"""Where one can look into a model, and which of these places a choice means."""
+"""Hook points: the modules of a model whose computation can be captured, and how to select among them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,117 +30,120 @@ ROLES: Mapping[str, Role] = MappingProxyType(
         "ffn": "ffn",
     }
 )
-"""At which kind of place each thing is seen."""
+"""The role of the hook points at which each kind of record is captured."""
 
 Selection = int | slice | Sequence[int]
-"""Numbers, of which negative ones count from the end."""
+"""Indices; negative ones count from the end."""
 Heads = Selection | Mapping[int, Selection] | Mapping[str, Selection]
 """Heads of every attention, or of each layer, or of each module."""
 Modules = Sequence[str] | Callable[[str, nn.Module], bool]
-"""Names of modules, as ``model.named_modules()`` tells them, or which of them to take."""
+"""Names of modules in ``model.named_modules()``, or a predicate on name and module."""
 
 Routed = tuple[Tensor, Tensor, Tensor]
-"""Probabilities of all experts, the chosen experts, and what each of them counts; all [batch, position, ...]."""
+"""Probabilities of all experts, indices of the chosen ones and their routing weights; all [batch, position, ...]."""
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
-    """A module that can be watched.
-
-    Args:
-        role: What it is.
-        name: Its name within the model.
-        module: The module.
-        layer: The number of its block in its stack.
-        block: The block that it stands in, or None.
-        source: Whether it belongs to the encoder of an encoder-decoder.
-        cross: Whether it is a cross-attention.
-        heads: Its query heads.
-        group: How many of them share a key-value head.
-        sinks: Whether it has sinks.
-        mixed: The module whose input is the attention's output [batch, query, head * value_dim], where there is one.
-        route: For a mixture of experts: what its router says of an input.
-        expert_outputs: For a mixture of experts: what each chosen expert makes of each of some tokens.
-    """
+class HookPoint:
+    """A module whose computation can be captured."""
 
     role: Role
     name: str
+    """Its name in ``model.named_modules()``."""
     module: nn.Module
     layer: int
+    """Index of its block in its stack."""
     block: nn.Module | None = None
+    """The block that contains it."""
     source: bool = False
+    """Whether it belongs to the encoder of an encoder-decoder."""
     cross: bool = False
+    """Whether it is a cross-attention."""
     heads: int = 0
+    """Query heads."""
     group: int = 1
+    """Query heads for each key-value head."""
     sinks: bool = False
     mixed: nn.Module | None = None
+    """The module whose input is the attention's output [batch, query, head * value_dim], if there is one."""
     route: Callable[[Tensor], Routed] | None = None
+    """Of a mixture of experts: the routing of an input."""
     expert_outputs: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Of a mixture of experts: the output of each chosen expert, from the input and the choices."""
 
 
-def own_points(model: nn.Module) -> Iterator[Point]:
-    """Every place of a model made of glassformer's layers, in the order of its modules."""
+def own_points(model: nn.Module) -> Iterator[HookPoint]:
+    """Every hook point of a model made of glassformer's layers, in the order of its modules."""
     two_stacks = any(isinstance(module, CrossBlock) for module in model.modules())
     blocks: dict[str, nn.Module] = {}
     loose = 0
     for name, module in model.named_modules():
-        inside = next((each for each in reversed(blocks) if name.startswith(f"{each}.")), None)
         if isinstance(module, Block | EncoderBlock | CrossBlock):
-            source = two_stacks and isinstance(module, EncoderBlock)
-            yield Point("block", name, module, layer_of(name, len(blocks)), module, source)
-            ffn = module.ffn
-            assert isinstance(ffn, nn.Module)
-            at = f"{name}.ffn".removeprefix(".")
-            yield Point("ffn", at, ffn, layer_of(name, len(blocks)), module, source)
+            layer = layer_of(name, len(blocks))
+            place: dict[str, Any] = {
+                "layer": layer,
+                "block": module,
+                "source": two_stacks and isinstance(module, EncoderBlock),
+            }
+            yield HookPoint("block", name, module, **place)
+            ffn, at = module.ffn, f"{name}.ffn".removeprefix(".")
+            yield HookPoint("ffn", at, ffn, **place)
             if isinstance(ffn, MixtureOfExperts | PackedMixture):
-                route, outputs = _route(ffn), _expert_outputs(ffn)
-                number = layer_of(name, len(blocks))
-                yield Point("experts", at, ffn, number, module, source, route=route, expert_outputs=outputs)
+                yield HookPoint("experts", at, ffn, route=_route(ffn), expert_outputs=_expert_outputs(ffn), **place)
             blocks[name] = module
         elif isinstance(module, GroupedQueryAttention | SingleHead):
+            inside = next((each for each in reversed(blocks) if name.startswith(f"{each}.")), None)
             block = None if inside is None else blocks[inside]
-            number = layer_of(name, loose) if inside is None else layer_of(inside, list(blocks).index(inside))
+            layer = layer_of(name, loose) if inside is None else layer_of(inside, list(blocks).index(inside))
             loose += inside is None
-            source = two_stacks and isinstance(block, EncoderBlock)
-            cross = isinstance(block, CrossBlock) and module is block.cross_attention
             if isinstance(module, SingleHead):
-                yield Point("attention", name, module, number, block, heads=1)
+                yield HookPoint("attention", name, module, layer, block, heads=1)
                 continue
-            group = module.num_heads // module.num_kv_heads
-            sinks, mixed = module.sinks is not None, module.output
-            yield Point("attention", name, module, number, block, source, cross, module.num_heads, group, sinks, mixed)
+            yield HookPoint(
+                "attention",
+                name,
+                module,
+                layer,
+                block,
+                source=two_stacks and isinstance(block, EncoderBlock),
+                cross=isinstance(block, CrossBlock) and module is block.cross_attention,
+                heads=module.num_heads,
+                group=module.num_heads // module.num_kv_heads,
+                sinks=module.sinks is not None,
+                mixed=module.output,
+            )
 
 
 def layer_of(name: str, otherwise: int) -> int:
-    """The number in a name like ``layers.3.attention``."""
+    """The index in a name like ``layers.3.attention``."""
     return next((int(part) for part in reversed(name.split(".")) if part.isdecimal()), otherwise)
 
 
 def choose_points(
-    points: Sequence[Point],
+    points: Sequence[HookPoint],
     what: str | Sequence[str],
     modules: Modules | None,
     layers: Selection | None,
     heads: Heads | None,
-) -> dict[Point, tuple[int, ...]]:
-    """The chosen places, each with its chosen heads.
+) -> dict[HookPoint, tuple[int, ...]]:
+    """The chosen hook points, each with its chosen heads.
 
     Raises:
-        InputError: A thing, module, layer or head that there is not, or a choice of nothing.
+        InputError: An unknown kind, module, layer or head, or an empty selection.
     """
     kinds = (what,) if isinstance(what, str) else tuple(what)
     require(
         len(kinds) > 0 and all(kind in AXES for kind in kinds),
         f"what = {what!r}",
         f"one or more of {', '.join(AXES)}",
-        "Choose among them.",
+        "Choose among these.",
     )
     roles = {ROLES[kind] for kind in kinds}
     there = [point for point in points if point.role in roles]
-    _require_kinds(kinds, there, "a model without any place for it")
+    _require_kinds(kinds, there, "a model without any hook point for it")
     found = _by_name(there, modules)
     found = [point for point in found if layers is None or point.layer in _layers_of(layers, point, there)]
-    chosen: dict[Point, tuple[int, ...]] = {}
+    chosen: dict[HookPoint, tuple[int, ...]] = {}
     for point in found:
         if point.role != "attention":
             chosen[point] = ()
@@ -153,16 +156,18 @@ def choose_points(
     if isinstance(heads, Mapping):
         known = {key for point in there if point.role == "attention" for key in (point.layer, point.name)}
         unknown = [key for key in heads if key not in known]
-        require(not unknown, f"heads of {unknown}", "layers or attention modules that there are", "Mend the keys.")
-    _require_kinds(kinds, list(chosen), "a choice of no module")
+        require(
+            not unknown, f"heads of {unknown}", f"keys among {sorted(known, key=str)}", "Use layers or module names."
+        )
+    _require_kinds(kinds, list(chosen), "a selection of no module")
     return chosen
 
 
 def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...]:
-    """The numbers from 0 to ``count - 1`` that a selection means, ascending, each once.
+    """The indices from 0 to ``count - 1`` of a selection, ascending, each once.
 
     Raises:
-        InputError: A number out of range, or something else than numbers.
+        InputError: An index out of range, or not an integer.
     """
     if selection is None:
         return tuple(range(count))
@@ -170,12 +175,12 @@ def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...
         return tuple(sorted(range(count)[selection]))
     numbers = whole_numbers(name, selection)
     wrong = [number for number in numbers if not -count <= number < count]
-    require(not wrong, f"{name} {wrong}", f"numbers from {-count} to {count - 1}", "Choose among them.")
+    require(not wrong, f"{name} {wrong}", f"numbers from {-count} to {count - 1}", "Count from 0.")
     return tuple(sorted({number % count for number in numbers}))
 
 
 def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:
-    """One number or several, as a tuple.
+    """One integer or several, as a tuple.
 
     Raises:
         InputError: Anything else.
@@ -183,17 +188,17 @@ def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:
     given = (selection,) if isinstance(selection, int) else selection
     fits = isinstance(given, Sequence) and not isinstance(given, str)
     if not fits or not all(isinstance(each, int) and not isinstance(each, bool) for each in given):
-        raise InputError(f"{name} = {selection!r}", "a whole number, several, or a slice", "Count from 0.")
+        raise InputError(f"{name} = {selection!r}", "an integer, several, or a slice", "Count from 0.")
     return tuple(given)
 
 
-def _require_kinds(kinds: Sequence[str], points: Sequence[Point], got: str) -> None:
+def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) -> None:
     for kind in kinds:
         fits = any(point.role == ROLES[kind] and (kind != "sinks" or point.sinks) for point in points)
-        require(fits, f"what = {kind!r} and {got}", "something that can be seen", "Choose others, or another model.")
+        require(fits, f"what = {kind!r} and {got}", "a hook point for each kind", "Choose other kinds or modules.")
 
 
-def _by_name(there: Sequence[Point], modules: Modules | None) -> list[Point]:
+def _by_name(there: Sequence[HookPoint], modules: Modules | None) -> list[HookPoint]:
     known = ", ".join(dict.fromkeys(point.name for point in there))
     if modules is None:
         return list(there)
@@ -203,14 +208,14 @@ def _by_name(there: Sequence[Point], modules: Modules | None) -> list[Point]:
         require(not isinstance(modules, str), f"modules = {modules!r}", "a list of names", f"Write [{modules!r}].")
         names = {point: {name for name in modules if f"{point.name}.".startswith(f"{name}.")} for point in there}
         unknown = [name for name in modules if not any(name in each for each in names.values())]
-        require(not unknown, f"modules {unknown}", f"names of modules that are seen: {known}", "Choose among them.")
+        require(not unknown, f"modules {unknown}", f"among {known}", "Use names of find_hook_points().")
         found = [point for point, matching in names.items() if matching]
-    require(len(found) > 0, "a choice of no module", f"at least one of {known}", "Leave modules out to watch all.")
+    require(len(found) > 0, "a selection of no module", f"at least one of {known}", "Omit modules to capture all.")
     return found
 
 
-def _layers_of(layers: Selection, point: Point, there: Sequence[Point]) -> tuple[int, ...]:
-    """The chosen layers of the stack that a place belongs to; one that only another stack has is left out."""
+def _layers_of(layers: Selection, point: HookPoint, there: Sequence[HookPoint]) -> tuple[int, ...]:
+    """The chosen layers of a hook point's stack; indices that only the other stack has are left out."""
     counts = [max((each.layer for each in there if each.source == source), default=-1) + 1 for source in (False, True)]
     if not isinstance(layers, slice):
         longest = max(counts)
