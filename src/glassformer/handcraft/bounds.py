@@ -1,7 +1,7 @@
-r"""How large an output's error can be, from scores and values alone.
+r"""An upper bound on the error of a head's outputs, from its scores and values alone.
 
-One query, its keys j with scores s_j and values v_j, and the wanted output t. Some keys S are wanted, the others U are
-not. The weights w are the softmax of s; restricted to S they are p = w_S / w(S). For each coordinate::
+One query, its keys j with scores s_j and values v_j, and the target t. The keys S are wanted, the others U are not. The
+weights w are the softmax of s; restricted to S they are p = w_S / w(S). For each coordinate::
 
     sum_j w_j v_j - t  =  w(S) (sum_S p_j v_j - t)  +  sum_U w_j (v_j - t)
 
@@ -11,22 +11,31 @@ not. The weights w are the softmax of s; restricted to S they are p = w_S / w(S)
 2. *Unevenness.* Equal scores within S give the plain mean. If they spread over ``d = max_S s - min_S s``, the total
    variation between p and uniform weights is at most ``tanh(d / 4)``: with a share a of the keys at the top score and
    the rest at the lowest it is ``a (1 - a)(e^d - 1) / (1 + a (e^d - 1))``, which is largest at
-   ``a = 1 / (1 + e^(d/2))``. A mean moves by at most the total variation times the range of the values, which is at
-   most twice their largest distance from t.
+   ``a = 1 / (1 + e^(d/2))``. A mean moves by at most the total variation times the range of the values.
 
-Together, with ``r = |mean_S v - t|``, what an even mean of the wanted values would miss::
+Together, with the error of an even mean ``r = |mean_S v - t|``::
 
     |error| <= r + tanh(d / 4) range_S(v) + w(U) max_U |v - t|
 
-*Rounding.* A machine with unit roundoff u computes each score to within ``sigma = (2 inputs + qk_dim + 8) u A``, where
-A is the largest sum of absolute products in a score (Higham 2002, section 3.1). The scores that m and d are read from
-are rounded as well, so m shrinks and d grows by 4 sigma. What remains, of exponentials, values and means, here and in
-the head, is below ``2 (n + inputs + 16) u`` times the largest sum of absolute products in a value.
+*Rounding.* With unit roundoff u, N successive roundings change a sum, in any order, by at most ``gamma(N, u) =
+N u / (1 - N u)`` times the sum of its absolute terms (Higham 2002, section 3.1). Let A be the largest sum of absolute
+products in a score, B the largest in a value. Underflow is ignored, and exponentials are taken to be exact to 20 units
+in the last place (40 u), as PyTorch's fast float32 exponential is.
+
+- A score takes ``inputs`` roundings each for key and query, ``qk_dim`` for their product, and at most 8 for the scale
+  and the subtraction of the maximum. The error of a difference of two scores is at most
+  ``2 gamma(2 inputs + qk_dim + 8) A`` in the head (with its u), and again in the float64 tables used here: m shrinks
+  and d grows by the sum of both.
+- An output takes ``inputs`` roundings for a value, n - 1 for the sum of the exponentials, n for the weighted sum, 40
+  for the exponentials and at most 8 for the rest: ``gamma(2 n + inputs + 48) B`` in the head, and again in the tables,
+  where the mean of n differences ``v - t``, each within 2 B of that mean, takes the 2 n.
+- The other float64 operations have an error proportional to the bound; it is multiplied by
+  ``1 + gamma(2 n + inputs + 48)``.
 
 *Pairs instead of sequences.* A score depends on the query's place and the key's place (a place is a token at a
 position), and so do tiers and values. For each query place and each tier that can be the highest one in its sequence,
-let S be any of the tier's places and U any n - 1 of lower tiers. The bound over all of these covers every sequence,
-however many there are.
+let S be any of the tier's places and U any n - 1 of lower tiers. The bound over all of these covers every sequence
+without listing them.
 """
 
 from __future__ import annotations
@@ -46,6 +55,7 @@ from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Queries
 
 _NUMBERS_AT_ONCE = 1 << 15
+_FLOAT64 = float(np.finfo(np.float64).eps) / 2
 
 
 class Bound(NamedTuple):
@@ -62,13 +72,14 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PlaceTables:
-    """What a head makes of every place: the scores of all pairs, all values, and how exact a machine is about them.
+    """The scores of all pairs of places and the values of all places, with their rounding errors.
 
     Attributes:
         scores: ``[query place, key place]``.
         values: ``[place, v_dim]``.
         score_rounding: Largest rounding error of a difference of two scores, in the head and in these tables.
-        value_rounding: The same of an output, that of its scores left out.
+        value_rounding: Largest rounding error of an output, apart from that of its scores.
+        bound_rounding: Largest relative rounding error of a bound computed from these tables.
         largest_score: Largest sum of absolute products in a score.
         largest_value: Largest sum of absolute products in a value.
     """
@@ -77,29 +88,43 @@ class PlaceTables:
     values: Float[np.ndarray, "place v_dim"]
     score_rounding: float
     value_rounding: float
+    bound_rounding: float
     largest_score: float
     largest_value: float
 
     @classmethod
     def of(cls, head: HeadWeights, space: SequenceSpace, roundoff: float) -> PlaceTables:
-        """The tables of ``head`` for the places of ``space``, on a machine with this unit roundoff."""
+        """The tables of ``head`` for the places of ``space``, when the head runs with this unit roundoff."""
         x = place_inputs(head, space)
         scale = 1 / math.sqrt(head.qk_dim)
         with np.errstate(over="ignore", invalid="ignore"):
             scores = (x @ head.Qm) @ (x @ head.Km).T * scale
             query_sums, key_sums = np.abs(x) @ np.abs(head.Qm), np.abs(x) @ np.abs(head.Km)
-            largest = float((query_sums.max(axis=0) @ key_sums.max(axis=0)) * scale)
+            largest_score = float((query_sums.max(axis=0) @ key_sums.max(axis=0)) * scale)
             values = x @ head.Vm
-            value_sum = float((np.abs(x) @ np.abs(head.Vm)).max())
+            largest_value = float((np.abs(x) @ np.abs(head.Vm)).max())
         inputs = x.shape[1]
+        in_score, in_output = 2 * inputs + head.qk_dim + 8, 2 * space.num_positions + inputs + 48
         return cls(
             scores,
             values,
-            4 * (2 * inputs + head.qk_dim + 8) * roundoff * largest,
-            2 * (space.num_positions + inputs + 16) * roundoff * value_sum,
-            largest,
-            value_sum,
+            score_rounding=2 * (gamma(in_score, roundoff) + gamma(in_score, _FLOAT64)) * largest_score,
+            value_rounding=(gamma(in_output, roundoff) + gamma(in_output, _FLOAT64)) * largest_value,
+            bound_rounding=gamma(in_output, _FLOAT64),
+            largest_score=largest_score,
+            largest_value=largest_value,
         )
+
+    def bound(self, margins: list[float], errors: list[float]) -> Bound:
+        """The smallest margin and the largest error, rounding included. NaN stays NaN, so that it proves nothing."""
+        error = float(np.max(errors)) * (1 + self.bound_rounding) + self.value_rounding
+        return Bound(float(np.min(margins)), error)
+
+
+def gamma(roundings: int, roundoff: float) -> float:
+    """The largest relative effect of so many roundings in a row: ``N u / (1 - N u)``; infinite if N u reaches 1."""
+    total = roundings * roundoff
+    return total / (1 - total) if total < 1 else math.inf
 
 
 def leakage(margin: Float[np.ndarray, "..."], others: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -109,18 +134,18 @@ def leakage(margin: Float[np.ndarray, "..."], others: Int[np.ndarray, "..."]) ->
 
 
 def bound_of_queries(tables: PlaceTables, queries: Queries) -> Bound:
-    """The bound for listed queries, from each one's own scores."""
-    margin, error = math.inf, 0.0
+    """The bound for listed queries, from the scores of each."""
     # Pieces that stay in the processor's cache.
     step = max(1, _NUMBERS_AT_ONCE // (len(queries.keys) * len(queries.target)))
-    for start in range(0, len(queries.place), step):
-        part = _bound_of_piece(tables, Queries(*(each[..., start : start + step] for each in queries)))
-        margin, error = min(margin, part.margin), max(error, part.error)
-    return Bound(margin, error + tables.value_rounding)
+    pieces = [
+        _margin_and_error(tables, Queries(*(each[..., start : start + step] for each in queries)))
+        for start in range(0, len(queries.place), step)
+    ]
+    margins, errors = zip(*pieces, strict=True)
+    return tables.bound(list(margins), list(errors))
 
 
-def _bound_of_piece(tables: PlaceTables, queries: Queries) -> Bound:
-    """The bound for these queries, but for the rounding of values."""
+def _margin_and_error(tables: PlaceTables, queries: Queries) -> tuple[float, float]:
     place, keys, wanted, others, target = queries
     scores = tables.scores.ravel().take(place * len(tables.scores) + keys)
     best, worst = _largest(scores, wanted), -_largest(-scores, wanted)
@@ -128,33 +153,33 @@ def _bound_of_piece(tables: PlaceTables, queries: Queries) -> Bound:
     leaked = leakage(margin - tables.score_rounding, others.sum(axis=0))
     uneven = np.tanh((spread + tables.score_rounding) / 4)
     # Products with 0 and 1 leave out keys faster than np.where does.
-    on_wanted, on_others = wanted.astype(float), others.astype(float)
     difference = tables.values.T.take(keys, axis=1) - target[:, None]
-    distance = np.abs(difference)
-    missed = np.abs((difference * on_wanted).sum(axis=1)) / on_wanted.sum(axis=0)
-    span = 2 * (distance * on_wanted).max(axis=1)
-    error = missed + uneven * span + leaked * (distance * on_others).max(axis=1)
-    return Bound(float(margin.min()), float(error.max()))
+    on_wanted = difference * wanted.astype(float)
+    missed = np.abs(on_wanted.sum(axis=1)) / wanted.sum(axis=0)
+    # Unwanted keys count as 0 here: a mean that is missed lies to one side of it, and the range only grows.
+    span = on_wanted.max(axis=1) - on_wanted.min(axis=1)
+    distance = np.abs(difference * others.astype(float)).max(axis=1)
+    return float(margin.min()), float((missed + uneven * span + leaked * distance).max())
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
     """The bound for every sequence of the description's space, from pairs of places; see the module's text."""
     ideal, values, rounding = description.place_values, tables.values, tables.score_rounding
     others = np.array(description.space.num_positions - 1)
-    margin, error = math.inf, 0.0
+    margins, errors = [], []
     for case in tier_cases(description.space, description.table.tiers, tables.scores):
         wanted, lower = values[case.wanted], values[case.lower]
         missed = np.abs(wanted - ideal[case.wanted]).max(axis=0)
         span = wanted.max(axis=0) - wanted.min(axis=0)
         low, high = ideal[case.wanted].min(axis=0), ideal[case.wanted].max(axis=0)
-        distance = np.zeros(len(missed))
-        if case.lower.any():
-            distance = np.maximum(np.maximum(lower.max(axis=0) - low, high - lower.min(axis=0)), 0.0)
+        above, below = lower.max(axis=0, initial=-np.inf) - low, high - lower.min(axis=0, initial=np.inf)
+        distance = np.maximum(np.maximum(above, below), 0.0)
         leaked = leakage(case.margin - rounding, others)
         uneven = np.tanh((case.spread + rounding) / 4)
-        errors = missed + uneven[:, None] * span + leaked[:, None] * distance
-        margin, error = min(margin, float(case.margin.min())), max(error, float(errors.max()))
-    return Bound(margin, error + tables.value_rounding)
+        margins.append(float(case.margin.min()))
+        errors.append(float((missed + uneven[:, None] * span + leaked[:, None] * distance).max()))
+    return tables.bound(margins, errors)
 
 
 class TierCase(NamedTuple):
