@@ -9,9 +9,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from glassformer.cli import training_data
 from glassformer.cli.training_data import open_data, recurrence_data, text_data
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
 from glassformer.errors import InputError
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.training import NextTokenTask, TrainingConfig, mix_seed, stepper, train
 from refusals import refused
 
 
@@ -43,6 +46,23 @@ def test_crops_are_pieces_of_the_first_nine_tenths(tmp_path: Path, length: int, 
     joined = b"".join(bytes(row) for row in data.evaluation.tolist())
     assert held_out.startswith(joined)
     assert len(held_out) - len(joined) <= seq_len
+
+
+def test_crops_are_drawn_from_other_seeds_than_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: dict[str, set[int]] = {}
+    for module in (training_data, stepper):
+
+        def noted(*numbers: int, name: str = module.__name__, **more: str) -> int:
+            seeds.setdefault(name, set()).add(mix_seed(*numbers, **more))
+            return mix_seed(*numbers, **more)
+
+        monkeypatch.setattr(module, "mix_seed", noted)
+    data = text_data(text_file(tmp_path, b"abcdefgh" * 100), 16, seed=0)
+    model = Decoder(DecoderConfig(256, 1, 8, 8, 1, 8, dropout=0.1))
+    train(model, NextTokenTask(data.batches, data.evaluation), TrainingConfig(steps=3, batch_size=2), progress=False)
+    crops, dropout = seeds.values()
+    assert len(crops) == len(dropout) == 3
+    assert not crops & dropout
 
 
 def test_every_byte_is_learned_from(tmp_path: Path) -> None:

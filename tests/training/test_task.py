@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +60,19 @@ def test_mixed_seeds_fit_torch_and_differ() -> None:
     seeds = {mix_seed(a, b, c) for a in range(8) for b in range(8) for c in range(8)}
     assert len(seeds) == 512
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_seeds_differ_also_by_length_zeros_large_numbers_and_purpose() -> None:
+    small = [0, 1, 65, 2**32, 2**32 + 1, 2**33, 2**63 - 1]
+    numbers = [each for length in range(1, 5) for each in product(small, repeat=length)] + [(0,) * n for n in (5, 6)]
+    seeds = [mix_seed(*each) for each in numbers] + [mix_seed(*each, purpose="A") for each in numbers]
+    assert len(set(seeds)) == len(seeds) == 2 * (7 + 49 + 343 + 2401 + 2)
+
+
+def test_unambiguous_numbers_give_the_seed_of_their_sequence() -> None:
+    for numbers in [(0,), (7,), (1, 2), (0, 3, 1)]:
+        expected = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        assert mix_seed(*numbers) == expected
 
 
 @given(examples=st.integers(1, 30), parts=st.integers(1, 12))

@@ -110,7 +110,7 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
     )
 
     def batches(step: int, size: int) -> Batch:
-        generator = torch.Generator().manual_seed(mix_seed(seed, step))
+        generator = torch.Generator().manual_seed(mix_seed(seed, step, purpose="crops"))
         starts = torch.randint(learned - seq_len, (size,), generator=generator)
         return {"tokens": _crops(text, starts, seq_len)}
 

@@ -104,7 +104,7 @@ class Stepper:
         Raises:
             DivergedError: If loss or gradient is not finite. The weights are then as they were before.
         """
-        self._seed(mix_seed(self._config.seed, step, self._accelerator.process_index))
+        self._seed(mix_seed(self._config.seed, step, self._accelerator.process_index, purpose="update"))
         factor = learning_rate_factor(step, self._config)
         set_learning_rates(self.optimizers, factor)
         batch = self._task.batch(step, self._config.batch_size)

@@ -100,12 +100,17 @@ class EpochBatches:
         return self._order
 
 
-def mix_seed(*parts: int) -> int:
-    """One seed in [0, 2^63) from several whole numbers; different numbers give unrelated seeds.
+def mix_seed(*numbers: int, purpose: str = "") -> int:
+    """One seed in [0, 2^63) from whole numbers of at least 0 and a purpose; other arguments give an unrelated seed.
 
     Source: ``numpy.random.SeedSequence``, whose hash spreads every bit of its input over the output.
     """
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    # NumPy joins the 32-bit words of all numbers and pads them with zeros: without the lengths as a key, (s), (s, 0)
+    # and (s, 0, 0) would be one seed, and so would (2 ** 32,) and (0, 1).
+    words = [max(1, -(-number.bit_length() // 32)) for number in numbers]
+    ambiguous = max(words) > 1 or (len(numbers) > 1 and numbers[-1] == 0)
+    key = (*words, *purpose.encode()) if ambiguous or purpose else ()
+    return int(np.random.SeedSequence(numbers, spawn_key=key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def num_examples(batch: Batch) -> int:
