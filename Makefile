@@ -74,13 +74,13 @@ check: $(VENV)/.installed-dev
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 	cd web && npm ci --silent --no-audit --no-fund
 
-# The built page is kept in the repository, so that nobody needs Node to use or to test it.
+# The built page is in the repository, so that using and testing it needs no Node.
 page: web/node_modules/.package-lock.json $(VENV)/.installed-dev
-	$(BIN)/python -m glassformer.explorer.serving.openapi > web/openapi.json
+	$(BIN)/python -m glassformer.explorer.messages.contract web
 	cd web && npm run --silent messages && npm run --silent types && npm run --silent build
 
 page-check: web/node_modules/.package-lock.json $(VENV)/.installed-dev
-	$(BIN)/python -m glassformer.explorer.serving.openapi > web/openapi.json
+	$(BIN)/python -m glassformer.explorer.messages.contract web --check
 	cd web && npm run --silent messages -- --check && npm run --silent types && node build.mjs --check
 
 bench: $(VENV)/.installed-dev

@@ -198,7 +198,7 @@ def test_a_refused_number_is_marked_with_the_reason_and_the_last_one_counts(page
     target.click()
     page.keyboard.type("0,5")
     expect(target).to_have_attribute("aria-invalid", "true")
-    expect(page.locator('.sheet[data-matrix="Vm"] .cell-line')).to_contain_text("Write a point before decimals")
+    expect(page.locator('.sheet[data-matrix="Vm"] .cell-line')).to_contain_text("Use a decimal point")
     expect(page.get_by_role("button", name="Download head.json")).to_be_disabled()
     assert numbers(page, "V,")[1, 0] == -3
     press(page, "Control+a")

@@ -14,9 +14,9 @@ from playwright.sync_api import Page, expect
 
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.saving.saved import page as saved_page
-from glassformer.explorer.saving.saved import save
-from glassformer.explorer.saving.view_state import to_words
+from glassformer.explorer.messages.state import State, changed, to_words
+from glassformer.explorer.saving.saved_page import page as saved_page
+from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 
 from .conftest import Open, Watch
@@ -33,7 +33,7 @@ def opened(open_page: Open, explorer: Explorer, tmp_path: Path, settled: Callabl
     """``opened(model=..., ...)``: a page in this state, saved, and opened as a file without network."""
 
     def opened(*, phone: bool = False, dark: bool = False, **state: Any) -> Page:
-        path = save(explorer, to_words(state), tmp_path / "saved.html")
+        path = save(explorer, to_words(changed(State(), state)), tmp_path / "saved.html")
         page = open_page(phone=phone, dark=dark, offline=True)
         page.goto(path.as_uri())
         settled(page)
@@ -145,9 +145,7 @@ def test_another_order_is_compared(opened: Callable[..., Page], settled: Callabl
 def test_its_address_counts_before_what_was_saved(
     explorer: Explorer, open_page: Open, tmp_path: Path, settled: Callable[[Page], None]
 ) -> None:
-    path = save(
-        explorer, to_words({"model": "sentiment", "text": "a fine film", "layer": 0, "head": 0}), tmp_path / "x.html"
-    )
+    path = save(explorer, {"model": "sentiment", "text": "a fine film"}, tmp_path / "x.html")
     page = open_page(offline=True)
     page.goto(f"{path.as_uri()}#layer=2&head=3")
     settled(page)
@@ -226,7 +224,7 @@ def test_of_a_long_text_it_says_what_is_missing(opened: Callable[..., Page], set
     text = " ".join(str(number % 7) for number in range(LONG))
     page = opened(model="recurrence", text=text, layer=1, head=2)
     note = page.get_by_role("complementary", name="About this file")
-    expect(note).to_contain_text("Of 15 of 16 heads there is an overview without single weights.")
+    expect(note).to_contain_text("15 of 16 heads are held as an overview, without single weights.")
     expect(page.locator(".fault")).to_have_count(0)
     page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(0).click()
     settled(page)

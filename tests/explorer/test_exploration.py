@@ -137,7 +137,7 @@ def test_it_serves_what_is_shown(
     Exploration(small_explorer, {"model": "decoder", "text": "1 2"}).serve(0, browser=False)
     assert served[0] is small_explorer
     assert served[2] is False
-    assert served[1].endswith("/#model=decoder&text=1+2&view=attention")
+    assert served[1].endswith("/#model=decoder&view=attention&text=1+2")
     assert capsys.readouterr().out.strip() == served[1]
 
 

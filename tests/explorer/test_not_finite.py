@@ -17,7 +17,7 @@ from glassformer.explorer.answers.reading import NOT_FINITE
 from glassformer.explorer.exhibits.exhibit import EncoderDecoderExhibit, Exhibit
 from glassformer.explorer.exhibits.given import given
 from glassformer.explorer.saving.picture import picture
-from glassformer.explorer.saving.saved import page
+from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig

@@ -3,30 +3,17 @@ import { useEffect, useId, useMemo } from "preact/hooks";
 import { useAsk } from "./asking";
 import { Header } from "./header";
 import { Reading } from "./reading";
-import { remembering, reviving, type Ask, type ModelCard, type Refusal, type Run, type Source, type View } from "./source";
-import type { State, Store } from "./state";
-import { isEdited, type Edited } from "./views/design/weights";
+import { askRun } from "./ask-run";
+import { remembering, reviving, type Refusal, type Source, type View } from "./source";
+import { cardOf, resolved, startOf, type Store } from "./state";
 import { Fault, Tabs } from "./parts";
 import { useEdited } from "./views/design/edits";
 import { AttentionView } from "./views/attention";
 import { DesignView } from "./views/design";
 import { ExpertsView } from "./views/experts";
 import { SamplingView } from "./views/sampling";
+import type { ViewProps } from "./views/props";
 import { ScrambleView } from "./views/scramble";
-import { asTold, orderOf } from "./views/scramble/orders";
-
-export interface ViewProps {
-  source: Source;
-  store: Store;
-  state: State;
-  card: ModelCard;
-  /** What the model made of the text; null until the first answer, and of the text before while one is awaited. */
-  run: Run | null;
-  /** Whether an answer of it is under way. */
-  busy: boolean;
-  /** A hand-designed head with what somebody changed in it; null until its design is here, and of other models. */
-  edits: Edited | null;
-}
 
 const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JSX.Element }> = {
   attention: { title: "Attention", show: AttentionView },
@@ -50,19 +37,14 @@ export function App({ source: answering, store, within }: AppProps) {
   const id = useId();
   const catalogue = useAsk(source, "models", {});
   const models = catalogue.answer?.models ?? [];
-  // An address that names no model means the first. One that names another than are here keeps what it says.
-  const card = (address.model === "" ? models[0] : models.find((each) => each.name === address.model)) ?? null;
+  const card = cardOf(address, models);
   const missing = catalogue.answer !== null && card === null && address.model !== "";
-  const state: State = {
-    ...address,
-    text: address.text ?? card?.text ?? "",
-    view: address.view ?? card?.views[0] ?? "attention",
-  };
+  const state = resolved(address, card);
   useEffect(() => {
     // A new address names no model, or a view that this model lacks.
     if (!card) return;
     // Somebody may have chosen one since this was drawn.
-    if (store.state.value.model === "") store.set(beginning(card));
+    if (store.state.value.model === "") store.set(startOf(card));
     else if (store.state.value.model === card.name && !card.views.includes(state.view)) store.set({ view: card.views[0] ?? "attention" });
   }, [card, state.model, state.view]);
   const shown = card && card.name === state.model ? card : null;
@@ -70,9 +52,9 @@ export function App({ source: answering, store, within }: AppProps) {
   const edited = shown?.kind === "head" && Object.keys(state.cells).length > 0;
   // Edited cells are told as whole matrices, for which the design has to be here.
   const awaited = edited && edits === null;
-  const run = useAsk(source, "run", shown && !awaited ? asking(shown, state, edits) : null, 150);
+  const run = useAsk(source, "run", shown && !awaited ? askRun(shown, state, edits) : null, 150);
   // Weights that cannot be run with are told of where they are edited.
-  const toldBelow = state.view === "design" && edits !== null && isEdited(edits);
+  const toldBelow = state.view === "design" && edits !== null && edits.differs;
   const answer = run.answer && card && run.answer.ask.model === card.name ? run.answer : null;
   const Shown = VIEWS[state.view].show;
   return (
@@ -108,36 +90,4 @@ export function App({ source: answering, store, within }: AppProps) {
 function notHere(model: string, within: AppProps["within"]): Refusal {
   const where = within === "file" ? "this saved file" : "the list above";
   return { got: `There is no model \u201C${model}\u201D here`, expected: `one of ${where}`, fix: "Choose one there, or mend the address." };
-}
-
-/** The state with which a model is first shown. */
-export function beginning(card: ModelCard): Partial<State> {
-  return {
-    model: card.name,
-    view: card.views[0] ?? "attention",
-    text: card.text,
-    source: null,
-    order: null,
-    // What the answer is read from, which is what such a model is looked at for.
-    part: card.kind === "encoder_decoder" ? "cross" : null,
-    layer: card.layer,
-    head: card.head,
-    versus: null,
-    pin: null,
-    window: null,
-    cells: {},
-    written: [],
-    expertLayer: 0,
-  };
-}
-
-export function asking(card: ModelCard, state: State, edits: Edited | null): Ask {
-  const read = card.kind === "encoder_decoder" ? (state.source ?? card.source ?? null) : null;
-  return {
-    model: card.name,
-    text: state.text,
-    source: read,
-    order: read && asTold(orderOf(state.order, read.length)),
-    weights: edits && isEdited(edits) ? edits.weights : null,
-  };
 }

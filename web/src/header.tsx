@@ -1,9 +1,8 @@
 // The top of the page: its name, the model that is looked into, and what can be done with the whole page.
 import { useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { beginning } from "./app";
 import type { ModelCard, Source } from "./source";
-import { toHash, toWords, type State, type Store } from "./state";
+import { startOf, toHash, toWords, type State, type Store } from "./state";
 
 const ORIGINS: Record<ModelCard["origin"], string> = {
   given: "Given",
@@ -23,7 +22,7 @@ interface HeaderProps {
 export function Header({ source, store, state, models, card, within }: HeaderProps) {
   const choose = (name: string) => {
     const next = models.find((each) => each.name === name);
-    if (next) store.set(beginning(next), true);
+    if (next) store.set(startOf(next), true);
   };
   return (
     <header class="top">

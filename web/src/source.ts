@@ -1,8 +1,9 @@
-// Who answers the page: the server, the notebook's kernel, or what a saved page holds. The calls are those of
-// glassformer/explorer/messages/calls.py.
+// What answers the page's calls: the server, the notebook's kernel, or a saved page's recorded answers. The calls are
+// those of glassformer/explorer/messages/calls.py.
+import contract from "./contract.json";
 import type { components } from "./messages";
 
-type Schemas = components["schemas"];
+export type Schemas = components["schemas"];
 export type Ask = Schemas["Ask"];
 export type AskCheck = Schemas["AskCheck"];
 export type AskExperts = Schemas["AskExperts"];
@@ -33,8 +34,8 @@ export type Steps = Schemas["Steps"];
 export type Part = Attention["part"];
 export type View = ModelCard["views"][number];
 
-/** Rows and columns of the largest tile: TILE of messages/base.py. */
-export const TILE = 256;
+/** Rows and columns of the largest tile. */
+export const { TILE } = contract;
 
 export interface Calls {
   models: { asked: Record<string, never>; answered: Catalogue };

@@ -1,146 +1,127 @@
-// What is shown, as it stands in the address: whoever opens the same address sees the same thing.
+// What the page shows, and the words of its address. Fields, types, bounds and defaults come from Python's
+// glassformer/explorer/messages/state.py by way of contract.json.
 import { signal, type Signal } from "@preact/signals";
-import type { Part, View } from "./source";
+import contract from "./contract.json";
+import type { ModelCard, Schemas, View } from "./source";
 
-export interface Place {
-  layer: number;
-  head: number;
-}
-
-export interface State {
-  model: string;
-  view: View;
-  text: string;
-  /** Things that an encoder-decoder's encoder reads; null: those of the model's card. */
-  source: string[] | null;
-  /** Their order; null: as they are. */
-  order: number[] | null;
-  part: Part | null;
-  layer: number;
-  head: number;
-  /** A second head beside the first. */
-  versus: Place | null;
-  /** The query that stays chosen when nothing is hovered. */
-  pin: number | null;
-  /** How attention is drawn. */
-  shape: "matrix" | "lines" | "words" | "layers" | "heads";
-  /** Whether colours go by the square root of a weight, which shows small ones; null: where there are many keys. */
-  root: boolean | null;
-  /** What the grid of heads tells of each. */
-  measure: "pictures" | "entropy" | "distance" | "sink";
-  /** Which heads are shown where a query is followed over all layers. */
-  across: "average" | "chosen" | "all";
-  /** What part of the matrix is seen: the first query and key, and how many. Null: all of it. */
-  window: { query: number; key: number; size: number } | null;
-  /** Edited cells of a hand-designed head, "Km.2.3" to the number as typed. */
-  cells: Record<string, string>;
-  temperature: number;
-  topK: number | null;
-  topP: number;
-  seed: number;
-  /** Where in the text each token begins that was written here, in characters. */
-  written: number[];
-  /** Where expert choices are looked at. */
-  expertLayer: number;
-}
-
-/** The state as an address tells it: one without a text or a view means those that the model's card begins with. */
-export type Address = Omit<State, "text" | "view"> & { text: string | null; view: View | null };
-
-export const START: Address = {
-  model: "",
-  view: null,
-  text: null,
-  source: null,
-  order: null,
-  part: null,
-  layer: 0,
-  head: 0,
-  versus: null,
-  pin: null,
-  shape: "matrix",
-  root: null,
-  measure: "pictures",
-  across: "average",
-  window: null,
-  cells: {},
-  temperature: 1,
-  topK: null,
-  topP: 1,
-  seed: 0,
-  written: [],
-  expertLayer: 0,
-};
+export type Place = Schemas["HeadPlace"];
+/** The state as an address describes it: without a text or a view, it shows those of the model's card. */
+export type Address = Schemas["State"];
+export type State = Address & { text: string; view: View };
 
 export type Words = Record<string, string>;
 
-/** The state as the few words that differ from `START`. */
+/** The part of JSON Schema that contract.json uses. */
+interface Schema {
+  type?: string;
+  $ref?: string;
+  anyOf?: Schema[];
+  enum?: unknown[];
+  minimum?: number;
+  maximum?: number;
+  exclusiveMaximum?: number;
+  maxLength?: number;
+  maxItems?: number;
+  items?: Schema;
+  properties?: Record<string, Schema>;
+  required?: string[];
+  additionalProperties?: boolean | Schema;
+  default?: unknown;
+}
+
+const { $defs: DEFINITIONS, properties: FIELDS } = contract.State as { $defs: Record<string, Schema>; properties: Record<string, Schema> };
+
+/** Every field at its default. */
+export const START = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.default])) as Address;
+
+/** Whether a value is valid under a schema of contract.json. */
+export function fits(value: unknown, schema: Schema): boolean {
+  if (schema.$ref) return fits(value, DEFINITIONS[schema.$ref.replace("#/$defs/", "")] as Schema);
+  if (schema.anyOf) return schema.anyOf.some((each) => fits(value, each));
+  if (schema.enum) return schema.enum.includes(value);
+  switch (schema.type) {
+    case "null":
+      return value === null;
+    case "boolean":
+      return typeof value === "boolean";
+    case "string":
+      // Length in code points; half a surrogate pair is not text.
+      return typeof value === "string" && !/\p{Cs}/u.test(value) && [...value].length <= (schema.maxLength ?? Infinity);
+    case "integer":
+    case "number":
+      return (
+        (schema.type === "integer" ? Number.isInteger(value) : Number.isFinite(value)) &&
+        (value as number) >= (schema.minimum ?? -Infinity) &&
+        (value as number) <= (schema.maximum ?? Infinity) &&
+        (value as number) < (schema.exclusiveMaximum ?? Infinity)
+      );
+    case "array":
+      return Array.isArray(value) && value.length <= (schema.maxItems ?? Infinity) && value.every((each) => fits(each, schema.items ?? {}));
+    case "object": {
+      if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
+      const others = schema.additionalProperties;
+      return (
+        (schema.required ?? []).every((name) => Object.hasOwn(value, name)) &&
+        Object.entries(value).every(([name, each]) => {
+          if (schema.properties && Object.hasOwn(schema.properties, name)) return fits(each, schema.properties[name] as Schema);
+          return typeof others === "object" && fits(name, { type: "string" }) && fits(each, others);
+        })
+      );
+    }
+    default:
+      return false;
+  }
+}
+
+/** The state in the words that differ from `START`. */
 export function toWords(state: Address): Words {
   const words: Words = {};
-  for (const key of Object.keys(START) as (keyof Address)[]) {
-    const value = state[key];
-    if (JSON.stringify(value) === JSON.stringify(START[key])) continue;
-    words[key] = typeof value === "string" ? value : JSON.stringify(value);
+  for (const [name, start] of Object.entries(START)) {
+    const value = state[name as keyof Address];
+    if (JSON.stringify(value) === JSON.stringify(start)) continue;
+    words[name] = typeof value === "string" ? value : JSON.stringify(value);
   }
   return words;
 }
 
-/** The state that words tell. What makes no sense is passed over: an address may have been mistyped. */
+/** The state that words describe. Unknown names and words that do not fit their field are ignored. */
 export function fromWords(words: Words): Address {
   const state: Record<string, unknown> = { ...START };
-  for (const [key, word] of Object.entries(words)) {
-    if (!(key in START)) continue;
-    if (key === "text" || key === "view" || typeof START[key as keyof State] === "string") {
-      state[key] = word;
-      continue;
-    }
+  for (const [name, field] of Object.entries(FIELDS)) {
+    if (!Object.hasOwn(words, name)) continue;
     try {
-      const value: unknown = JSON.parse(word);
-      if (fits(key as keyof State, value)) state[key] = value;
+      const value: unknown = contract.PLAIN.includes(name) ? words[name] : JSON.parse(words[name] as string);
+      if (fits(value, field)) state[name] = value;
     } catch {
-      // Not JSON: as if it were not there.
+      // Not JSON.
     }
   }
-  if (!["attention", "design", "scramble", "sampling", "experts"].includes(state.view as string)) state.view = START.view;
-  if (!["matrix", "lines", "words", "layers", "heads"].includes(state.shape as string)) state.shape = START.shape;
-  if (!["pictures", "entropy", "distance", "sink"].includes(state.measure as string)) state.measure = START.measure;
-  if (!["average", "chosen", "all"].includes(state.across as string)) state.across = START.across;
-  return state as unknown as Address;
+  return state as Address;
 }
 
-const isIndex = (value: unknown): boolean => Number.isInteger(value) && (value as number) >= 0;
-const isOrder = (value: unknown): boolean =>
-  Array.isArray(value) && value.every((each) => isIndex(each) && each < value.length) && new Set(value).size === value.length;
-const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
+/** The model that an address names, or the first where it names none; null where it is not among them. */
+export function cardOf(address: Address, models: ModelCard[]): ModelCard | null {
+  return (address.model === "" ? models[0] : models.find(({ name }) => name === address.model)) ?? null;
+}
 
-function fits(key: keyof State, value: unknown): boolean {
-  switch (key) {
-    case "source":
-      return value === null || (Array.isArray(value) && value.every((each) => typeof each === "string"));
-    case "written":
-      return Array.isArray(value) && value.every(isIndex);
-    case "order":
-      return value === null || isOrder(value);
-    case "part":
-      return value === null || ["self", "encoder", "decoder", "cross"].includes(value as string);
-    case "versus":
-      return value === null || (isObject(value) && isIndex(value.layer) && isIndex(value.head));
-    case "window":
-      return value === null || (isObject(value) && isIndex(value.query) && isIndex(value.key) && isIndex(value.size));
-    case "root":
-      return value === null || typeof value === "boolean";
-    case "pin":
-    case "topK":
-      return value === null || isIndex(value);
-    case "cells":
-      return isObject(value) && Object.values(value).every((each) => typeof each === "string");
-    case "temperature":
-    case "topP":
-      return typeof value === "number" && Number.isFinite(value) && value >= 0;
-    default:
-      return isIndex(value);
-  }
+/** The state with the model's own text and view where the address leaves them open. */
+export function resolved(address: Address, card: ModelCard | null): State {
+  return { ...address, text: address.text ?? card?.text ?? "", view: address.view ?? card?.views[0] ?? "attention" };
+}
+
+/** The state with which a model is first shown. */
+export function startOf(card: ModelCard): Partial<State> {
+  const { source, order, versus, pin, window, cells, written, expertLayer } = START;
+  return {
+    ...{ source, order, versus, pin, window, cells, written, expertLayer },
+    model: card.name,
+    view: card.views[0] ?? "attention",
+    text: card.text,
+    // The weights with which such a model reads its source.
+    part: card.kind === "encoder_decoder" ? "cross" : null,
+    layer: card.layer,
+    head: card.head,
+  };
 }
 
 export function toHash(state: Address): string {
@@ -160,7 +141,7 @@ export interface Store {
   set(change: Partial<State>, step?: boolean | string): void;
 }
 
-/** A state that lives in the page's address. */
+/** The state of a page whose address follows it. */
 export function inAddress(): Store {
   const state = signal(fromHash(location.hash));
   let due = 0;
@@ -179,7 +160,7 @@ export function inAddress(): Store {
     state,
     set(change, step = false) {
       const entry = typeof step === "string" ? step !== typing : step;
-      // What "back" comes to is how things stood just before.
+      // The entry to which "back" returns has to hold the state just before this change.
       if (entry && due !== 0) write();
       state.value = { ...state.value, ...change };
       if (entry) {
@@ -194,7 +175,7 @@ export function inAddress(): Store {
   };
 }
 
-/** The state of a saved file: as it was saved, but for what the file's address says. It stays out of the address. */
+/** The state of a saved file: as saved, except for what its address says. Changes are not written to the address. */
 export function asSaved(words: Words): Store {
   const read = () => fromWords({ ...words, ...wordsIn(location.hash) });
   const state = signal(read());

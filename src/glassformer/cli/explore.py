@@ -21,7 +21,7 @@ from glassformer.explorer import import_door
 from glassformer.explorer import messages as m
 from glassformer.explorer.exhibits.beginnings import halves
 from glassformer.explorer.exhibits.found import offers
-from glassformer.explorer.saving.saved import save
+from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.text import one_line, short, shown
 

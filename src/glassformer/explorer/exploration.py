@@ -19,9 +19,10 @@ from glassformer.explorer.exhibits.beginnings import text_of, tokens_in, units_o
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit, Offer, offered
 from glassformer.explorer.exhibits.found import offers
 from glassformer.explorer.exhibits.given import given
+from glassformer.explorer.messages.state import State, changed, from_words, to_words
+from glassformer.explorer.saving.page_state import ask_page, page_state
 from glassformer.explorer.saving.picture import picture
-from glassformer.explorer.saving.saved import save
-from glassformer.explorer.saving.view_state import ask_page, from_words, to_words, view_state
+from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Exploration:
         self.explorer = explorer
         self._widget: ExplorerWidget | None = None
         self._words: dict[str, str] = {}
-        self._words = self._checked(to_words(state or {}))
+        self._words = self._checked(changed(State(), state or {}))
 
     @property
     def words(self) -> dict[str, str]:
@@ -56,7 +57,7 @@ class Exploration:
     @property
     def state(self) -> dict[str, Any]:
         """What is shown, as values: also what somebody chose in the widget since."""
-        return from_words(self.words)
+        return from_words(self.words).model_dump(exclude_defaults=True)
 
     def set(self, **changes: Any) -> None:
         """Show something else: ``set(layer=2, head=1, view="attention")``. A widget that is shown follows.
@@ -65,7 +66,7 @@ class Exploration:
             InputError: A name that there is not, or a value that does not fit it.
             UnknownName: No such model.
         """
-        words = self._checked({**self.words, **to_words(changes)})
+        words = self._checked(changed(from_words(self.words), changes))
         self._words = words
         if self._widget is not None:
             self._widget.state = words
@@ -118,10 +119,9 @@ class Exploration:
     def __repr__(self) -> str:
         return f"<{self._words['model']}: save(path) writes a page, serve() opens one, a notebook shows it>"
 
-    def _checked(self, words: dict[str, str]) -> dict[str, str]:
+    def _checked(self, state: State) -> dict[str, str]:
         """Words that name a model and its text, since a page may be opened with them alone."""
-        shown = view_state(ask_page(words), self.explorer.catalogue().models)
-        return {**words, "model": shown.card.name, "view": shown.view, "text": shown.text}
+        return to_words(page_state(ask_page(to_words(state)), self.explorer.catalogue().models).state)
 
     def _repr_mimebundle_(
         self, include: Sequence[str] | None = None, exclude: Sequence[str] | None = None

@@ -143,7 +143,7 @@ def _steps(explorer: Explorer, ask: m.AskSteps) -> m.Steps:
 
 
 def _page(explorer: Explorer, ask: m.AskPage) -> str:
-    from glassformer.explorer.saving.saved import page
+    from glassformer.explorer.saving.saved_page import page
 
     return page(explorer, ask)
 

@@ -1,6 +1,6 @@
 // Who reads what: the attention of one head, of two, or of one query over all layers.
 import { useMemo } from "preact/hooks";
-import type { ViewProps } from "../app";
+import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Awaited, Choice, Fault, capital } from "../parts";
 import type { Attention, Measures, Run } from "../source";

@@ -1,6 +1,6 @@
 // A hand-designed head: every number of it can be changed, and what comes of it is seen and judged while typing.
 import { useMemo, useState } from "preact/hooks";
-import type { ViewProps } from "../app";
+import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Fault } from "../parts";
 import type { Head, Refusal } from "../source";
@@ -9,7 +9,7 @@ import { Flow } from "./design/flow";
 import { Positions, Story } from "./design/following";
 import { useHistory } from "./design/history";
 import { Toolbar } from "./design/toolbar";
-import { designed, isEdited, typed, type Edited, type Weights } from "./design/weights";
+import { designed, typed, type Edited, type Weights } from "./design/weights";
 import "./design.css";
 
 const TYPING = 60;
@@ -60,7 +60,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
         />
       )}
       {/* What is wrong with the text alone, the page says above. */}
-      {refusal && (isEdited(edits) || run?.ask.text === state.text) && <Fault refusal={refusal} />}
+      {refusal && (edits.differs || run?.ask.text === state.text) && <Fault refusal={refusal} />}
       {refused && <Fault refusal={refused} />}
       {edits.faults.size > 0 && (
         <p class="stale" role="status">

@@ -1,7 +1,7 @@
 // A mixture of experts: which experts each token went to in every layer, how sure the router was, and how even the
 // load is.
 import { useRef, useState } from "preact/hooks";
-import type { ViewProps } from "../app";
+import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Awaited, Fault, percent, visible } from "../parts";
 import type { Experts } from "../source";

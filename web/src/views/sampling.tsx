@@ -1,5 +1,5 @@
 // The next token: how likely each is, what temperature, top-k and top-p leave of that, and writing on step by step.
-import type { ViewProps } from "../app";
+import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Awaited, Fault, share } from "../parts";
 import type { Next } from "../source";

@@ -1,6 +1,6 @@
 // An encoder-decoder's source in another order: what of the answer moves, and what it reads, beside the given order.
 import { useState } from "preact/hooks";
-import type { ViewProps } from "../app";
+import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Choice, Fault } from "../parts";
 import { Given } from "./scramble/given";

@@ -42,7 +42,9 @@ TopK = Annotated[int, Field(ge=1, le=1_000_000), WHOLE]
 TopP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**53), WHOLE]
 """As large as the page's numbers are exact."""
-Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e300, le=1e300)]
+LARGEST = 1e300
+"""The largest number of a matrix of a hand-designed head."""
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 Cells = Annotated[list[Annotated[list[Finite], Field(max_length=MOST_CELLS)]], Field(max_length=MOST_CELLS)]
 
 

@@ -1,1 +1,1 @@
-"""The page as one file, or as a figure: what a state of it shows, and the answers that it needs."""
+"""The page as one file, or as a figure: the state that it shows and the answers that it needs."""

@@ -1,32 +1,35 @@
-"""What the page shows as a figure, for places that show neither pages nor widgets, such as a notebook on GitHub."""
+"""The head that the page shows as a figure, for places that show neither pages nor widgets, such as GitHub."""
 
 from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from glassformer.explorer import messages as m
 from glassformer.explorer.messages.calls import Answering
-from glassformer.explorer.saving.calls_of import runs_of
-from glassformer.explorer.saving.kept_weights import EXACT_TOKENS, coarse_enough, matrix
-from glassformer.explorer.saving.view_state import Words, ask_page, view_state
+from glassformer.explorer.messages.state import Words
+from glassformer.explorer.saving.page_state import ask_page, page_state
+from glassformer.explorer.saving.recorded_answers import asks_of
+from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_enough, matrix
 from glassformer.observe.figures.attention_maps import attention_map
 from glassformer.observe.figures.heat_maps import MOST_NAMES
 
 
-def picture(explorer: Answering, state: Words) -> Figure:
-    """The attention of the head that is chosen.
+def picture(explorer: Answering, words: Words) -> Figure:
+    """The attention of the head that is shown.
 
     Args:
-        explorer: Who answers.
-        state: The words of the page's address.
+        explorer: Answers the requests.
+        words: The page's address.
 
     Raises:
         UnknownName: No such model.
-        InputError: The model refuses the text, or has no attention to draw.
+        InputError: The model refuses the text or the edited weights, or has no attention to draw.
     """
-    shown = view_state(ask_page(state), explorer.catalogue().models)
-    run = runs_of(explorer, shown)[0]
+    shown = page_state(ask_page(words), explorer.catalogue().models)
+    run = explorer.answer("run", asks_of(explorer, shown)[0])
+    assert isinstance(run, m.Run)
     stack = shown.stack(run)
-    layer, head = min(shown.layer, stack.layers - 1), min(shown.head, stack.heads - 1)
+    layer, head = min(shown.state.layer, stack.layers - 1), min(shown.state.head, stack.heads - 1)
     level = coarse_enough(max(stack.queries, stack.keys), EXACT_TOKENS)
     weights = matrix(explorer, run, stack, layer, head, level)
     texts = {"tokens": run.tokens, "source": run.source or []}

@@ -1,21 +1,22 @@
-// A head's matrices as the design has them, with the edits that stand in the address laid over them.
+// A head's matrices with the edits of the state, as glassformer/explorer/saving/edited_weights.py computes them. The
+// patterns of addresses and numbers, and the bounds, come from Python by way of contract.json.
+import contract from "../../contract.json";
 import type { Head, Refusal } from "../../source";
 
 export const NAMES = ["Km", "Qm", "Vm", "pos"] as const;
 export type Name = (typeof NAMES)[number];
 export type Matrix = number[][];
 export type Weights = { Km: Matrix; Qm: Matrix; Vm: Matrix; pos: Matrix | null };
-/** "Km.2.3" to the number as typed; besides "size.qk", "size.pos", "size.len" where they are not the design's. */
+/** "Km.2.3" to the number as typed; also "size.qk", "size.pos" and "size.len" where they differ from the design's. */
 export type Cells = Record<string, string>;
 
-/** The most numbers of one matrix: MOST_CELLS of messages/base.py. */
-export const MOST_CELLS = 4096;
-/** The largest file that is read, in bytes; a head of this many numbers is far smaller. */
+/** The most numbers of one matrix. */
+export const { MOST_CELLS } = contract;
+/** The largest file that is read, in bytes. A head of MOST_CELLS numbers is far smaller. */
 export const MOST_BYTES = 2 ** 20;
-const LARGEST = 1e300;
-const LONGEST = 40;
+const { LARGEST, MOST_DIGITS } = contract;
 const MOST_COLUMNS = 999;
-const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+const [CELL, SIZE, NUMBER] = [contract.CELL, contract.SIZE, contract.NUMBER].map((each) => new RegExp(`^(?:${each})$`)) as [RegExp, RegExp, RegExp];
 
 /** Columns of keys and queries, columns of pos (0: no positions), rows of pos. */
 export interface Sizes {
@@ -26,15 +27,24 @@ export interface Sizes {
 
 export const address = (name: Name, row: number, column: number): string => `${name}.${row}.${column}`;
 
-/** The number that `text` is, or why it is none. */
+function placeOf(address: string): { name: Name; row: number; column: number } | null {
+  const cell = CELL.exec(address);
+  return cell && { name: cell[1] as Name, row: Number(cell[2]), column: Number(cell[3]) };
+}
+
+function at(weights: Weights, address: string): number | undefined {
+  const place = placeOf(address);
+  return place ? weights[place.name]?.[place.row]?.[place.column] : undefined;
+}
+
+/** The number that was typed, or why it is not one. */
 export function parse(text: string): { value: number; fault: null } | { value: null; fault: string } {
-  const plain = text.trim().replace(/^\u2212/, "-").replace(/e\u2212/i, "e-");
   const no = (fault: string) => ({ value: null, fault });
-  if (plain === "") return no("Type a number: 0 for none.");
-  if (/^[+-]?\d*,\d+$/.test(plain)) return no("Write a point before decimals, as in 0.5.");
-  if (plain.length > LONGEST || !NUMBER.test(plain)) return no("Not a number. Write it as in 2, -0.5 or 1e3.");
-  const value = Number(plain);
-  if (!Number.isFinite(value) || Math.abs(value) > LARGEST) return no(`Too large: at most ${LARGEST}.`);
+  if (text.trim() === "") return no("Type a number, or 0.");
+  if (/^[+-]?\d*,\d+$/.test(text)) return no("Use a decimal point, as in 0.5.");
+  if (text.length > MOST_DIGITS || !NUMBER.test(text)) return no("Not a number. Type one such as 2, -0.5 or 1e3.");
+  const value = Number(text.replaceAll("\u2212", "-"));
+  if (Math.abs(value) > LARGEST) return no(`Too large: at most ${LARGEST}.`);
   return { value, fault: null };
 }
 
@@ -54,25 +64,26 @@ function wanted(design: Weights, cells: Cells): Sizes {
   const own = sizesOf(design);
   const read = (key: keyof Sizes, least: number): number => {
     const text = cells[`size.${key}`];
-    return text !== undefined && /^\d{1,3}$/.test(text) && Number(text) >= least ? Number(text) : own[key];
+    return text !== undefined && SIZE.test(text) && Number(text) >= least ? Number(text) : own[key];
   };
   const sizes = { qk: read("qk", 1), pos: read("pos", 0), len: Math.max(1, read("len", 1)) };
-  // An address may have been mistyped.
   if ((tokensOf(design) + sizes.pos) * sizes.qk > MOST_CELLS || sizes.pos * sizes.len > MOST_CELLS) return own;
   return sizes.pos === 0 ? { ...sizes, len: 0 } : sizes;
 }
 
 export interface Edited {
-  /** Of the edits' sizes; a cell that holds no number has the last one that it had, or the design's. */
+  /** In the edited sizes. A cell without a valid number keeps the last one that it had, or else the design's. */
   weights: Weights;
-  /** The same without the edits: what each cell is compared with. Zero where the design has no such cell. */
+  /** The design in the edited sizes, with zeros in new cells. */
   base: Weights;
-  /** Cells that differ from the design. */
+  /** Cells that were typed in: those that differ from the design, and those without a valid number. */
   changed: Set<string>;
-  /** Cells that hold no number, with the reason. */
+  /** Cells without a valid number, with the reason. */
   faults: Map<string, string>;
   /** Whether the matrices have other sizes than the design's. */
   resized: boolean;
+  /** Whether sizes or numbers differ from the design's. */
+  differs: boolean;
 }
 
 /**
@@ -97,33 +108,27 @@ export function edited(design: Weights, cells: Cells, last?: ReadonlyMap<string,
   };
   const changed = new Set<string>();
   const faults = new Map<string, string>();
-  for (const [key, text] of Object.entries(cells)) {
-    const [name, row, column] = key.split(".");
-    const line = NAMES.includes(name as Name) ? weights[name as Name]?.[Number(row)] : undefined;
-    const before = line?.[Number(column)];
-    if (line === undefined || before === undefined) continue;
-    const { value, fault } = parse(text);
-    if (fault !== null) {
-      faults.set(key, fault);
-      line[Number(column)] = last?.get(key) ?? before;
-    } else if (value !== before) line[Number(column)] = value;
-    else continue;
-    changed.add(key);
-  }
   const own = sizesOf(design);
   const resized = sizes.qk !== own.qk || sizes.pos !== own.pos || sizes.len !== own.len;
-  return { weights, base, changed, faults, resized };
+  let differs = resized;
+  for (const [key, text] of Object.entries(cells)) {
+    const before = at(weights, key);
+    const place = placeOf(key);
+    if (place === null || before === undefined) continue;
+    const { value, fault } = parse(text);
+    if (fault !== null) faults.set(key, fault);
+    const now = fault === null ? value : (last?.get(key) ?? before);
+    if (fault === null && now === before) continue;
+    (weights[place.name]?.[place.row] as number[])[place.column] = now;
+    changed.add(key);
+    differs ||= now !== before;
+  }
+  return { weights, base, changed, faults, resized, differs };
 }
-
-/** Whether it is another head than the design. */
-export const isEdited = (edits: Edited): boolean => edits.changed.size > 0 || edits.resized;
 
 /** The numbers in some cells. */
 export function numbersIn(weights: Weights, cells: Iterable<string>): [string, number][] {
-  return [...cells].map((key) => {
-    const [name, row, column] = key.split(".");
-    return [key, weights[name as Name]?.[Number(row)]?.[Number(column)] ?? 0];
-  });
+  return [...cells].map((key) => [key, at(weights, key) ?? 0]);
 }
 
 const fitted = (matrix: Matrix, rows: number, columns: number): Matrix =>
@@ -146,14 +151,14 @@ export function cellsOf(design: Weights, weights: Weights): Cells {
   return cells;
 }
 
-/** `cells` with some of them typed anew; those that say what the design says are left out. */
+/** `cells` after typing in some. Cells that hold the design's number again are left out. */
 export function typed(base: Weights, cells: Cells, changes: [key: string, text: string][]): Cells {
   const next = { ...cells };
   for (const [key, text] of changes) {
-    const [name, row, column] = key.split(".");
-    const { value } = parse(text);
-    if (value !== null && value === base[name as Name]?.[Number(row)]?.[Number(column)]) delete next[key];
-    else next[key] = text.trim().slice(0, LONGEST);
+    const trimmed = text.trim().slice(0, MOST_DIGITS);
+    const { value } = parse(trimmed);
+    if (value !== null && value === at(base, key)) delete next[key];
+    else next[key] = trimmed;
   }
   return next;
 }

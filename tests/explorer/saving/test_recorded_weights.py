@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
-from glassformer.explorer.saving.kept_weights import coarse_enough, matrix, pack
-from glassformer.explorer.saving.saved import page
+from glassformer.explorer.saving.recorded_weights import coarse_enough, matrix, pack
+from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
 from glassformer.observe.capture import capture
 
@@ -78,12 +78,12 @@ def test_the_file_keeps_to_its_size_and_says_what_is_missing(small_explorer: Exp
     levels = [each["level"] for each in saved["matrices"]]
     missing, overview = 4 - len(levels), sum(level > 0 for level in levels)
     assert missing + overview > 0
-    told = []
+    reports = []
     if overview:
-        told.append(f"Of {overview} of 4 heads there is an overview without single weights.")
+        reports.append(f"{overview} of 4 heads are held as an overview, without single weights.")
     if missing:
-        told.append(f"There was no room for {missing} of 4 heads.")
-    assert saved["left_out"] == told
+        reports.append(f"There was no room for {missing} of 4 heads.")
+    assert saved["left_out"] == reports
     # The head that is shown is there first, and no other is held finer.
     if levels:
         assert (saved["matrices"][0]["layer"], saved["matrices"][0]["head"]) == (1, 1)
@@ -91,11 +91,11 @@ def test_the_file_keeps_to_its_size_and_says_what_is_missing(small_explorer: Exp
 
 
 def test_long_texts_are_held_in_overview(monkeypatch: pytest.MonkeyPatch, small_explorer: Explorer) -> None:
-    monkeypatch.setattr("glassformer.explorer.saving.kept_weights.EXACT_TOKENS", 16)
+    monkeypatch.setattr("glassformer.explorer.saving.recorded_weights.EXACT_TOKENS", 16)
     saved = held(small_explorer, model="decoder", text=" ".join(["1 2 3 4 5"] * 10), pin="20")
     levels = {(each["layer"], each["head"]): each["level"] for each in saved["matrices"]}
     assert levels == {(0, 0): 0, (0, 1): 2, (1, 0): 2, (1, 1): 2}
-    assert saved["left_out"] == ["Of 3 of 4 heads there is an overview without single weights."]
+    assert saved["left_out"] == ["3 of 4 heads are held as an overview, without single weights."]
     (rows,) = saved["rows"]
     assert rows["asked"]["query"] == 20
     exact = unpacked(saved["matrices"][0]["numbers"]).reshape(50, 50)

@@ -5,27 +5,28 @@ from dataclasses import replace
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
-from glassformer.explorer.saving.calls_of import answers_of, runs_of
-from glassformer.explorer.saving.view_state import ViewState, to_words, view_state
+from glassformer.explorer.messages.state import State, changed, to_words
+from glassformer.explorer.saving.page_state import PageState, page_state
+from glassformer.explorer.saving.recorded_answers import recorded_answers
 from glassformer.explorer.service import Explorer
 from refusals import refused
 
 
-def shown(explorer: Explorer, **values: object) -> ViewState:
-    return view_state(m.AskPage(state=to_words(values)), explorer.catalogue().models)
+def shown(explorer: Explorer, **values: object) -> PageState:
+    return page_state(m.AskPage(state=to_words(changed(State(), values))), explorer.catalogue().models)
 
 
 def calls(explorer: Explorer, **values: object) -> dict[str, list[m.Message]]:
     state = shown(explorer, **values)
     found: dict[str, list[m.Message]] = {}
-    for each in answers_of(explorer, state, runs_of(explorer, state)):
+    for each in recorded_answers(explorer, state):
         found.setdefault(each.call, []).append(each.request)
     return found
 
 
 def test_the_edited_design_is_what_is_judged(small_explorer: Explorer) -> None:
     state = shown(small_explorer, model="identity", text="AB", cells={"Vm.0.0": "7"})
-    answers = answers_of(small_explorer, state, runs_of(small_explorer, state))
+    answers = recorded_answers(small_explorer, state)
     request, answer = next((each.request, each.answer) for each in answers if each.call == "check")
     assert isinstance(request, m.AskCheck)
     assert request.weights.Vm[0][0] == 7
@@ -34,7 +35,7 @@ def test_the_edited_design_is_what_is_judged(small_explorer: Explorer) -> None:
     assert answer.certificate.verdict == "fails"
 
 
-def test_another_order_is_asked_for_beside_the_one_before(small_explorer: Explorer) -> None:
+def test_a_reordered_source_is_recorded_in_both_orders(small_explorer: Explorer) -> None:
     asked = calls(small_explorer, model="lookup", text="4", order=[4, 3, 2, 1, 0])
     assert [ask.order for ask in asked["run"] if isinstance(ask, m.Ask)] == [[4, 3, 2, 1, 0], None]
     assert [ask.order for ask in asked["scramble"] if isinstance(ask, m.AskScramble)] == [[4, 3, 2, 1, 0], None]
@@ -47,7 +48,7 @@ def test_the_sampling_rule_of_the_state(small_explorer: Explorer) -> None:
     assert asked["next"] == [m.AskNext(model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)]
 
 
-def test_experts_are_asked_for_where_they_are_shown(by_name: dict[str, Exhibit]) -> None:
+def test_experts_are_recorded_where_they_are_shown(by_name: dict[str, Exhibit]) -> None:
     exhibit = by_name["decoder"]
     assert isinstance(exhibit, DecoderExhibit)
     card = exhibit.card.model_copy(update={"views": ["experts"]})
@@ -55,35 +56,39 @@ def test_experts_are_asked_for_where_they_are_shown(by_name: dict[str, Exhibit])
     assert set(asked) == {"models", "run", "measures", "experts"}
 
 
-def test_only_the_one_model_is_told_of(small_explorer: Explorer) -> None:
+def test_the_catalogue_names_the_one_model(small_explorer: Explorer) -> None:
     state = shown(small_explorer, model="unique")
-    catalogue = answers_of(small_explorer, state, runs_of(small_explorer, state))[0].answer
+    catalogue = recorded_answers(small_explorer, state)[0].answer
     assert isinstance(catalogue, m.Catalogue)
     assert [card.name for card in catalogue.models] == ["unique"]
 
 
 def test_a_refused_answer_is_kept_as_one(small_explorer: Explorer) -> None:
     state = shown(small_explorer, model="identity", text="AB", cells={"Km.0.0": "1e300", "Qm.0.0": "1e300"})
-    answers = answers_of(small_explorer, state, runs_of(small_explorer, state))
+    answers = recorded_answers(small_explorer, state)
     assert [each.call for each in answers if isinstance(each.answer, InputError)] == ["run", "check"]
 
 
 def test_the_run_is_of_the_edited_head(small_explorer: Explorer) -> None:
-    state = shown(small_explorer, model="identity", text="AB", cells={"Qm.0.0": "0", "Qm.0.1": "5", "Qm.9.9": "1"})
-    runs = runs_of(small_explorer, state)
+    cells = {"Qm.0.0": "0", "Qm.0.1": "5", "Qm.9.9": "1"}
+    (ask,) = calls(small_explorer, model="identity", text="AB", cells=cells)["run"]
     design = small_explorer.answer("head", m.AskHead(model="identity"))
     assert isinstance(design, m.Head)
-    asked = runs[0].ask.weights
-    assert asked is not None
-    assert asked.Qm[0][:2] == [0, 5]
-    assert asked.Qm[1:] == design.weights.Qm[1:]
-    answers = answers_of(small_explorer, state, runs)
-    assert [each.answer for each in answers if each.call == "run"] == runs
-    # Edits that say what the design says are none.
-    same = shown(small_explorer, model="identity", text="AB", cells={"Vm.0.0": "1", "Vm.1.0": "nonsense"})
-    assert runs_of(small_explorer, same)[0].ask.weights is None
+    assert isinstance(ask, m.Ask)
+    assert ask.weights is not None
+    assert ask.weights.Qm[0][:2] == [0, 5]
+    assert ask.weights.Qm[1:] == design.weights.Qm[1:]
+
+
+def test_edits_that_change_nothing_are_not_sent(small_explorer: Explorer) -> None:
+    cells = {"Vm.0.0": "1", "Vm.1.0": "nonsense", "size.qk": "999", "size.pos": "99"}
+    (ask,) = calls(small_explorer, model="identity", text="AB", cells=cells)["run"]
+    assert isinstance(ask, m.Ask)
+    assert ask.weights is None
 
 
 def test_a_text_that_the_model_refuses(small_explorer: Explorer) -> None:
     with refused("a larger number"):
-        runs_of(small_explorer, shown(small_explorer, model="decoder", text="99"))
+        calls(small_explorer, model="decoder", text="99")
+    with refused(got="Z"):
+        calls(small_explorer, model="identity", text="Z", cells={"Km.0.0": "2"})

@@ -15,7 +15,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
 from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
 from glassformer.explorer.messages.unknown import UnknownName
-from glassformer.explorer.saving.saved import page, save
+from glassformer.explorer.saving.saved_page import page, save
 from glassformer.explorer.service import Explorer
 from refusals import refused
 
@@ -66,8 +66,8 @@ def of(explorer: Explorer, **state: str) -> Parts:
 
 
 def test_the_file_holds_the_state_and_the_answers(small_explorer: Explorer) -> None:
-    saved = of(small_explorer, model="lookup", text="4", head="1", later="kept").saved
-    assert saved["state"] == {"model": "lookup", "text": "4", "view": "scramble", "head": "1", "later": "kept"}
+    saved = of(small_explorer, model="lookup", text="4", head="1", later="unknown").saved
+    assert saved["state"] == {"model": "lookup", "text": "4", "view": "scramble", "head": "1"}
     run = next(each for each in saved["answers"] if each["call"] == "run")
     assert m.Ask(**run["asked"]) == m.Ask(model="lookup", text="4", source=list("12345"))
     assert m.Run(**run["answer"]) == small_explorer.answer("run", m.Ask(**run["asked"]))
@@ -76,10 +76,10 @@ def test_the_file_holds_the_state_and_the_answers(small_explorer: Explorer) -> N
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_ends_its_element(small_explorer: Explorer, text: str) -> None:
     plain = of(small_explorer, model="decoder", text="1")
-    # `later` is a word of the address that nothing knows, and so may hold anything.
-    parts = of(small_explorer, model="decoder", text="1", later=text)
+    # Edits are kept as they were typed, whatever they are.
+    parts = of(small_explorer, model="decoder", text="1", cells=json.dumps({"Km.0.0": text}))
     assert parts.elements == plain.elements
-    assert parts.saved["state"]["later"] == text
+    assert json.loads(parts.saved["state"]["cells"]) == {"Km.0.0": text}
 
 
 def test_a_title_cannot_hold_markup(by_name: dict[str, Exhibit]) -> None:
@@ -133,7 +133,7 @@ def test_what_cannot_be_saved(small_explorer: Explorer) -> None:
 
 
 def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_explorer: Explorer, tmp_path: Path) -> None:
-    monkeypatch.setattr("glassformer.explorer.saving.saved.PAGE", tmp_path)
+    monkeypatch.setattr("glassformer.explorer.saving.saved_page.PAGE", tmp_path)
     with refused(fix=re.escape("Run 'make page'.")):
         of(small_explorer, model="identity")
 

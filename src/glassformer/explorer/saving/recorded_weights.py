@@ -1,0 +1,171 @@
+"""Which attention weights a saved page holds, and at which level: all of them where they fit.
+
+First every head is held at one level, as fine as there is room for. The remaining room goes to finer weights of the
+heads that are shown, then of the other heads of their layer, then of the rest.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from glassformer.explorer import messages as m
+from glassformer.explorer.messages.calls import Answering
+from glassformer.explorer.messages.state import HeadPlace
+from glassformer.explorer.saving.page_state import PageState
+
+EXACT_TOKENS = 512
+"""With at most so many queries and keys, every weight of every head is held where there is room."""
+
+_SIDES = (1, 2, 4, 8, 16, 32, 64)
+"""The longest side of an overview is ``EXACT_TOKENS`` divided by one of these."""
+_PACKED = 1.15
+"""Upper bound on the characters of a packed byte: mantissas hardly compress, and base64 makes 4 of 3."""
+_NAMED = 250
+"""Characters of an entry besides its numbers."""
+_FOR_ALL = 0.6
+"""The share of the room that overviews of all heads may take; the rest is for the heads that are shown."""
+
+
+@dataclass(frozen=True)
+class _Head:
+    run: m.Run
+    stack: m.Attention
+    layer: int
+    head: int
+    shown: bool
+
+    @property
+    def tokens(self) -> int:
+        """Its queries or keys, whichever are more."""
+        return max(self.stack.queries, self.stack.keys)
+
+    def size(self, level: int) -> float:
+        """About how many characters its weights take at a level."""
+        window = self.stack.windows[self.layer]
+        seen = 0.5 if self.stack.causal else 1.0
+        if window is not None:
+            seen = min(seen, window / self.stack.keys)
+        return seen * self.stack.queries * self.stack.keys / 4**level * 4 * _PACKED + _NAMED
+
+
+def pack(numbers: Float[np.ndarray, "..."]) -> str:
+    """Float32 numbers as text: their bytes in four planes, the lowest first, then zlib, then base64.
+
+    Of numbers between 0 and 1 the planes with sign and exponent are much alike, which compresses well.
+    """
+    planes = np.ascontiguousarray(numbers, dtype="<f4").reshape(-1).view(np.uint8).reshape(-1, 4).T
+    return base64.b64encode(zlib.compress(planes.tobytes(), 6)).decode()
+
+
+def matrix(
+    explorer: Answering, run: m.Run, stack: m.Attention, layer: int, head: int, level: int = 0
+) -> Float[np.ndarray, "row column"]:
+    """A head's whole matrix at a level, assembled from its tiles."""
+    rows, columns = (-(-size // 2**level) for size in (stack.queries, stack.keys))
+    whole = np.zeros((rows, columns), np.float32)
+    for row in range(-(-rows // m.TILE)):
+        for column in range(-(-columns // m.TILE)):
+            ask = m.AskTile(run=run.run, part=stack.part, layer=layer, head=head, level=level, row=row, column=column)
+            answer = explorer.answer("weights", ask)
+            assert isinstance(answer, bytes)
+            tile = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
+            tile[:] = np.frombuffer(answer, "<f4").reshape(tile.shape)
+    return whole
+
+
+def coarse_enough(tokens: int, side: int) -> int:
+    """The finest level at which a matrix of so many tokens has at most ``side`` rows and columns."""
+    return max(0, (tokens - 1) // side).bit_length()
+
+
+def recorded_weights(explorer: Answering, shown: PageState, runs: list[m.Run], room: int) -> dict[str, Any]:
+    """The parts ``rows``, ``matrices`` and ``left_out`` of a saved page.
+
+    Args:
+        explorer: Answers the requests.
+        shown: The page's state.
+        runs: The runs whose weights are wanted.
+        room: How many characters they may take.
+    """
+    heads = sorted(_heads(shown, runs), key=lambda each: (not each.shown, each.layer != shown.state.layer))
+    levels = _first_levels(heads, room)
+    rows = []
+    if any(levels):
+        # One query can be followed through all layers and heads even where single weights are not held.
+        rows = [_row(explorer, run, stack, shown.state.pin) for run in runs for stack in run.attentions]
+        rows = rows if len(json.dumps(rows)) <= room else []
+        room -= len(json.dumps(rows))
+    held: list[dict[str, Any] | None] = []
+    for head, level in zip(heads, levels, strict=True):
+        entry = _entry(explorer, head, level)
+        held.append(entry if _length(entry) <= room else None)
+        room -= _length(held[-1])
+    for index, head in enumerate(heads):
+        if not head.shown and (head.tokens > EXACT_TOKENS or head.size(0) > room):
+            continue
+        for level in range(levels[index] if head.shown else min(1, levels[index])):
+            if head.size(level) * 0.6 > room:
+                continue  # too large even where weights compress well
+            entry = _entry(explorer, head, level)
+            more = _length(entry) - _length(held[index])
+            if more <= room:
+                held[index], room = entry, room - more
+                break
+    return {"rows": rows, "matrices": [entry for entry in held if entry], "left_out": _left_out(held)}
+
+
+def _heads(shown: PageState, runs: list[m.Run]) -> Iterator[_Head]:
+    places = (HeadPlace(layer=shown.state.layer, head=shown.state.head), shown.state.versus)
+    for run in runs:
+        for stack in run.attentions:
+            chosen = run is runs[0] and stack is shown.stack(run)
+            for layer in range(stack.layers):
+                for head in range(stack.heads):
+                    yield _Head(run, stack, layer, head, chosen and HeadPlace(layer=layer, head=head) in places)
+
+
+def _first_levels(heads: list[_Head], room: int) -> list[int]:
+    levels = [0 for _ in heads]
+    for smaller in _SIDES:
+        levels = [coarse_enough(each.tokens, EXACT_TOKENS // smaller) for each in heads]
+        total = sum(each.size(level) for each, level in zip(heads, levels, strict=True))
+        if total <= (room * _FOR_ALL if any(levels) else room):
+            break
+    return levels
+
+
+def _entry(explorer: Answering, of: _Head, level: int) -> dict[str, Any]:
+    cells = matrix(explorer, of.run, of.stack, of.layer, of.head, level)
+    place = {"run": of.run.run, "part": of.stack.part, "layer": of.layer, "head": of.head, "level": level}
+    return {**place, "rows": cells.shape[0], "columns": cells.shape[1], "numbers": pack(cells)}
+
+
+def _length(entry: dict[str, Any] | None) -> int:
+    return 0 if entry is None else len(json.dumps(entry)) + 2
+
+
+def _row(explorer: Answering, run: m.Run, stack: m.Attention, pin: int | None) -> dict[str, Any]:
+    query = pin if pin is not None and pin < stack.queries else stack.queries - 1
+    ask = m.AskRows(run=run.run, part=stack.part, query=query)
+    answer = explorer.answer("rows", ask)
+    assert isinstance(answer, bytes)
+    return {"asked": ask.model_dump(mode="json"), "numbers": pack(np.frombuffer(answer, "<f4"))}
+
+
+def _left_out(held: list[dict[str, Any] | None]) -> list[str]:
+    reports = []
+    overview = sum(entry is not None and entry["level"] > 0 for entry in held)
+    missing = held.count(None)
+    if overview:
+        reports.append(f"{overview} of {len(held)} heads are held as an overview, without single weights.")
+    if missing:
+        reports.append(f"There was no room for {missing} of {len(held)} heads.")
+    return reports

@@ -1,0 +1,137 @@
+"""The page as one file that opens without a server and without network: the page's code and recorded answers.
+
+Attention weights of short texts are held in float32. Of a long text, the head that is shown is held as finely as it
+fits and the other heads in overview (:mod:`glassformer.explorer.saving.recorded_weights`); the page reports it. The
+same state of the same models gives the same file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glassformer.errors import InputError, require
+from glassformer.explorer import PAGE
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.experts import without_probabilities
+from glassformer.explorer.messages.calls import Answering
+from glassformer.explorer.messages.requests import refusal_of
+from glassformer.explorer.messages.state import Words, to_words
+from glassformer.explorer.saving.page_state import ask_page, page_state
+from glassformer.explorer.saving.recorded_answers import Recorded, recorded_answers
+from glassformer.explorer.saving.recorded_weights import recorded_weights
+from glassformer.files import write_text
+from glassformer.text import shown
+
+MOST_BYTES = 24_000_000
+"""The largest file, in bytes."""
+
+
+def save(explorer: Answering, words: Words, path: str | Path) -> Path:
+    """Write :func:`page` to a file. On an error the file keeps its former content.
+
+    Args:
+        explorer: Answers the requests.
+        words: The page's address.
+        path: The file. Missing directories are created.
+
+    Raises:
+        InputError: As :func:`page`, or ``path`` is a directory or cannot be written to.
+    """
+    path = Path(path)
+    require(not path.is_dir(), f"{shown(path)}, which is a directory", "a file", "Add a file name, such as page.html.")
+    written = page(explorer, ask_page(words))
+    try:
+        write_text(path, written)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{shown(path)} ({reason})", "a writable path", "Choose another path.") from error
+    return path
+
+
+def page(explorer: Answering, ask: m.AskPage, most_bytes: int = MOST_BYTES) -> str:
+    """The page in HTML, with the answers to everything that can be asked of it.
+
+    Args:
+        explorer: Answers the requests.
+        ask: The state, as the words of the page's address.
+        most_bytes: The largest file. Where the other answers take more than half of it, the routers' probabilities are
+            left out. Attention weights that do not fit are left out, and the page reports which. All else is held.
+
+    Raises:
+        UnknownName: No model of the state's name.
+        InputError: The model refuses the text.
+    """
+    state = page_state(ask, explorer.catalogue().models)
+    answers = recorded_answers(explorer, state)
+    saved: dict[str, Any] = {
+        "version": explorer.catalogue().version,
+        "state": to_words(state.state),
+        "answers": [_json(each) for each in answers],
+        "rows": [],
+        "matrices": [],
+        "left_out": [],
+    }
+    left_out = []
+    room = most_bytes - len(_document(state.card.title, saved).encode())
+    if room < most_bytes / 2 and any(isinstance(each.answer, m.Experts) for each in answers):
+        saved["answers"] = [_json(_shortened(each)) for each in answers]
+        left_out = ["The routers' probabilities are left out."]
+        room = most_bytes - len(_document(state.card.title, saved).encode())
+    runs = [each.answer for each in answers if isinstance(each.answer, m.Run)]
+    saved.update(recorded_weights(explorer, state, runs, room))
+    saved["left_out"] = left_out + saved["left_out"]
+    return _document(state.card.title, saved)
+
+
+def _shortened(recorded: Recorded) -> Recorded:
+    if not isinstance(recorded.answer, m.Experts):
+        return recorded
+    return replace(recorded, answer=without_probabilities(recorded.answer))
+
+
+def _json(recorded: Recorded) -> dict[str, Any]:
+    asked = {"call": recorded.call, "asked": recorded.request.model_dump(mode="json")}
+    if isinstance(recorded.answer, InputError):
+        return {**asked, "refusal": refusal_of(recorded.answer).model_dump(mode="json")}
+    return {**asked, "answer": recorded.answer.model_dump(mode="json")}
+
+
+def _document(title: str, saved: dict[str, Any]) -> str:
+    module, style, icon = (_page_file(name) for name in ("explorer.js", "explorer.css", "icon.svg"))
+    # "</script" would end the element, so the data contains no "<"; the code must not contain the end of its own.
+    data = json.dumps(saved, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    assert not any(end in code.lower() for code in (module, style) for end in ("</script", "<!--", "</style"))
+    policy = (
+        f"default-src 'none'; script-src '{_digest(module)}'; style-src '{_digest(style)}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    icon_address = f"data:image/svg+xml;base64,{base64.b64encode(icon.encode()).decode()}"
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<meta name="generator" content="glassformer {html.escape(saved["version"])}">\n'
+        f"<title>{html.escape(title)} \u2013 glassformer</title>\n"
+        f'<link rel="icon" type="image/svg+xml" href="{icon_address}">\n'
+        f"<style>{style}</style>\n</head>\n<body>\n"
+        '<div id="explorer"></div>\n<noscript>This page needs JavaScript.</noscript>\n'
+        f'<script type="application/json" id="glassformer-saved">{data}</script>\n'
+        f'<script type="module">{module}</script>\n</body>\n</html>\n'
+    )
+
+
+def _page_file(name: str) -> str:
+    file = PAGE / name
+    require(file.is_file(), f"no {name} in glassformer/explorer/page", "the built page", "Run 'make page'.")
+    return file.read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

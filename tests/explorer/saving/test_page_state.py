@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from glassformer.explorer.messages import AskPage
+from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.saving.page_state import PageState, ask_page, page_state
+from glassformer.explorer.service import Explorer
+from refusals import refused
+
+
+def shown(explorer: Explorer, **words: str) -> PageState:
+    return page_state(AskPage(state=words), explorer.catalogue().models)
+
+
+def test_fields_that_are_left_open_come_from_the_card(small_explorer: Explorer) -> None:
+    card = small_explorer.catalogue().models[0]
+    for first in (shown(small_explorer), shown(small_explorer, model="")):
+        assert (first.card, first.text, first.view) == (card, card.text, card.views[0])
+        assert (first.state.model, first.state.text, first.state.view) == (card.name, card.text, card.views[0])
+    lookup = shown(small_explorer, model="lookup", text="", view="design")
+    assert (lookup.text, lookup.source, lookup.view) == ("", list("12345"), "scramble")
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("[4,3,2,1,0]", [4, 3, 2, 1, 0]),
+        ("[0,1,2,3,4]", None),
+        ("[0,0,0]", None),
+        ("[0,0,1,2,3]", None),
+        ("[1,0]", None),
+        ("[]", None),
+    ],
+)
+def test_an_order_that_does_not_fit_the_source_is_ignored(
+    small_explorer: Explorer, order: str, expected: list[int] | None
+) -> None:
+    assert shown(small_explorer, model="lookup", order=order).order == expected
+    assert shown(small_explorer, order=order).order is None
+
+
+def test_an_unknown_model(small_explorer: Explorer) -> None:
+    with refused(got="'absent'", error=UnknownName):
+        shown(small_explorer, model="absent")
+
+
+def test_an_address_has_bounds() -> None:
+    with refused(got="text = 'aaa"):
+        ask_page({"text": "a" * 65_537})

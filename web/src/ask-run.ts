@@ -1,0 +1,16 @@
+// The request for the run that is shown, as glassformer/explorer/saving/recorded_answers.py makes it for a saved page.
+import type { Ask, ModelCard } from "./source";
+import type { State } from "./state";
+import type { Edited } from "./views/design/weights";
+import { asTold, orderOf } from "./views/scramble/orders";
+
+export function askRun(card: ModelCard, state: State, edits: Edited | null): Ask {
+  const source = card.kind === "encoder_decoder" ? (state.source ?? card.source ?? null) : null;
+  return {
+    model: card.name,
+    text: state.text,
+    source,
+    order: source && asTold(orderOf(state.order, source.length)),
+    weights: edits?.differs ? edits.weights : null,
+  };
+}
