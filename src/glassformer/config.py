@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import json
 from typing import Annotated, Any, TypeVar, dataclass_transform
@@ -46,7 +47,7 @@ def config(cls: type[_Class]) -> type[_Class]:
             raise _input_error(cls, error) from None
 
     made.__init__ = checked  # type: ignore[method-assign]
-    return made
+    return made  # type: ignore[return-value]
 
 
 class Config:
@@ -75,7 +76,7 @@ def _input_error(cls: type, error: ValidationError) -> InputError:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause
-    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {field.name for field in dataclasses.fields(cls)}
     # pydantic's path also names the branches of a union, such as "tuple[int, ...]".
     path = [part for part in first["loc"] if isinstance(part, int) or part.isidentifier()]
     name = ".".join(map(str, path))
@@ -83,8 +84,9 @@ def _input_error(cls: type, error: ValidationError) -> InputError:
     if kind == "missing":
         return InputError(f"{cls.__name__} without {name}", "every required field", f"Pass {name}.")
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = ", ".join(sorted(fields))
-        return InputError(f"{cls.__name__} with the unknown field {name}", f"the fields {known}", f"Remove {name}.")
+        known, close = ", ".join(sorted(fields)), difflib.get_close_matches(name, fields, n=1)
+        fix = f"Did you mean {close[0]}?" if close else f"Remove {name}."
+        return InputError(f"{cls.__name__} with the unknown field {name}", f"the fields {known}", fix)
     if not path:
         return InputError(f"{cls.__name__} from {value!r}", "a JSON object", f"Correct it: {first['msg']}.")
     messages = [first["msg"], *(each["msg"] for each in others if each["loc"][:1] == first["loc"][:1])]

@@ -17,18 +17,20 @@ CONFIG = TrainingConfig()
 
 
 def test_a_state_survives_its_file(tmp_path: Path) -> None:
-    for state in (RunState(), RunState(7, 1.5, Best(5, 0.25), 2, {"scale": 2.0})):
+    for state in (RunState(0), RunState(7, 1.5, Best(5, 0.25), 2, {"scale": 2.0})):
         (tmp_path / "state.json").write_text(state.to_json())
         assert RunState.read(tmp_path / "state.json") == state
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"best": 3}', '{"best": null, "unknown": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"step": 1, "best": 3}', '{"step": 1, "x": 1}', '{"step": true}']
+)
 def test_an_unreadable_state_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)
     with refused(r"state\.json, which cannot be read"):
         RunState.read(path)
-    with refused(fix=r"elsewhere\.json"):
+    with refused(r"elsewhere\.json"):
         RunState.read(tmp_path / "elsewhere.json")
 
 
@@ -38,7 +40,7 @@ def test_a_run_is_not_begun_twice_and_not_continued_before_it_began(tmp_path: Pa
     with refused("holds no run"):
         run.require_continues(CONFIG, {})
     run.begin(CONFIG, {"model": {"layers": 2}})
-    with refused(r"already holds a run.*resume=True"):
+    with refused("already holds a run", fix="resume=True"):
         run.require_new()
     run.require_continues(CONFIG, {"model": {"layers": 2}})
     stored = json.loads(run.config_file.read_text())

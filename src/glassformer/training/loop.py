@@ -141,7 +141,7 @@ class _Loop:
     ) -> None:
         self._accelerator, self._task, self._config, self._run = accelerator, task, config, run
         latest = None if run is None else _find_checkpoint(run, config, resume, description)
-        self.state = RunState() if latest is None else RunState.read(latest / "state.json")
+        self.state = RunState(0) if latest is None else RunState.read(latest / "state.json")
         self.history: list[Record] = []
         if run is not None and resume:
             _require_steps_left(self.state.step, config.steps)

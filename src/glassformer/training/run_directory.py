@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
 from torch import nn
 from torch.optim import Optimizer
 
@@ -27,7 +29,10 @@ from glassformer.training.config import TrainingConfig
 Description = dict[str, Any]
 
 
-@dataclass(frozen=True)
+_STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+@dataclass(frozen=True, config=_STRICT)
 class Best:
     """The best evaluation so far: after which step, and the metric there."""
 
@@ -35,11 +40,11 @@ class Best:
     value: float
 
 
-@dataclass
+@dataclass(config=_STRICT)
 class RunState:
     """How far a run has come: all that resuming needs besides weights and optimiser state."""
 
-    step: int = 0
+    step: int
     """Updates done."""
     seconds: float = 0.0
     """Time spent in updates, without evaluations and saving."""
@@ -62,10 +67,8 @@ class RunState:
             InputError: If the file is missing or is not such a state.
         """
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            values["best"] = Best(**values["best"]) if values["best"] else None
-            return cls(**values)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return TypeAdapter(cls).validate_json(path.read_bytes(), strict=True)
+        except (OSError, ValueError) as error:
             raise InputError(
                 f"{path}, which cannot be read ({error})",
                 "the state of a run",
