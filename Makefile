@@ -81,7 +81,7 @@ page: web/node_modules/.package-lock.json $(VENV)/.installed-dev
 
 page-check: web/node_modules/.package-lock.json $(VENV)/.installed-dev
 	$(BIN)/python -m glassformer.explorer.messages.contract web --check
-	cd web && npm run --silent messages -- --check && npm run --silent types && node build.mjs --check
+	cd web && npm run --silent messages -- --check && npm run --silent types && npm run --silent test && node build.mjs --check
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/verify.py
