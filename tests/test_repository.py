@@ -20,6 +20,24 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 UNPICKLES = re.compile(r"torch\.load\(|\bpickle\b|(?<![.\w])eval\(|(?<![.\w])exec\(|weights_only\s*=\s*False")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+# Words that a translated text uses where English has a term. Phrases may be wrapped, in comments too.
+UNCLEAR = (
+    *("mend", "mends", "mended", "mending", "somebody", "nobody", "whoever", "stranger", "strangers"),
+    *("come along", "comes along", "that there is not", "how manieth", "what it minds"),
+)
+UNCLEAR_WORDS = re.compile(
+    r"\b(" + "|".join(words.replace(" ", r"\s+(?:[#*/]+\s+)?") for words in UNCLEAR) + r")\b", re.IGNORECASE
+)
+TEXTS = sorted(
+    [
+        *(path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".md", ".j2"}),
+        *(path for path in (ROOT / "web" / "src").rglob("*") if path.suffix in {".ts", ".css", ".html"}),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    ]
+)
+# Sentences that the sentiment lab's probes classify.
+PROBES = re.compile("Nobody could (dis)?like this")
 HEADING = re.compile(r"^#+\s+(.+?)\s*$", re.MULTILINE)
 
 
@@ -69,6 +87,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = page.parent / name if name else page
         assert target.exists(), f"{link} leads nowhere"
         assert not fragment or fragment in anchors(target), f"{link} names no heading"
+
+
+@pytest.mark.xfail(strict=False, reason="texts are being rewritten")
+def test_unclear_words_are_not_used() -> None:
+    found = []
+    for path in TEXTS:
+        text = PROBES.sub("", path.read_text(encoding="utf-8"))
+        found += [
+            f"{in_root(path)}:{text.count(chr(10), 0, match.start()) + 1}: {' '.join(match[0].split())}"
+            for match in UNCLEAR_WORDS.finditer(text)
+        ]
+    assert found == []
 
 
 def test_the_styles_of_a_view_reach_no_other() -> None:

@@ -30,7 +30,7 @@ def test_a_good_run_is_told_as_one(results: Results) -> None:
     text = report_text(results, FIGURES)
     for claim in (
         "it answers all of them",
-        "nobody can be right in more than 12.5% of the questions",
+        "no model can be right in more than 12.5% of the questions",
         "do bind",
         "No token that is written changes",
         "fails the test: no token changes, and a logit by 0.3",

@@ -131,7 +131,7 @@ def calculate_sliding_attention(
 
 
 class _CourseAttention(grouped_query.GroupedQueryAttention):
-    """Grouped-query attention with key weights that rotates by itself where nobody gives it a rotation."""
+    """Grouped-query attention with key weights that applies its own rotation if the caller passes none."""
 
     def __init__(
         self, hidden_dim: int, num_heads: int, head_dim: int, num_kv_heads: int | None, window: int | None

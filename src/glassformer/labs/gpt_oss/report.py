@@ -129,7 +129,7 @@ def _price_of_holding_out(first: ModelResult, model: ModelResult) -> str:
     if sum(behind) <= 0 or (early := sum(behind[:12]) / sum(behind)) <= 0.5:
         return ""
     return (
-        f" {early:.0%} of that difference lies before position 12: whoever never meets some generators learns that "
+        f" {early:.0%} of that difference lies before position 12: training without some generators teaches that "
         "they do not exist."
     )
 
@@ -162,9 +162,9 @@ def _nucleus_first(generation: GenerationResult, best: ModelResult) -> str:
 
 
 def _nucleus_second(generation: GenerationResult) -> str:
-    hot, mended = generation.rules["temperature 1.5"], generation.rules["temp. 1.5, top-p 0.9"]
+    hot, cut_hot = generation.rules["temperature 1.5"], generation.rules["temp. 1.5, top-p 0.9"]
     greedy, cut = generation.rules["greedy"], generation.rules["top-p 0.9"]
-    gain = hot.neither - mended.neither
+    gain = hot.neither - cut_hot.neither
     worth = "a larger" if gain > _errors_cut(generation) + _LEVEL else "no larger"
     repetition = (
         "repeats itself more than" if greedy.repeated - cut.repeated > _LEVEL else "repeats itself no more than"
@@ -173,7 +173,7 @@ def _nucleus_second(generation: GenerationResult) -> str:
     truth = "above" if greedy.repeated - true.repeated > _LEVEL else "not above"
     temperature, top_p, nearest = generation.closest()
     return (
-        f"At temperature 1.5 the nucleus takes the errors from {hot.neither:.1%} to {mended.neither:.1%}, {worth} "
+        f"At temperature 1.5 the nucleus takes the errors from {hot.neither:.1%} to {cut_hot.neither:.1%}, {worth} "
         f"effect than at temperature 1. Greedy decoding {repetition} nucleus sampling: of its runs of four tokens "
         f"{greedy.repeated:.1%} occurred before ({cut.repeated:.1%} with the nucleus), {truth} the "
         f"{true.repeated:.1%} of the true sequences, and {greedy.cycling:.1%} of its continuations end in a "
@@ -228,11 +228,11 @@ def _positions(results: Results, best: ModelResult) -> str:
     else:
         where = f"On average it misses nothing here; what chance added is {-gap:.4f}."
     return (
-        f"At the first three positions nobody can do well: two coefficients need two equations, hence four tokens. "
+        f"At the first three positions no model does well: two coefficients need two equations, hence four tokens. "
         f"The optimum is {_mean(optimum[early]):.3f} there and the {best.title} has {_mean(reached[early]):.3f}. From "
         f"position 3 on {rise}, as each step confirms or corrects a guess of the coefficients, and from position "
         f"{PARTS[2][0]} on the two average {_mean(optimum[late]):.3f} and {_mean(reached[late]):.3f}. That ceiling "
-        f"lies below 1 because every tenth step ignores the rule, which nobody can foresee. {where}"
+        f"lies below 1 because every tenth step ignores the rule, which is unpredictable. {where}"
     )
 
 

@@ -217,12 +217,12 @@ class _CourseTask:
             raise InputError(
                 f"a sequence of shape {list(sequence.shape)} from make_batch",
                 f"[position, {self._input_dim}]",
-                "Mend make_batch, or pass its vectors' length as input_dim.",
+                "Change make_batch, or pass its vectors' length as input_dim.",
             )
         wanted = [len(sequence) - self._first, self._v_dim]
         require(
             list(target.shape) == wanted,
             f"a target of shape {list(target.shape)} from make_batch",
             f"{wanted}, a row for each output" + (" but that of CLS" if self._first else ""),
-            "Mend make_batch, v_dim or remove_cls.",
+            "Change make_batch, v_dim or remove_cls.",
         )

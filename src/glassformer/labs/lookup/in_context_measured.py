@@ -10,8 +10,8 @@ letting the decoder see the right slot alone. Of the scores three numbers are ke
 
 Two things can fail as n grows. *Dilution*: with scores that are nearly normal the right slot's weight is about
 ``1 / (1 + (n - 1) exp(noise ** 2 / 2 - gap))``, so that the gap must grow as log n; multiplying all scores by a number
-mends this. *Crowding*: the largest of n - 1 others lies about ``noise * sqrt(2 log n)`` above their mean. Where that
-reaches the gap another slot wins, and no factor on the scores mends it, since gap and noise grow alike. Directions
+prevents this. *Crowding*: the largest of n - 1 others lies about ``noise * sqrt(2 log n)`` above their mean. Where that
+reaches the gap another slot wins, and no factor on the scores helps, since gap and noise grow alike. Directions
 drawn at random in d dimensions have ``gap / noise = sqrt(d)``, with d = head_dim.
 """
 

@@ -101,8 +101,8 @@ def _answer(results: Results) -> str:
         "It can use whatever the *set* of its tokens tells; which token stands beside which it cannot see. The "
         f"course's facts are fixed, so the set names the fact and order is not needed: {fixed}. Where facts are fresh "
         "in every context, a bag of separate tokens still holds all keys and values, but which value belongs to which "
-        f"key was told by order alone and is lost: with {most} facts nobody can be right in more than {ceiling:.1%} of "
-        f"the questions, and the trained model is in {bag:.1%}{passed} (sampling error {100 * error:.1f} points). "
+        f"key was told by order alone and is lost: with {most} facts no model can be right in more than {ceiling:.1%} "
+        f"of the questions, and the trained model is in {bag:.1%}{passed} (sampling error {100 * error:.1f} points). "
         "Slots, in which a key and its value are embedded together, "
         f"{'do bind' if binds else 'do not bind better here'}: {slots:.1%}. {order_text(results)}{bound}"
     )

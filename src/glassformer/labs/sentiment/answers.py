@@ -190,8 +190,8 @@ def _bottlenecks(results: Results) -> str:
         "without"
     )
     return (
-        "Scores and values take a number of operations quadratic in the length, and whoever keeps the weights of every "
-        "head needs quadratic memory. Everything else is linear in the length. For one layer of the course's sizes the "
+        "Scores and values take a number of operations quadratic in the length, and keeping the weights of every "
+        "head takes quadratic memory. Everything else is linear in the length. For one layer of the course's sizes the "
         f"quadratic part overtakes the feed-forward network at {growth.overtakes:,} tokens. Measured at {last:,} "
         "tokens, a "
         f"forward pass that could be trained holds {held.measured.peak_bytes[-1] / 2**20:,.0f} MiB when the weights "
@@ -243,13 +243,13 @@ def _ethics(results: Results) -> str:
     return (
         f"**Bias.** A model learns what its texts associate, groups of people included. {shown} A few sentences do not "
         "measure a bias; they show that it can be asked about, and that accuracy does not. **Misinformation.** Fluency "
-        "costs nothing now, so text is no evidence that somebody knew or meant it; provenance has to come from "
+        "costs nothing now, so text is no evidence that its author knew or meant it; provenance has to come from "
         "elsewhere. "
         "**Economic impact.** Routine writing, translation and code become cheap; who gains depends on who owns the "
         "models and how the change is shared, which no architecture decides. **Privacy and security.** Models remember "
         "rare strings of their training texts and obey instructions hidden in what they read; training data needs "
         "consent "
-        "and care, and a model's output must be treated as input from a stranger."
+        "and care, and a model's output must be treated as untrusted input."
     )
 
 

@@ -72,7 +72,7 @@ def train_transformer(
         log_every=steps,
         seed=int(torch.randint(2**31, ())),
     )
-    # The encoder has the same weights, and does not make the attention's weights that nobody looks at here.
+    # The encoder has the same weights, and does not compute the attention weights, which are not used here.
     train(model.encoder if isinstance(model, MiniTransformer) else model, task, config, progress=False)
     model.eval()
     return task.history

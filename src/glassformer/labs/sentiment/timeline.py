@@ -66,7 +66,7 @@ def timeline(events: Sequence[Event] = EVENTS) -> Figure:
     require(len(events) > 0, "no events", "at least one", "Leave the argument out for the course's.")
     for event in events:
         fits = 1 <= event.month <= 12 and (event.parameters is None or event.parameters > 0)
-        require(fits, f"{event}", "a month from 1 to 12, and parameters above 0 or None", "Mend it.")
+        require(fits, f"{event}", "a month from 1 to 12, and parameters above 0 or None", "Correct the event.")
     figure, (sizes, unknown) = new_figure(11.5, 6, rows=2, sharex=True, height_ratios=(4, 1))
     placed = sorted((event.year + (event.month - 0.5) / 12, index, event) for index, event in enumerate(events))
     sizes.set(yscale="log", ylabel="parameters: $10^6$ M, $10^9$ B, $10^{12}$ T", title="Transformers since 2017")
