@@ -1,0 +1,646 @@
+"""Mutation campaign: change the source in one place, and see whether a test fails.
+
+    python benchmarks/mutation.py [--packages layers models] [--count 300] [--seed 0] [--out runs/mutation] [--resume]
+
+A seeded sample of mutants is drawn over the modules of the packages. One run of the packages' tests under coverage
+finds which tests execute each line and how long they take. Each mutant is then judged by the tests that execute its
+line: those that import the mutated module first, the fast before the slow, until the first one fails. Tests marked slow
+are left out.
+
+One process imports everything and collects the tests; for each mutant it forks a child, which replaces the code of the
+mutated function and runs the chosen tests, so that a mutant costs little more than its tests. Mutants outside of
+functions are imported anew. (mutmut calls functions through trampolines, which torch.compile, torch.func and
+jaxtyping's import hook do not see as the functions they are; cosmic-ray imports torch for every mutant.)
+
+Written to ``--out``: ``mutants.jsonl``, one line per mutant, which ``--resume`` continues; ``summary.json``, per
+package; ``survivors.json``, which asks a reason of each survivor ("equivalent: ...", "test added: ..."). Reasons are
+kept when the file is written again; a mutant that is equivalent does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import gc
+import hashlib
+import importlib
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("kernels", "layers", "models", "generation", "training", "handcraft", "data")
+# Directories of tests that may catch a mutant of a package, beside its own.
+MORE_TESTS = {"kernels": ("layers", "models", "quantized"), "layers": ("models",)}
+# Processor seconds of a test under coverage, after which it is given up and counts as slow.
+MOST_TEST_SECONDS = 6.0
+MEMORY_BYTES = 12 * 2**30
+
+
+# ---- mutants --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of a module: ``source[start:end]`` (bytes) becomes ``after``."""
+
+    module: str
+    line: int
+    operator: str
+    before: str
+    after: str
+    start: int
+    end: int
+    lines: tuple[int, int]
+    """First and last line of the statement that contains it."""
+    function: bool
+    """Whether it is inside of a function, which runs after the import."""
+    key: str
+    """The same in another version of the module, as long as the line itself stays."""
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} {self.operator}: {self.before!r} -> {self.after.strip()!r} [{self.key}]"
+
+    def applied(self, source: bytes) -> bytes:
+        """The mutated module."""
+        return source[: self.start] + self.after.encode() + source[self.end :]
+
+
+BINARY: dict[type, type] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+COMPARISONS: dict[type, tuple[type, ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+# Calls whose arguments are texts for people; of the first one, the arguments after the condition.
+MESSAGES = {"require", "InputError", "CheckpointError", "warn", "print", "cast", "TypeVar"}
+
+
+def changed(node: ast.AST, **fields: Any) -> ast.AST:
+    """A copy of ``node`` with other fields."""
+    other = copy.copy(node)
+    for name, value in fields.items():
+        setattr(other, name, value)
+    return other
+
+
+def constants(node: ast.Constant) -> Iterator[tuple[str, ast.AST]]:
+    """Other values in place of a number or a truth value."""
+    value = node.value
+    if isinstance(value, bool):
+        yield "boolean", changed(node, value=not value)
+    elif isinstance(value, int | float):
+        for operator, other in (("constant + 1", value + 1), ("constant - 1", value - 1), ("constant * 2", value * 2)):
+            if other != value:
+                yield operator, changed(node, value=other)
+
+
+def moved(bound: ast.expr | None, by: int, start: int) -> ast.expr:
+    """``bound + by`` of a slice; of a missing one, ``start``."""
+    if bound is None:
+        return ast.parse(str(start), mode="eval").body
+    return ast.BinOp(bound, ast.Add() if by > 0 else ast.Sub(), ast.Constant(1))
+
+
+def expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
+    """What may stand in place of an expression."""
+    match node:
+        case ast.BinOp() if type(node.op) in BINARY:
+            yield "arithmetic", changed(node, op=BINARY[type(node.op)]())
+        case ast.Compare(ops=[only]):
+            for other in COMPARISONS[type(only)]:
+                yield "comparison", changed(node, ops=[other()])
+        case ast.BoolOp(op=op):
+            yield "and / or", changed(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
+        case ast.UnaryOp(op=ast.Not(), operand=operand) | ast.UnaryOp(op=ast.USub(), operand=operand):
+            yield "unary", operand
+        case ast.Constant():
+            yield from constants(node)
+        case ast.Subscript(slice=ast.Slice() as part) if part.step is None:
+            yield "slice", changed(node, slice=changed(part, lower=moved(part.lower, 1, 1)))
+            yield "slice", changed(node, slice=changed(part, upper=moved(part.upper, -1, -1)))
+        case ast.Call(args=[first, second, *rest]) if name_of(node.func) not in MESSAGES and not any(
+            isinstance(each, ast.Starred) for each in node.args
+        ):
+            yield "swapped arguments", changed(node, args=[second, first, *rest])
+
+
+def statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+    """What may stand in place of a statement, or of its condition."""
+    match node:
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            yield "return value", ast.Return(ast.Constant(None))
+        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Continue() | ast.Break() | ast.Raise():
+            yield "removed statement", ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield "removed statement", ast.Pass()
+        case _:
+            pass
+    if isinstance(node, ast.AugAssign) and type(node.op) in BINARY:
+        yield "arithmetic", changed(node, op=BINARY[type(node.op)]())
+
+
+def name_of(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+class Finder(ast.NodeVisitor):
+    """Collects what is mutated of a module: (operator, node, replacement, lines of the statement, in a function)."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, ast.expr | ast.stmt, ast.AST, tuple[int, int], bool]] = []
+        self.lines, self.depth = (0, 0), 0
+
+    def add(self, node: ast.expr | ast.stmt, others: Iterable[tuple[str, ast.AST]]) -> None:
+        self.found += [(operator, node, other, self.lines, self.depth > 0) for operator, other in others]
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            # Of a compound statement, its head.
+            last = body[0].lineno - 1 if isinstance(body, list) else node.end_lineno
+            self.lines = (node.lineno, max(node.lineno, last or node.lineno))
+            self.add(node, statements(node))
+        if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.UnaryOp):
+            self.add(node.test, [("negated condition", ast.UnaryOp(ast.Not(), node.test))])
+        if isinstance(node, ast.expr):
+            self.add(node, expressions(node))
+        super().visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None: ...
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if name_of(node.func) == "require":
+            self.visit(node.args[0])
+        elif name_of(node.func) not in MESSAGES:
+            self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        if name_of(node.test) == "TYPE_CHECKING":
+            self.found.pop()  # its negated condition
+        else:
+            self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if not any(name_of(each) in ("__all__", "_SCHEMA", "__slots__") for each in node.targets):
+            self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.visit(default)
+        self.depth += 1
+        for statement in node.body:
+            self.visit(statement)
+        self.depth -= 1
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self.depth += 1
+        self.visit(node.body)
+        self.depth -= 1
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for statement in node.body:
+            self.visit(statement)
+
+
+def mutants_of(tree: Path, file: Path) -> list[Mutant]:
+    """All mutants of a module, in order."""
+    source = file.read_bytes()
+    text = source.splitlines(keepends=True)
+    starts = [0]
+    for line in text:
+        starts.append(starts[-1] + len(line))
+    module = module_name(tree, file)
+    finder, seen, mutants = Finder(), Counter[tuple[str, ...]](), []
+    parsed = ast.parse(source)
+    dumps = {ast.dump(parsed)}
+    finder.visit(parsed)
+    for operator, node, other, lines, function in finder.found:
+        start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        before, after = source[start:end].decode(), ast.unparse(ast.fix_missing_locations(other))
+        # As many lines as before: functions are found again by their first line.
+        after += "\n" * (node.end_lineno - node.lineno)
+        if isinstance(node, ast.expr):
+            after = f"({after})"
+        try:
+            mutated = ast.parse(source[:start] + after.encode() + source[end:])
+        except SyntaxError:
+            continue
+        if ast.dump(mutated) in dumps:
+            continue
+        dumps.add(ast.dump(mutated))
+        place = (module, text[node.lineno - 1].decode().strip(), operator, before, after)
+        key = hashlib.sha256(repr((*place, seen[place])).encode()).hexdigest()[:16]
+        seen[place] += 1
+        mutants.append(Mutant(module, node.lineno, operator, before, after, start, end, lines, function, key))
+    return mutants
+
+
+def sample(tree: Path, packages: list[str], count: int, seed: int) -> list[Mutant]:
+    """Each mutant equally likely; the sample of a package does not depend on the other packages named."""
+    found = {
+        package: [
+            mutant
+            for file in sorted((tree / "src/glassformer" / package).rglob("*.py"))
+            for mutant in mutants_of(tree, file)
+        ]
+        for package in packages
+    }
+    total = sum(map(len, found.values()))
+    chosen = []
+    for mutants in found.values():
+        # By key, so that a change of one module leaves the choice in the others as it is.
+        mutants.sort(key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest())
+        chosen += mutants[: round(count * len(mutants) / total)]
+    random.Random(seed).shuffle(chosen)
+    return chosen
+
+
+# ---- running tests --------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """A pytest plugin for one child: processor seconds of each test, and the first that fails."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        self.pytest_runtest_logreport(report)
+
+
+def in_child(work: Callable[[], dict[str, Any]], cpu_seconds: float, log: Path) -> dict[str, Any]:
+    """What ``work`` returns in a fork of this process, its seconds ``wall``, and how it ``ended`` if not by itself.
+
+    A child that uses much more than ``cpu_seconds``, or too much memory, is ended.
+    """
+    result, start, ended = log.with_suffix(".json"), time.monotonic(), ""
+    result.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setpgid(0, 0)
+            with log.open("wb") as out:
+                os.dup2(out.fileno(), 1)
+                os.dup2(out.fileno(), 2)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_seconds) + 1, int(cpu_seconds) + 10))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            result.write_text(json.dumps(work()))
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(0)
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if time.monotonic() - start > 60 + 20 * cpu_seconds:  # it waits, as a waiting process uses no processor
+            ended = "time limit"
+        if done or ended:
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)  # with the processes that its tests left
+        if done:
+            break
+        time.sleep(0.01)
+    if os.WIFSIGNALED(status) and not ended:
+        number = os.WTERMSIG(status)
+        ended = "time limit" if number in (signal.SIGXCPU, signal.SIGKILL) else f"signal {number}"
+    recorded = json.loads(result.read_text()) if result.exists() else {"failed": []}
+    return {"wall": time.monotonic() - start, "ended": ended or ("" if result.exists() else "error"), **recorded}
+
+
+def run_items(session: Any, items: list[Any], before: Callable[[Any], None] | None = None) -> dict[str, Any]:
+    """Run tests of a session in this process; without ``before``, until the first one fails."""
+    watch = Watch()
+    session.config.pluginmanager.register(watch)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        if before is not None:
+            before(item)
+        start = time.process_time()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        watch.seconds[item.nodeid] = time.process_time() - start
+        if watch.failed and before is None:
+            break
+    return {"failed": watch.failed, "seconds": watch.seconds}
+
+
+def run_anew(tree: Path, names: list[str]) -> dict[str, Any]:
+    """Import glassformer and the tests, and run the tests until the first one fails."""
+    import pytest
+
+    watch = Watch()
+    exit_code = pytest.main([*names, "-x", "-q", "-s", "-p", "no:cacheprovider", "-m", "not slow"], [watch])
+    return {"failed": watch.failed or ([] if exit_code == 0 else [f"exit {exit_code}"])}
+
+
+# ---- which tests execute a line -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Covered:
+    """What a run of the tests showed."""
+
+    seconds: dict[str, float]
+    tests: dict[str, dict[int, list[str]]]
+    """By module and line."""
+
+
+def cover(tree: Path, session: Any, items: list[Any], data_file: Path) -> dict[str, Any]:
+    """Run the tests under coverage, with few examples of those that draw many; give up those that take long."""
+    import coverage
+    import hypothesis
+
+    cov = coverage.Coverage(data_file=str(data_file), source=[str(tree / "src/glassformer")], config_file=False)
+    factors = {}
+
+    def give_up(*_: Any) -> None:
+        raise TimeoutError(f"over {MOST_TEST_SECONDS} s")
+
+    signal.signal(signal.SIGPROF, give_up)
+
+    def before(item: Any) -> None:
+        signal.setitimer(signal.ITIMER_PROF, MOST_TEST_SECONDS)
+        cov.switch_context(item.nodeid)
+        test = getattr(item, "obj", None)
+        if test is not None and hypothesis.is_hypothesis_test(test):
+            settings = test._hypothesis_internal_use_settings
+            few = min(5, settings.max_examples)
+            factors[item.nodeid] = settings.max_examples / few
+            test._hypothesis_internal_use_settings = hypothesis.settings(settings, max_examples=few)
+
+    cov.start()
+    done = run_items(session, items, before)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    cov.stop()
+    data = cov.get_data()
+    tests = {}
+    for file in data.measured_files():
+        by_line = {
+            line: sorted({*contexts} - {"", *done["failed"]})
+            for line, contexts in data.contexts_by_lineno(file).items()
+        }
+        tests[module_name(tree, Path(file))] = by_line
+    seconds = {name: spent * factors.get(name, 1.0) for name, spent in done["seconds"].items()}
+    return {"seconds": seconds, "tests": tests, "failed": done["failed"]}
+
+
+def covered_by(tree: Path, session: Any, directory: str, out: Path) -> Covered:
+    """What the tests of a directory execute, or what an earlier run of the same sources showed."""
+    sources = sorted([*(tree / "src").rglob("*.py"), *(tree / "tests" / directory).rglob("*.py")])
+    digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:16]
+    kept = out / f"covered-{directory}-{digest}.json"
+    if not kept.exists():
+        items = [item for item in session.items if item.nodeid.startswith(f"tests/{directory}/")]
+        with tempfile.TemporaryDirectory() as folder:
+            data_file = Path(folder, "coverage")
+            done = in_child(lambda: cover(tree, session, items, data_file), 7200, out / f"covered-{directory}.log")
+        if done["ended"]:
+            raise RuntimeError(f"the tests of {directory} {done['ended']}: see {out}/covered-{directory}.log")
+        print(f"{directory}: {len(items)} tests, {sum(done['seconds'].values()):.0f} s; failing: {done['failed']}")
+        kept.write_text(json.dumps(done))
+    read = json.loads(kept.read_text())
+    by_line = {module: {int(line): names for line, names in lines.items()} for module, lines in read["tests"].items()}
+    return Covered(read["seconds"], by_line)
+
+
+def tests_for(
+    mutant: Mutant, covered: list[Covered], imports: Callable[[str, str], bool], budget: float
+) -> tuple[list[str], float]:
+    """The tests that execute the mutant's statement, likeliest to fail and fastest first, and their seconds."""
+    seconds: dict[str, float] = {}
+    first, last = mutant.lines
+    for each in covered:
+        by_line = each.tests.get(mutant.module, {})
+        lines = range(first, last + 1) if mutant.function else by_line  # what runs at import counts for all tests
+        for name in {name for line in lines for name in by_line.get(line, ())}:
+            seconds[name] = each.seconds[name]
+    order = sorted(seconds, key=lambda name: (not imports(name.split("::")[0], mutant.module), seconds[name], name))
+    total, some = 0.0, []
+    for name in order:
+        if some and total + seconds[name] > budget:
+            continue
+        total += seconds[name]
+        some.append(name)
+    return some, total
+
+
+def importer(tree: Path) -> Callable[[str, str], bool]:
+    """Whether a test file names a module."""
+    texts: dict[str, str] = {}
+
+    def imports(file: str, module: str) -> bool:
+        text = texts.setdefault(file, (tree / file).read_text())
+        package, _, name = module.rpartition(".")
+        direct = rf"{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
+        return re.search(direct, text) is not None
+
+    return imports
+
+
+# ---- the campaign ---------------------------------------------------------------------------------------------------
+
+
+def module_name(tree: Path, file: Path) -> str:
+    return ".".join(file.relative_to(tree / "src").with_suffix("").parts)
+
+
+def replace_code(tree: Path, mutant: Mutant, functions: list[types.FunctionType]) -> None:
+    """Give the live functions of the mutant's module their mutated code."""
+    file = tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
+    source = mutant.applied(file.read_bytes())
+    loader = sys.modules[mutant.module.removesuffix(".__init__")].__spec__.loader
+    pending, codes = [loader.source_to_code(source, str(file))], {}  # as jaxtyping's import hook compiles it
+    while pending:
+        for each in pending.pop().co_consts:
+            if isinstance(each, types.CodeType):
+                codes[each.co_qualname, each.co_firstlineno] = each
+                pending.append(each)
+    replaced = 0
+    for function in functions:
+        old = function.__code__
+        new = codes.get((old.co_qualname, old.co_firstlineno)) if old.co_filename == str(file) else None
+        if new is not None and new != old and new.co_freevars == old.co_freevars:
+            function.__code__ = new
+            replaced += 1
+    if not replaced:
+        raise RuntimeError(f"no live function has the code of {mutant}")
+
+
+class Campaign:
+    """A pytest plugin that, in place of running the collected tests, judges mutants by them."""
+
+    def __init__(self, tree: Path, mutants: list[Mutant], out: Path, budget: float) -> None:
+        self.tree, self.mutants, self.out, self.budget = tree, mutants, out, budget
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        for mutant in self.mutants:
+            importlib.import_module(mutant.module.removesuffix(".__init__"))
+        functions = [each for each in gc.get_objects() if isinstance(each, types.FunctionType)]
+        gc.collect()
+        gc.freeze()
+        items, imports = {item.nodeid: item for item in session.items}, importer(self.tree)
+        covered: dict[str, Covered] = {}
+        for number, mutant in enumerate(self.mutants):
+            package = mutant.module.split(".")[1]
+            for directory in test_directories(self.tree, package):
+                if directory not in covered:
+                    covered[directory] = covered_by(self.tree, session, directory, self.out)
+            relevant = [covered[each] for each in test_directories(self.tree, package)]
+            names, seconds = tests_for(mutant, relevant, imports, self.budget)
+
+            def work(mutant: Mutant = mutant, names: list[str] = names) -> dict[str, Any]:
+                if mutant.function:
+                    replace_code(self.tree, mutant, functions)
+                    return run_items(session, [items[name] for name in names])
+                file = self.tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
+                for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+                    compiled.unlink()  # it may have the mutant's size and second
+                file.write_bytes(mutant.applied(file.read_bytes()))
+                sys.dont_write_bytecode = True
+                for name, module in list(sys.modules.items()):
+                    if str(getattr(module, "__file__", "")).startswith(str(self.tree)):
+                        del sys.modules[name]
+                return run_anew(self.tree, names)
+
+            file = self.tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
+            original = file.read_bytes()
+            done = in_child(work, 40 + 4 * seconds, self.out / "last.log") if names else {"failed": [], "wall": 0}
+            if file.read_bytes() != original:
+                file.write_bytes(original)
+            by = done["failed"][0] if done["failed"] else done.get("ended", "")
+            if by == "error":
+                raise RuntimeError(f"{mutant}: see {self.out}/last.log")
+            outcome = "caught" if by else "survived" if names else "not executed"
+            record = {"outcome": outcome, "seconds": round(done["wall"], 2), "tests": len(names), "by": by or None}
+            with (self.out / "mutants.jsonl").open("a") as lines:
+                lines.write(json.dumps({**asdict(mutant), **record}) + "\n")
+            print(f"{number + 1}/{len(self.mutants)} {outcome} ({done['wall']:.1f} s) {mutant}", flush=True)
+        return True
+
+
+def test_directories(tree: Path, package: str) -> list[str]:
+    return [each for each in (package, *MORE_TESTS.get(package, ())) if (tree / "tests" / each).is_dir()]
+
+
+def summarise(out: Path) -> None:
+    """Write summary.json and survivors.json, and print the first."""
+    records = {each["key"]: each for each in map(json.loads, (out / "mutants.jsonl").read_text().splitlines())}
+    file = out / "survivors.json"
+    old = {each["key"]: each["reason"] for each in json.loads(file.read_text())} if file.exists() else {}
+    survivors = [each for each in records.values() if each["outcome"] != "caught" or each["key"] in old]
+    told = ("module", "line", "operator", "before", "after", "outcome", "key")
+    written = [{**{name: each[name] for name in told}, "reason": old.get(each["key"], "")} for each in survivors]
+    file.write_text(json.dumps(written, indent=1) + "\n")
+    table: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for each in records.values():
+        equivalent = old.get(each["key"], "").startswith("equivalent")
+        for name in (each["module"].split(".")[1], "all"):
+            table[name]["mutants"] += 1
+            table[name]["equivalent" if equivalent else each["outcome"]] += 1
+    summary = {}
+    for name, row in sorted(table.items()):
+        share = row["caught"] / max(1, row["mutants"] - row["equivalent"])
+        summary[name] = {**row, "caught, of those not equivalent": round(share, 4)}
+        print(f"{name:12s} {summary[name]}")
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def main() -> None:
+    """Draw the sample, run it, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--packages", nargs="+", default=PACKAGES, choices=PACKAGES)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=20.0, help="processor seconds of tests for a mutant")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/mutation")
+    parser.add_argument("--resume", action="store_true", help="continue mutants.jsonl")
+    parser.add_argument("--keys", nargs="+", help="judge these mutants, again")
+    parser.add_argument("--list", action="store_true", help="print the sample and stop")
+    parser.add_argument("--summary", action="store_true", help="write summary.json and survivors.json and stop")
+    arguments = parser.parse_args()
+    out = arguments.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    if arguments.summary:
+        return summarise(out)
+    results = out / "mutants.jsonl"
+    if not (arguments.resume or arguments.keys or arguments.list):
+        results.unlink(missing_ok=True)
+    done = {json.loads(line)["key"] for line in results.read_text().splitlines()} if results.exists() else set()
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with tempfile.TemporaryDirectory(prefix="mutation_") as temporary:
+        tree = Path(temporary).resolve() / "tree"
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        for name in filter(None, listed.split("\0")):
+            if (ROOT / name).is_file():
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, tree / name)
+        if arguments.keys:
+            mutants = [each for each in sample(tree, list(PACKAGES), 10**9, 0) if each.key in arguments.keys]
+        else:
+            mutants = sample(tree, arguments.packages, arguments.count, arguments.seed)
+            mutants = [each for each in mutants if each.key not in done or arguments.list]
+        if arguments.list:
+            return print(*mutants, sep="\n")
+        if mutants:
+            import pytest
+
+            os.environ["PYTHONPATH"] = str(tree / "src")
+            sys.path.insert(0, str(tree / "src"))
+            os.chdir(tree)
+            packages = {each.module.split(".")[1] for each in mutants}
+            directories = sorted({each for package in packages for each in test_directories(tree, package)})
+            options = ["-q", "-s", "-p", "no:cacheprovider", "-m", "not slow"]
+            campaign = Campaign(tree, mutants, out, arguments.budget)
+            pytest.main([*options, *(f"tests/{each}" for each in directories)], [campaign])
+        os.chdir(ROOT)
+    return summarise(out)
+
+
+if __name__ == "__main__":
+    main()
