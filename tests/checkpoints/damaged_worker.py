@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from glassformer.checkpoints.conversion import stored_model
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.checkpoints.description import describe
+from glassformer.checkpoints.gpt_oss import stored_model
 from glassformer.checkpoints.tensor_files import read_json
 from glassformer.errors import CheckpointError, InputError
 

@@ -10,12 +10,12 @@ import torch
 
 from glassformer.checkpoints import assembly
 from glassformer.checkpoints.assembly import (
-    choose_dtype,
+    check_sizes,
     config_errors,
     empty_decoder,
     fill,
     machine_memory,
-    require_layers,
+    read_decoder,
     require_memory,
 )
 from glassformer.checkpoints.headers import StoredTensor
@@ -33,7 +33,7 @@ CONFIG = DecoderConfig(
 @pytest.mark.parametrize("change", [{}, {"tied_output": True}, {"expert_format": "mxfp4"}])
 def test_an_empty_decoder_that_is_filled_is_the_one_it_was(change: dict[str, Any]) -> None:
     decoder = Decoder(dataclasses.replace(CONFIG, **change))
-    empty = empty_decoder(decoder.config, torch.float32, HERE)
+    empty = empty_decoder(decoder.config)
     assert all(weight.is_meta for weight in empty.parameters())
     state = decoder.state_dict()
     if change.get("tied_output"):
@@ -47,20 +47,26 @@ def test_an_empty_decoder_that_is_filled_is_the_one_it_was(change: dict[str, Any
         assert torch.equal(filled(tokens), decoder(tokens))
 
 
-def test_the_dtype_is_that_of_the_embedding_or_the_one_asked_for() -> None:
-    stored = StoredTensor(HERE, "embedding.weight", [2, 2], "BF16")
-    assert choose_dtype(None, stored) == torch.bfloat16
-    assert choose_dtype(torch.float32, stored) == torch.float32
-    assert empty_decoder(CONFIG, torch.bfloat16, HERE).output.weight.dtype == torch.bfloat16
+def test_the_dtype_is_the_stored_one_or_the_one_asked_for() -> None:
+    decoder = Decoder(CONFIG)
+
+    def read(dtype: torch.dtype | None) -> Decoder:
+        def state(dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
+            return {name: tensor.to(device, dtype) for name, tensor in decoder.state_dict().items()}
+
+        return read_decoder(CONFIG, HERE, state, stored_dtype=torch.bfloat16, dtype=dtype, device=None)
+
+    assert read(None).output.weight.dtype == torch.bfloat16
+    assert read(torch.float32).output.weight.dtype == torch.float32
     with refused(r"dtype = torch\.int64"):
-        choose_dtype(torch.int64, stored)
+        read(torch.int64)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_layers": 4}, "num_layers = 4 beside 3 tensors"),
-        ({"num_experts": 13}, "num_experts = 13 beside tensors of 12 numbers"),
+        ({"num_layers": 4}, "num_layers = 4 with 3 tensors"),
+        ({"num_experts": 13}, "num_experts = 13 with tensors of 12 numbers"),
         ({"head_dim": 2**12}, "head_dim = 4096"),
         ({"norm_eps": math.inf}, "a number that is infinite or NaN"),
         ({"norm_eps": True}, "true or false for a number"),
@@ -70,9 +76,9 @@ def test_the_dtype_is_that_of_the_embedding_or_the_one_asked_for() -> None:
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_cannot_belong_to_the_files_is_refused(change: dict[str, Any], message: str) -> None:
     stored = {name: StoredTensor(HERE, name, [3, 4], "F32") for name in "abc"}
-    require_layers(CONFIG, stored, HERE)
+    check_sizes(CONFIG, stored, HERE)
     with refused(rf"here.config\.json with {message}", error=CheckpointError):
-        require_layers(dataclasses.replace(CONFIG, **change), stored, HERE)
+        check_sizes(dataclasses.replace(CONFIG, **change), stored, HERE)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,7 @@ def test_what_cannot_belong_to_the_files_is_refused(change: dict[str, Any], mess
         (
             5000,
             {"num_layers": 600},
-            "num_layers = 600 and num_experts = 4, which take at least 5400 tensors, beside 5000",
+            "num_layers = 600 and num_experts = 4, which take at least 5400 tensors, with 5000",
         ),
         (51, {"num_experts": 10_000}, "num_layers = 2 and num_experts = 10000, which take at least 60014 tensors"),
     ],
@@ -89,24 +95,24 @@ def test_what_cannot_belong_to_the_files_is_refused(change: dict[str, Any], mess
 def test_more_tensors_than_there_are_are_not_named(count: int, change: dict[str, Any], message: str) -> None:
     names = [f"{name}.block_sparse_moe.x" if "num_experts" in change else str(name) for name in range(count)]
     stored = {name: StoredTensor(HERE, name, [100, 100], "U8") for name in names}
-    require_layers(CONFIG, stored, HERE)
+    check_sizes(CONFIG, stored, HERE)
     with refused(message, error=CheckpointError):
-        require_layers(dataclasses.replace(CONFIG, **change), stored, HERE)
+        check_sizes(dataclasses.replace(CONFIG, **change), stored, HERE)
 
 
 def test_a_model_of_few_tensors_may_lack_many_of_them() -> None:
     """What is missing is then named."""
     stored = {str(name): StoredTensor(HERE, str(name), [9], "F32") for name in range(30)}
-    require_layers(dataclasses.replace(CONFIG, num_layers=24), stored, HERE)
+    check_sizes(dataclasses.replace(CONFIG, num_layers=24), stored, HERE)
 
 
 def test_sizes_beyond_all_numbers_are_refused() -> None:
-    with refused(r"config\.json, of which no decoder can be made", error=CheckpointError):
-        empty_decoder(dataclasses.replace(CONFIG, hidden_dim=2**40, vocab_size=2**40), torch.float32, HERE)
+    with refused("sizes too large for a decoder"):
+        empty_decoder(dataclasses.replace(CONFIG, hidden_dim=2**40, vocab_size=2**40))
 
 
 def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = empty_decoder(CONFIG, torch.float32, HERE)
+    decoder = empty_decoder(CONFIG)
     needed = sum(weight.nbytes for weight in decoder.parameters())
     pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": needed}
     monkeypatch.setattr(assembly.os, "sysconf", pages.__getitem__)

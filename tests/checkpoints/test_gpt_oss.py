@@ -191,7 +191,10 @@ def test_weights_that_cannot_be_packed_are_named(tmp_path: Path, peer: Peer) -> 
     with torch.no_grad():
         model.model.layers[1].mlp.experts.down_proj[2, 0, 0] = math.inf
     model.save_pretrained(tmp_path)
-    with refused(r"model\.layers\.1\.mlp\.experts\.down_proj with a number that is infinite", error=CheckpointError):
+    with refused(
+        r"model\.layers\.1\.mlp\.experts\.down_proj in .*model\.safetensors with a number that is infinite",
+        error=CheckpointError,
+    ):
         Decoder.from_pretrained(tmp_path, experts="mxfp4")
 
 
@@ -219,8 +222,8 @@ def test_every_fault_of_the_tensors_is_named_at_once(openai_files: Files) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_hidden_layers": 10**9}, "num_layers = 1000000000 beside"),
-        ({"num_experts": 10**9}, "num_experts = 1000000000 beside"),
+        ({"num_hidden_layers": 10**9}, "num_layers = 1000000000 with"),
+        ({"num_experts": 10**9}, "num_experts = 1000000000 with"),
         ({"head_dim": 10**6}, "head_dim = 1000000"),
         ({"hidden_size": 63}, r"expert_format = 'mxfp4' .* hidden_dim = 63"),
         ({"num_key_value_heads": 3}, "num_kv_heads = 3 with num_heads = 4"),
@@ -243,10 +246,10 @@ def test_a_dtype_that_is_none_is_refused(openai_files: Files) -> None:
         Decoder.from_pretrained(openai_files(), dtype=torch.int8)
 
 
-def test_a_layout_is_asked_for_by_name(openai_files: Files) -> None:
+def test_the_configuration_decides_the_layout(openai_files: Files) -> None:
     directory = openai_files()
     config = json.loads((directory / "config.json").read_text())
-    decoder = load_gpt_oss(directory, config, "openai", dtype=torch.float16)
+    decoder = load_gpt_oss(directory, config, dtype=torch.float16)
     assert decoder.embedding.weight.dtype == torch.float16
     with refused(r"missing model\.embed_tokens\.weight", error=CheckpointError):
-        load_gpt_oss(directory, {"model_type": "gpt_oss", "num_hidden_layers": 2}, "huggingface")
+        load_gpt_oss(directory, {"model_type": "gpt_oss", "num_hidden_layers": 2})

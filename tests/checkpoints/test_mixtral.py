@@ -184,8 +184,8 @@ def test_every_fault_of_the_tensors_is_named_at_once() -> None:
     for part in (
         "missing model.norm.weight",
         "missing model.layers.1.block_sparse_moe.experts.7.w2.weight",
-        "unexpected model.layers.0.self_attn.q_proj.bias",
-        "unexpected model.layers.0.self_attn.sinks",
+        "unknown model.layers.0.self_attn.q_proj.bias",
+        "unknown model.layers.0.self_attn.sinks",
         "lm_head.weight of shape [33, 16] instead of [32, 16]",
     ):
         assert part in caught.value.got

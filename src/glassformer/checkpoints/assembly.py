@@ -1,16 +1,17 @@
-"""What all formats of decoders share: a decoder without memory, filled with tensors as they are read."""
+"""Reading a decoder, in steps that all formats share: checks before memory is taken, then each tensor to its place."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from glassformer.checkpoints.headers import FLOATS, StoredTensor
@@ -19,22 +20,25 @@ from glassformer.errors import CheckpointError, InputError, require
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.quantized import mxfp4
 
-# No kernel takes wider heads, and the tables of positions are as wide.
+FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
+"""A whole number in a ``config.json`` of a size that arithmetic on shapes can bear."""
+
+# No kernel takes wider heads, and the rotary tables are as wide.
 _WIDEST_HEAD = 2048
-# In every form a layer has two norms, query, key, value and output or these fused with biases, and an MLP of three.
+# In every format a layer has two norms, query, key, value and output or these fused with biases, and an MLP of three.
 _TENSORS_OF_LAYER = 9
-# Mixtral's released form has a tensor per expert and matrix.
+# Mixtral's released format has a tensor per expert and matrix.
 _RELEASED_MARK, _RELEASED_OF_LAYER, _RELEASED_OF_EXPERT = ".block_sparse_moe.", 7, 3
-# So few names are made at once, and a message that tells which are missing is worth more than one of numbers.
+# Up to here, an error that names the missing tensors is worth more than one that counts them.
 _FEW_TENSORS = 1000
 
 
 @contextmanager
 def config_errors(file: Path) -> Iterator[None]:
-    """Within it, what is wrong with a configuration is told with the name of the file that it comes from.
+    """Within it, errors in a configuration name the file that it comes from.
 
     Raises:
-        CheckpointError: Instead of another :class:`InputError`, or of what Python raises for values of another kind.
+        CheckpointError: Instead of another :class:`InputError`.
     """
     try:
         yield
@@ -44,37 +48,41 @@ def config_errors(file: Path) -> Iterator[None]:
         raise CheckpointError(f"{file} with {error.got}", error.expected, error.fix) from error
     except (TypeError, AttributeError, OverflowError) as error:
         fault = f"{file} with a fault: {error}"
-        raise CheckpointError(fault, "numbers where numbers belong", "Take the file anew.") from error
+        raise CheckpointError(fault, "numbers where numbers belong", "Download the file again.") from error
 
 
-def require_layers(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:
-    """Refuse what could not belong to the files, before anything as long or as wide is made.
+def known_fields(cls: type, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a file that are fields of the dataclass ``cls``."""
+    return {field.name: config[field.name] for field in fields(cls) if field.name in config}
+
+
+def check_sizes(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:
+    """Refuse a configuration that cannot belong to the files, before anything as long or as wide is made.
 
     Raises:
         CheckpointError: More layers than tensors, layers and experts that take more tensors than there are (and more
-            than a thousand), more experts than numbers in any tensor, heads beyond all use, or a number that is
-            infinite, NaN, or a truth value.
+            than a thousand), more experts than numbers in any tensor, or heads wider than 2048.
     """
     of_layer = _TENSORS_OF_LAYER
     if any(_RELEASED_MARK in name for name in stored):
         of_layer = _RELEASED_OF_LAYER + _RELEASED_OF_EXPERT * (config.num_experts or 0)
     implied = config.num_layers * of_layer
     most = max((math.prod(tensor.shape) for tensor in stored.values()), default=0)
-    told = {
-        f"num_layers = {config.num_layers} beside {len(stored)} tensors": config.num_layers > len(stored),
+    found = {
+        f"num_layers = {config.num_layers} with {len(stored)} tensors": config.num_layers > len(stored),
         f"num_layers = {config.num_layers} and num_experts = {config.num_experts}, which take at least {implied} "
-        f"tensors, beside {len(stored)}": implied > max(len(stored), _FEW_TENSORS),
-        f"num_experts = {config.num_experts} beside tensors of {most} numbers": (config.num_experts or 0) > most,
+        f"tensors, with {len(stored)}": implied > max(len(stored), _FEW_TENSORS),
+        f"num_experts = {config.num_experts} with tensors of {most} numbers": (config.num_experts or 0) > most,
         f"head_dim = {config.head_dim}": config.head_dim > _WIDEST_HEAD,
-        "a number that is infinite or NaN": not _all_finite(dataclasses.asdict(config)),
+        "a number that is infinite or NaN": not _all_finite(asdict(config)),
         "true or false for a number": any(
             isinstance(number, bool) for number in (config.norm_eps, config.rope_base, config.dropout)
         ),
     }
-    if faults := ", ".join(fault for fault, present in told.items() if present):
+    if faults := ", ".join(fault for fault, present in found.items() if present):
         raise CheckpointError(
             f"{directory / CONFIG_FILE} with {faults}",
-            "the configuration of the tensors beside it",
+            "the configuration of these tensors",
             f"Take {CONFIG_FILE} and the weights from the same place.",
         )
 
@@ -86,37 +94,55 @@ def _all_finite(fields: Mapping[str, Any]) -> bool:
     )
 
 
-def choose_dtype(dtype: torch.dtype | None, embedding: StoredTensor) -> torch.dtype:
-    """``dtype``, or where that is None, the dtype in which the embedding is stored.
-
-    Raises:
-        InputError: No dtype that a decoder computes in.
-    """
-    chosen = FLOATS[embedding.kind] if dtype is None else dtype
-    known = ", ".join(map(str, FLOATS.values()))
-    require(chosen in FLOATS.values(), f"dtype = {dtype}", f"one of {known}", "Leave it out to keep what is stored.")
-    return chosen
-
-
-def empty_decoder(config: DecoderConfig, dtype: torch.dtype, directory: Path) -> Decoder:
+def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
     """A decoder whose parameters have shapes and no memory.
 
     Raises:
-        CheckpointError: Sizes whose product is no size any more.
+        InputError: Sizes whose product is no size any more.
     """
     try:
         with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
             return Decoder(config).to(dtype)
     except (RuntimeError, OverflowError, TypeError) as error:
-        raise CheckpointError(
-            f"{directory / CONFIG_FILE}, of which no decoder can be made ({error})",
-            "possible sizes",
-            "Take the file anew.",
+        raise InputError(
+            f"sizes too large for a decoder ({error})", "smaller sizes", "Download the file again."
         ) from error
 
 
+def read_decoder(
+    config: DecoderConfig,
+    directory: Path,
+    state: Callable[[torch.dtype, torch.device], Mapping[str, Tensor]],
+    *,
+    stored_dtype: torch.dtype,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+) -> Decoder:
+    """Read a decoder whose configuration and tensors have been checked against each other.
+
+    Args:
+        config: The decoder's.
+        directory: Where the files are, for messages.
+        state: Reads the decoder's state dict in a dtype to a device.
+        stored_dtype: The embedding's in the files.
+        dtype: None: ``stored_dtype``.
+        device: None: the CPU.
+
+    Raises:
+        CheckpointError: More weights than this machine's memory, or what ``state`` raises.
+        InputError: A dtype that no decoder computes in.
+    """
+    dtype = stored_dtype if dtype is None else dtype
+    known = ", ".join(map(str, FLOATS.values()))
+    require(dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {known}", "Leave it out to keep what is stored.")
+    device = torch.device("cpu") if device is None else device
+    decoder = empty_decoder(config, dtype)
+    require_memory(decoder, device, directory)
+    return fill(decoder, state(dtype, device), device)
+
+
 def machine_memory() -> int | None:
-    """Bytes of this machine's memory; None where the system does not tell."""
+    """Bytes of this machine's memory; None where the system does not report it."""
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
         return None
     pages = os.sysconf("SC_PHYS_PAGES")
@@ -124,34 +150,34 @@ def machine_memory() -> int | None:
 
 
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:
-    """Refuse a decoder that is larger than the machine's memory: the system would end the process without a word.
+    """Refuse a decoder that is larger than the machine's memory: the system would end the process without a message.
 
     Raises:
-        CheckpointError: One that cannot be held. Other devices than the CPU say so themselves.
+        CheckpointError: One that cannot be held. Devices other than the CPU raise their own error.
     """
-    there = machine_memory()
-    if device.type != "cpu" or there is None:
+    available = machine_memory()
+    if device.type != "cpu" or available is None:
         return
     needed = sum(tensor.nbytes for tensor in decoder.state_dict().values())
-    if needed > there:
+    if needed > available:
         raise CheckpointError(
             f"{directory}, whose weights take {needed / 2**30:.1f} GiB here",
-            f"at most this machine's {there / 2**30:.1f} GiB",
+            f"at most this machine's {available / 2**30:.1f} GiB",
             "Load a smaller model, or keep the dtype and the packed experts of the file.",
         )
 
 
 def require_no_nan(exponents: Tensor, stored: StoredTensor) -> None:
-    """Refuse packed weights that mean no numbers.
+    """Refuse packed weights with an exponent of 255, which means NaN.
 
     Raises:
-        CheckpointError: An exponent of 255.
+        CheckpointError: Such an exponent.
     """
     if not exponents.is_meta and exponents.max() == mxfp4.NAN_SCALE:
         raise CheckpointError(
             f"{stored.name} with an exponent of {mxfp4.NAN_SCALE}, which means NaN, in {stored.file}",
             "exponents below it",
-            "Download the file anew.",
+            "Download the file again.",
         )
 
 
@@ -162,7 +188,7 @@ def fill(decoder: Decoder, state: Mapping[str, Tensor], device: torch.device) ->
         decoder: Of :func:`empty_decoder`.
         state: A tensor for each name of its state dict, on ``device``; the output projection may be left out if it is
             the embedding.
-        device: Where it shall be.
+        device: Where the decoder is to be.
     """
     state = dict(state)
     if decoder.config.tied_output:

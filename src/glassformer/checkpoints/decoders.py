@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from glassformer.checkpoints.assembly import (
-    choose_dtype,
+    check_sizes,
     config_errors,
     empty_decoder,
-    fill,
-    require_layers,
-    require_memory,
+    known_fields,
+    read_decoder,
     require_no_nan,
 )
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
@@ -89,7 +89,7 @@ def load_decoder(
     config = read_json(directory / CONFIG_FILE)
     layout = layout_of(config)
     if layout is not None:
-        return load_gpt_oss(directory, config, layout, dtype=dtype, experts=experts, device=place)
+        return load_gpt_oss(directory, config, dtype=dtype, experts=experts, device=place)
     if _require_kind(config, directory) == "mixtral":
         decoder = load_mixtral(directory, config, dtype=dtype, device=place)
     else:
@@ -228,37 +228,36 @@ def _load_own(
 ) -> Decoder:
     config = _own_config(directory, stored_config)
     stored = stored_tensors(directory)
-    require_layers(config, stored, directory)
-    missing = "embedding.weight" not in stored or stored["embedding.weight"].kind not in FLOATS
-    decoder = empty_decoder(
-        config, torch.float32 if missing else choose_dtype(dtype, stored["embedding.weight"]), directory
-    )
-    state = decoder.state_dict()
+    check_sizes(config, stored, directory)
+    with config_errors(directory / CONFIG_FILE):
+        shapes = empty_decoder(config).state_dict()
     if config.tied_output:
-        del state["output.weight"]
+        del shapes["output.weight"]
     check_tensors(
         stored,
         {
             name: Wanted(list(tensor.shape), tuple(FLOATS) if tensor.is_floating_point() else ("U8",))
-            for name, tensor in state.items()
+            for name, tensor in shapes.items()
         },
         directory,
     )
-    require_memory(decoder, device, directory)
     with open_tensors(stored) as read:
-        read_state = {name: read(name).to(device, tensor.dtype) for name, tensor in state.items()}
-    for name, tensor in read_state.items():
-        if name.endswith("_scales"):
-            require_no_nan(tensor, stored[name])
-    return fill(decoder, read_state, device)
+
+        def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+            found = {}
+            for name, tensor in shapes.items():
+                found[name] = read(name).to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+                if name.endswith("_scales"):
+                    require_no_nan(found[name], stored[name])
+            return found
+
+        embedding = FLOATS[stored["embedding.weight"].kind]
+        return read_decoder(config, directory, state, stored_dtype=embedding, dtype=dtype, device=device)
 
 
 def _own_config(directory: Path, stored_config: Mapping[str, Any]) -> DecoderConfig:
-    fields = {field.name for field in dataclasses.fields(DecoderConfig)}
     with config_errors(directory / CONFIG_FILE):
-        return DecoderConfig.from_json(
-            json.dumps({name: stored_config[name] for name in stored_config if name in fields})
-        )
+        return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, stored_config)))
 
 
 def _convert_experts(decoder: Decoder, experts: Literal["dense", "mxfp4"]) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from glassformer.checkpoints import bert, decoders
-from glassformer.checkpoints.assembly import config_errors, empty_decoder, require_layers
-from glassformer.checkpoints.gpt_oss import checked_form
+from glassformer.checkpoints.assembly import check_sizes, config_errors, empty_decoder, known_fields
+from glassformer.checkpoints.gpt_oss import checked_config
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.headers import StoredTensor
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
@@ -134,7 +134,7 @@ def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
         CheckpointError: As :func:`describe`.
     """
     stored = stored_tensors(directory)
-    require_layers(config, stored, directory)
+    check_sizes(config, stored, directory)
     described = _described("glassformer", "glassformer", config, stored)
     _require_count(described, config, directory)
     return described
@@ -161,15 +161,15 @@ def _read_config(
     """Family, layout, and the configuration, which has been held against the files."""
     kind, whose = told.get("model_type"), layout_of(told)
     if whose is not None:
-        config = checked_form(directory, told, whose, stored)
+        config = checked_config(directory, told, whose, stored)
         return "gpt-oss", "Hugging Face" if whose == "huggingface" else "OpenAI", config
     if kind in ("mixtral", decoders.OWN):
         config = decoders.read_decoder_config(directory)
-        require_layers(config, stored, directory)
+        check_sizes(config, stored, directory)
         return ("Mixtral", "Hugging Face", config) if kind == "mixtral" else ("glassformer", "glassformer", config)
     with config_errors(directory / CONFIG_FILE):
         if kind == bert.OWN:
-            return "glassformer", "glassformer", EncoderConfig.from_json(_known(told))
+            return "glassformer", "glassformer", EncoderConfig.from_json(json.dumps(known_fields(EncoderConfig, told)))
         if kind in bert.FAMILY:
             return "BERT", "Hugging Face", bert.read_bert_config(told)
     raise CheckpointError(
@@ -177,10 +177,6 @@ def _read_config(
         "gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
         "Other architectures compute something else.",
     )
-
-
-def _known(told: Mapping[str, Any]) -> str:
-    return json.dumps({field.name: told[field.name] for field in fields(EncoderConfig) if field.name in told})
 
 
 def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:
@@ -194,7 +190,8 @@ def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:
 
 def _require_count(described: Description, config: DecoderConfig, directory: Path) -> None:
     """The files of gpt-oss are checked by name; of others, the count tells."""
-    decoder = empty_decoder(config, torch.float32, directory)
+    with config_errors(directory / CONFIG_FILE):
+        decoder = empty_decoder(config)
     wanted_numbers = sum(weight.numel() for weight in decoder.parameters())
     for name, buffer in decoder.state_dict().items():
         if buffer.dtype == torch.uint8 and name.endswith(_BLOCKS):

@@ -1,8 +1,9 @@
-"""gpt-oss's files, in Hugging Face's layout or OpenAI's, to a decoder: tensor by tensor, each to where it stays."""
+"""gpt-oss's files in Hugging Face's layout or OpenAI's, read tensor by tensor: to a decoder, or to be written again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,40 +11,32 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.assembly import (
-    choose_dtype,
-    config_errors,
-    empty_decoder,
-    fill,
-    require_layers,
-    require_memory,
-    require_no_nan,
-)
-from glassformer.checkpoints.gpt_oss_config import read_gpt_oss_config
+from glassformer.checkpoints.assembly import check_sizes, config_errors, read_decoder, require_no_nan
+from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_experts import with_experts
 from glassformer.checkpoints.gpt_oss_layouts import (
     MATRICES,
-    ExpertNames,
     GptOssLayout,
     Matrix,
     are_packed,
     expert_names,
-    matrix_sizes,
     sources,
     wanted,
 )
-from glassformer.checkpoints.headers import StoredTensor
+from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedExperts, PlannedModel
+from glassformer.checkpoints.headers import DTYPES, StoredTensor
+from glassformer.checkpoints.shards import Planned
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, check_tensors, open_tensors, stored_tensors
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized import mxfp4
 
-Read = Callable[..., Tensor]
+# Of a large tensor, this much is read at a time.
+_PIECE_BYTES = 2**25
 
 
 def load_gpt_oss(
     directory: Path,
     config: Mapping[str, Any],
-    layout: GptOssLayout,
     *,
     dtype: torch.dtype | None = None,
     experts: Literal["dense", "mxfp4"] | None = None,
@@ -51,144 +44,191 @@ def load_gpt_oss(
 ) -> Decoder:
     """The decoder of a directory with gpt-oss's weights.
 
-    Every tensor is read to where it stays. Beside the decoder no more is held than one tensor, or one expert where
+    Every tensor is read to where it stays. Besides the decoder, memory holds at most one tensor, or one expert where
     experts have to be rewritten.
 
     Args:
-        directory: Where the files lie.
+        directory: Where the files are.
         config: The content of its ``config.json``.
-        layout: Whose names and configuration those are, see
-            :func:`~glassformer.checkpoints.gpt_oss_config.layout_of`.
         dtype: Of all weights but packed ones; None: as the embedding is stored, which is bfloat16 in what was released.
         experts: ``"mxfp4"`` keeps or packs them, ``"dense"`` keeps or expands them; None: as they are stored. Packing
             rounds.
         device: None: the CPU.
 
     Raises:
-        CheckpointError: A file that is missing or damaged, another form of network, tensors that are missing, unknown
+        CheckpointError: A file that is missing or damaged, another architecture, tensors that are missing, unknown
             or of another shape or kind, an exponent that means NaN, or more weights than this machine's memory.
-        InputError: A ``dtype`` that is none.
+        InputError: A ``dtype`` that no decoder computes in.
 
     Source: OpenAI 2025, gpt-oss, ``gpt_oss/torch``; Hugging Face's layout.
     """
+    with stored_model(directory, config) as stored:
+        with config_errors(directory / CONFIG_FILE):
+            model = with_experts(stored, "bfloat16" if experts == "dense" else experts)
+        return read_decoder(
+            model.config,
+            directory,
+            lambda *place: _state(model, *place),
+            stored_dtype=model.weights["embedding.weight"].dtype,
+            dtype=dtype,
+            device=device,
+        )
+
+
+@contextmanager
+def stored_model(directory: Path, config: Mapping[str, Any]) -> Iterator[PlannedModel]:
+    """The gpt-oss model of a directory, whose tensors are read when they are asked for, while the context lasts.
+
+    Args:
+        directory: Where the files are, in either layout.
+        config: The content of its ``config.json``.
+
+    Raises:
+        CheckpointError: Another model's configuration, a damaged file, or tensors that are missing, unknown, or of
+            another shape or kind; when read, an exponent that means NaN.
+    """
+    layout = layout_of(config)
+    if layout is None:
+        raise CheckpointError(
+            f"{directory / CONFIG_FILE} of the model_type {config.get('model_type')!r}",
+            "gpt-oss's configuration",
+            "Load the model and save it in another layout.",
+        )
     stored = stored_tensors(directory)
-    form = checked_form(directory, config, layout, stored)
-    packed = form.expert_format == "mxfp4"
-    chosen = experts or form.expert_format
-    with config_errors(directory / CONFIG_FILE):
-        decoder_config = replace(form, expert_format=chosen)
-    source_of = sources(decoder_config, layout)
-    dtype = choose_dtype(dtype, stored[source_of["embedding.weight"].name])
-    device = torch.device("cpu") if device is None else device
-    decoder = empty_decoder(decoder_config, dtype, directory)
-    require_memory(decoder, device, directory)
+    form = checked_config(directory, config, layout, stored)
     with open_tensors(stored) as read:
-        state = {
-            name: read(source.name, source.start, source.stop).to(device, dtype) for name, source in source_of.items()
+        files = _Files(read, stored, layout)
+        weights = {
+            ours: files.rows(source.name, source.start, source.stop) for ours, source in sources(form, layout).items()
         }
-        for layer in range(decoder_config.num_layers):
-            reader = _Experts(read, stored, expert_names(layout, layer), layout == "huggingface", packed, dtype, device)
-            make = reader.packed if chosen == "mxfp4" else reader.dense
-            state |= {f"layers.{layer}.ffn.{name}": tensor for name, tensor in make(decoder_config).items()}
-    return fill(decoder, state, device)
+        packed = form.expert_format == "mxfp4"
+        yield PlannedModel(form, weights, [files.experts(layer, packed) for layer in range(form.num_layers)])
 
 
-def checked_form(
+def checked_config(
     directory: Path, config: Mapping[str, Any], layout: GptOssLayout, stored: Mapping[str, StoredTensor]
 ) -> DecoderConfig:
     """The decoder's configuration for gpt-oss's files, with the experts' format that these have. No tensor is read.
 
     Args:
-        directory: Where the files lie, for messages.
+        directory: Where the files are, for messages.
         config: The content of ``config.json``.
         layout: Whose names and configuration those are.
         stored: The tensors of the files.
 
     Raises:
-        CheckpointError: Another form of network, or tensors that are missing, unknown or of another shape or kind.
+        CheckpointError: Another architecture, or tensors that are missing, unknown or of another shape or kind.
     """
-    form = read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
-    require_layers(form, stored, directory)
+    file = directory / CONFIG_FILE
+    form = read_gpt_oss_config(config, layout, file)
+    check_sizes(form, stored, directory)
     packed = are_packed(layout, stored)
-    with config_errors(directory / CONFIG_FILE):
+    with config_errors(file):
         form = replace(form, expert_format="mxfp4" if packed else "dense")
-    check_tensors(stored, wanted(form, layout, packed=packed), directory)
+        tensors = wanted(form, layout, packed=packed)
+    check_tensors(stored, tensors, directory)
     return form
 
 
 @dataclass(frozen=True)
-class _Experts:
-    """One layer's experts, from either form of file to either form in memory."""
+class _Files:
+    """The tensors of a directory as tensors to be read."""
 
-    read: Read
+    read: Callable[..., Tensor]
     stored: Mapping[str, StoredTensor]
-    names: ExpertNames
-    transposed: bool
-    are_packed: bool
-    dtype: torch.dtype
-    device: torch.device
+    layout: GptOssLayout
 
-    def packed(self, config: DecoderConfig) -> dict[str, Tensor]:
-        """What :class:`~glassformer.quantized.packed_experts.PackedMixture` holds: as packed files do."""
-        state = {
-            "gate_up_bias": self.read(self.names.gate_up_bias).to(self.device, self.dtype),
-            "down_bias": self.read(self.names.down_bias).to(self.device, self.dtype),
-        }
-        for matrix in MATRICES:
-            rows, width = matrix_sizes(config, matrix)
-            if self.are_packed:
-                blocks, scales = self._bytes(matrix)
-            else:
-                shape = (config.num_experts or 0, rows, width // mxfp4.GROUP)
-                blocks = torch.empty(*shape, mxfp4.GROUP_BYTES, dtype=torch.uint8)
-                scales = torch.empty(shape, dtype=torch.uint8)
-                for expert in range(len(blocks)):
-                    blocks[expert], scales[expert] = self._encoded(matrix, expert)
-            state[f"{matrix}_blocks"], state[f"{matrix}_scales"] = blocks.to(self.device), scales.to(self.device)
-        return state
+    def rows(self, name: str, start: int = 0, stop: int | None = None, step: int | None = None) -> Planned:
+        """Some rows of a tensor, ``step`` of them in a part."""
+        tensor = self.stored[name]
+        dtype = DTYPES[tensor.kind]
+        stop = tensor.shape[0] if stop is None else stop
+        shape = [stop - start, *tensor.shape[1:]]
+        row_bytes = Planned(shape[1:], dtype, list).nbytes
+        step = step or max(1, _PIECE_BYTES // max(1, row_bytes))
 
-    def dense(self, config: DecoderConfig) -> dict[str, Tensor]:
-        """What :class:`~glassformer.layers.experts.MixtureOfExperts` holds: gate and up apart."""
-        experts, ff = config.num_experts or 0, config.ff_dim
-        bias = self.read(self.names.gate_up_bias).to(self.device, self.dtype)
-        state = {
-            "gate_bias": bias[:, 0::2].contiguous(),
-            "up_bias": bias[:, 1::2].contiguous(),
-            "down_bias": self.read(self.names.down_bias).to(self.device, self.dtype),
-        }
-        for name, rows, width in (
-            ("gate", ff, config.hidden_dim),
-            ("up", ff, config.hidden_dim),
-            ("down", config.hidden_dim, ff),
-        ):
-            state[name] = torch.empty(experts, rows, width, dtype=self.dtype, device=self.device)
-        for expert in range(experts):
-            both = self._numbers("gate_up", expert)
-            state["gate"][expert].copy_(both[0::2])
-            state["up"][expert].copy_(both[1::2])
-            state["down"][expert].copy_(self._numbers("down", expert))
-        return state
+        def parts() -> Iterator[Tensor]:
+            for first in range(start, stop, step):
+                yield self.read(name, first, min(first + step, stop))
 
-    def _numbers(self, matrix: Matrix, expert: int) -> Tensor:
-        """One matrix of one expert, ``[out, in]``."""
-        if self.are_packed:
-            blocks, scales = self._bytes(matrix, expert, expert + 1)
-            return mxfp4.decode(blocks[0], scales[0], torch.promote_types(self.dtype, torch.bfloat16))
-        numbers = self.read(self.names.dense(matrix), expert, expert + 1)[0]
-        return numbers.t() if self.transposed else numbers
+        return Planned(shape, dtype, parts, lambda: self.read(name, start, stop), f"{name} in {tensor.file}")
 
-    def _bytes(self, matrix: Matrix, start: int = 0, stop: int | None = None) -> tuple[Tensor, Tensor]:
-        """Codes and exponents, none of which means NaN."""
-        blocks, scales = self.names.packed(matrix)
-        exponents = self.read(scales, start, stop)
-        require_no_nan(exponents, self.stored[scales])
-        return self.read(blocks, start, stop), exponents
+    def experts(self, layer: int, packed: bool) -> PlannedExperts:
+        """One layer's, in parts of one expert."""
+        names = expert_names(self.layout, layer)
 
-    def _encoded(self, matrix: Matrix, expert: int) -> tuple[Tensor, Tensor]:
-        try:
-            return mxfp4.encode(self._numbers(matrix, expert).contiguous())
-        except InputError as error:
-            name = self.names.dense(matrix)
-            raise CheckpointError(
-                f"{name} with {error.got} in {self.stored[name].file}", error.expected, error.fix
-            ) from error
+        def matrix(which: Matrix) -> Planned | Packed:
+            if packed:
+                blocks, scales = names.packed(which)
+                return self.rows(blocks, step=1), self._checked(scales)
+            stacked = self.rows(names.dense(which), step=1)
+            turned = self.layout == "huggingface"  # [expert, in, out]
+            count, *shape = stacked.shape
+            return Planned(
+                [count, *(reversed(shape) if turned else shape)],
+                stacked.dtype,
+                lambda: (part[0].t() if turned else part[0] for part in stacked.parts()),
+                source=stacked.source,
+            )
+
+        biases = self.rows(names.gate_up_bias), self.rows(names.down_bias)
+        return PlannedExperts(matrix("gate_up"), biases[0], matrix("down"), biases[1])
+
+    def _checked(self, name: str) -> Planned:
+        """Exponents, none of which means NaN."""
+        exponents = self.rows(name, step=1)
+
+        def checked(part: Tensor) -> Tensor:
+            require_no_nan(part, self.stored[name])
+            return part
+
+        return replace(
+            exponents, parts=lambda: map(checked, exponents.parts()), read=lambda: checked(exponents.whole())
+        )
+
+
+def _state(model: PlannedModel, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    """The decoder's state dict."""
+    state = {name: planned.whole().to(device, dtype) for name, planned in model.weights.items()}
+    for layer, experts in enumerate(model.experts):
+        make = _packed_state if model.config.expert_format == "mxfp4" else _dense_state
+        state |= {f"layers.{layer}.ffn.{name}": tensor for name, tensor in make(experts, dtype, device).items()}
+    return state
+
+
+def _packed_state(experts: PlannedExperts, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    """What :class:`~glassformer.quantized.packed_experts.PackedMixture` holds, as packed files do."""
+    state = {
+        "gate_up_bias": experts.gate_up_bias.whole().to(device, dtype),
+        "down_bias": experts.down_bias.whole().to(device, dtype),
+    }
+    for matrix in MATRICES:
+        packed = experts.matrix(matrix)
+        assert isinstance(packed, tuple)
+        for name, planned in zip(("blocks", "scales"), packed, strict=True):
+            state[f"{matrix}_{name}"] = planned.whole().to(device)
+    return state
+
+
+def _dense_state(experts: PlannedExperts, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    """What :class:`~glassformer.layers.experts.MixtureOfExperts` holds: gate and up apart."""
+    gate_up, down = experts.gate_up, experts.down
+    assert isinstance(gate_up, Planned)
+    assert isinstance(down, Planned)
+    count, hidden, ff = down.shape
+    state = {
+        "gate": torch.empty(count, ff, hidden, dtype=dtype, device=device),
+        "up": torch.empty(count, ff, hidden, dtype=dtype, device=device),
+        "down": torch.empty(count, hidden, ff, dtype=dtype, device=device),
+    }
+    for expert, both in enumerate(gate_up.parts()):
+        state["gate"][expert].copy_(both[0::2])
+        state["up"][expert].copy_(both[1::2])
+    for expert, matrix in enumerate(down.parts()):
+        state["down"][expert].copy_(matrix)
+    bias = experts.gate_up_bias.whole().to(device, dtype)
+    return state | {
+        "gate_bias": bias[:, 0::2].contiguous(),
+        "up_bias": bias[:, 1::2].contiguous(),
+        "down_bias": experts.down_bias.whole().to(device, dtype),
+    }

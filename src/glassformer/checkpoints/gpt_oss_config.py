@@ -1,43 +1,23 @@
-"""Both kinds of ``config.json`` of gpt-oss to a decoder's configuration, and back to Hugging Face's."""
+"""Both kinds of ``config.json`` of gpt-oss: read as a decoder's configuration, and written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 
-from glassformer.checkpoints.assembly import config_errors
+from glassformer.checkpoints.assembly import FileNumber, config_errors, known_fields
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
-from glassformer.errors import InputError
+from glassformer.config import config
+from glassformer.errors import InputError, require
 from glassformer.layers.feedforward import Clamp
 from glassformer.layers.positions import Yarn
 from glassformer.models import DecoderConfig
 
-# Hugging Face leaves out of config.json what has its default value.
-_HUGGINGFACE: dict[str, Any] = {
-    "num_hidden_layers": 36,
-    "num_local_experts": 128,
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "head_dim": 64,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "sliding_window": 128,
-    "tie_word_embeddings": False,
-    "hidden_act": "silu",
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "attention_dropout": 0.0,
-    "num_experts_per_tok": 4,
-    "swiglu_alpha": 1.702,
-    "swiglu_limit": 7.0,
-    "attention_bias": True,
-}
-_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 150000.0, "beta_fast": 32.0, "beta_slow": 1.0}
 _RELEASED_ROPE: dict[str, Any] = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -46,25 +26,75 @@ _RELEASED_ROPE: dict[str, Any] = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-_OPENAI: dict[str, Any] = {
-    "num_hidden_layers": 36,
-    "num_experts": 128,
-    "experts_per_token": 4,
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "swiglu_limit": 7.0,
-    "head_dim": 64,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "sliding_window": 128,
-    "initial_context_length": 4096,
-    "rope_theta": 150000.0,
-    "rope_scaling_factor": 32.0,
-    "rope_ntk_alpha": 1.0,
-    "rope_ntk_beta": 32.0,
-}
-_FIX = "Take the file anew."
+_FIX = "Download the file again."
+
+
+@config
+class HuggingFaceConfig:
+    """The fields of Hugging Face's ``config.json`` that a decoder depends on; the file leaves out defaults."""
+
+    num_hidden_layers: FileNumber = 36
+    num_local_experts: FileNumber = 128
+    vocab_size: FileNumber = 201088
+    hidden_size: FileNumber = 2880
+    intermediate_size: FileNumber = 2880
+    head_dim: FileNumber = 64
+    num_attention_heads: FileNumber = 64
+    num_key_value_heads: FileNumber = 8
+    sliding_window: FileNumber | None = 128
+    layer_types: list[Literal["sliding_attention", "full_attention"]] | None = None
+    tie_word_embeddings: bool = False
+    hidden_act: Literal["silu"] = "silu"
+    max_position_embeddings: FileNumber = 131072
+    rms_norm_eps: float = 1e-5
+    attention_dropout: float = 0.0
+    num_experts_per_tok: FileNumber = 4
+    swiglu_alpha: float = 1.702
+    swiglu_limit: float = 7.0
+    attention_bias: bool = True
+    rope_theta: float = 150000.0
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    quantization_config: dict[str, Any] | None = None
+
+
+@config
+class OpenAIConfig:
+    """OpenAI's ``config.json``; its program refuses other fields."""
+
+    num_hidden_layers: FileNumber = 36
+    num_experts: FileNumber = 128
+    experts_per_token: FileNumber = 4
+    vocab_size: FileNumber = 201088
+    hidden_size: FileNumber = 2880
+    intermediate_size: FileNumber = 2880
+    swiglu_limit: float = 7.0
+    head_dim: FileNumber = 64
+    num_attention_heads: FileNumber = 64
+    num_key_value_heads: FileNumber = 8
+    sliding_window: FileNumber = 128
+    initial_context_length: FileNumber = 4096
+    rope_theta: float = 150000.0
+    rope_scaling_factor: float = 32.0
+    rope_ntk_alpha: float = 1.0
+    rope_ntk_beta: float = 32.0
+
+
+@config
+class RopeParameters:
+    """Hugging Face's description of the rotation, in the words of transformers 5."""
+
+    rope_theta: float
+    rope_type: Literal["default", "yarn"]
+    factor: float | None = None
+    original_max_position_embeddings: Annotated[float, Field(ge=1, lt=2**40, multiple_of=1)] | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    partial_rotary_factor: Annotated[float, Field(ge=1, le=1)] = 1.0
 
 
 def layout_of(config: Mapping[str, Any]) -> GptOssLayout | None:
@@ -92,10 +122,10 @@ def read_gpt_oss_config(config: Mapping[str, Any], layout: GptOssLayout, file: P
 def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype, *, packed: bool) -> dict[str, Any]:
     """Hugging Face's ``config.json`` of a decoder in the form of gpt-oss.
 
-    Where no layer has a window, every second one gets a window as long as the longest text: that is the same, and also
-    right for programs that take it for granted that a layer of gpt-oss has one.
+    Where no layer has a window, every second one gets a window as long as the longest text. That is the same, and is
+    also right for programs that expect every second layer of gpt-oss to have one.
     """
-    assert config.clamp is not None  # who writes has seen to it
+    assert config.clamp is not None  # as in every gpt-oss
     layers = range(config.num_layers)
     kinds = ["full_attention" if config.layer_window(layer) is None else "sliding_attention" for layer in layers]
     if config.window is None:
@@ -134,6 +164,53 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype, *, packed: b
     return written
 
 
+def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
+    """OpenAI's ``config.json`` of a decoder in the form of gpt-oss.
+
+    It does not hold ``max_seq_len``: that is read as the original length times YaRN's factor.
+
+    Raises:
+        InputError: Parts that this configuration cannot describe, all of which are named.
+    """
+    clamp, yarn = config.clamp, config.yarn
+    lacking = {
+        "no sinks": not config.sinks,
+        "no biases": not (config.attention_bias and config.ff_bias),
+        "no experts": config.num_experts is None,
+        "key weights": config.key_weights,
+        "another SwiGLU than gpt-oss's": clamp is None or clamp.alpha != 1.702,
+        "windows on other layers than the even ones": config.window is not None
+        and any((config.layer_window(layer) is None) == (layer % 2 == 0) for layer in range(config.num_layers)),
+        f"norm_eps = {config.norm_eps}": config.norm_eps != 1e-5,
+        "an output tied to the embedding": config.tied_output,
+        "interleaved rotation": config.rope_layout != "half-split",
+        "YaRN with rounded borders": yarn is not None and yarn.truncate,
+    }
+    found = ", ".join(part for part, present in lacking.items() if present)
+    require(
+        not found, f"a model with {found}", "what OpenAI's config.json can describe", "Write Hugging Face's layout."
+    )
+    assert clamp is not None
+    return {
+        "num_hidden_layers": config.num_layers,
+        "num_experts": config.num_experts,
+        "experts_per_token": config.top_k,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_dim,
+        "intermediate_size": config.ff_dim,
+        "swiglu_limit": clamp.limit,
+        "head_dim": config.head_dim,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads or config.num_heads,
+        "sliding_window": config.window or 0,
+        "initial_context_length": yarn.original_max_seq_len if yarn else config.max_seq_len,
+        "rope_theta": config.rope_base,
+        "rope_scaling_factor": yarn.factor if yarn else 1.0,
+        "rope_ntk_alpha": yarn.beta_slow if yarn else 1.0,
+        "rope_ntk_beta": yarn.beta_fast if yarn else 32.0,
+    }
+
+
 def _write_rope(yarn: Yarn | None) -> dict[str, Any]:
     if yarn is None:
         return {"rope_type": "default"}
@@ -149,152 +226,100 @@ def _write_rope(yarn: Yarn | None) -> dict[str, Any]:
 
 def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
     aliases = {"num_local_experts": "num_experts", "num_experts_per_tok": "experts_per_token"}
-    given = {ours: config[alias] for ours, alias in aliases.items() if alias in config}
-    rope = _rope(config)
-    read = _checked(_HUGGINGFACE, {**given, **config})
-    _require(read["hidden_act"] == "silu", f"hidden_act = {read['hidden_act']!r}", "'silu'")
-    quantization = config.get("quantization_config") or {}
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    _require(method in (None, "mxfp4"), f"quantization by {method!r}", "'mxfp4' or none")
-    window, windowed = _windows(config, read["num_hidden_layers"], read["sliding_window"])
+    aliased = {ours: config[alias] for ours, alias in aliases.items() if alias in config}
+    read = HuggingFaceConfig(**known_fields(HuggingFaceConfig, {**aliased, **config}))
+    method = (read.quantization_config or {}).get("quant_method")
+    require(method in (None, "mxfp4"), f"quantization by {method!r}", "'mxfp4' or none", _FIX)
+    rope = _rope(read)
+    window, windowed_layers = _windows(read)
     return DecoderConfig(
         **_shared(read),
-        num_experts=read["num_local_experts"],
-        top_k=read["num_experts_per_tok"],
+        num_experts=read.num_local_experts,
+        top_k=read.num_experts_per_tok,
         window=window,
-        windowed_layers=windowed,
-        attention_bias=read["attention_bias"],
-        clamp=Clamp(read["swiglu_alpha"], read["swiglu_limit"]),
-        dropout=read["attention_dropout"],
-        max_seq_len=read["max_position_embeddings"],
-        rope_base=rope["rope_theta"],
+        windowed_layers=windowed_layers,
+        attention_bias=read.attention_bias,
+        clamp=Clamp(read.swiglu_alpha, read.swiglu_limit),
+        dropout=read.attention_dropout,
+        max_seq_len=read.max_position_embeddings,
+        rope_base=rope.rope_theta,
         yarn=_yarn(rope),
-        norm_eps=read["rms_norm_eps"],
-        tied_output=read["tie_word_embeddings"],
+        norm_eps=read.rms_norm_eps,
+        tied_output=read.tie_word_embeddings,
     )
 
 
 def _from_openai(config: Mapping[str, Any]) -> DecoderConfig:
-    if others := ", ".join(sorted(config.keys() - _OPENAI.keys())):
-        raise InputError(others, f"nothing beside {', '.join(_OPENAI)}", _FIX)
-    read = _checked(_OPENAI, config)
-    factor, original = read["rope_scaling_factor"], read["initial_context_length"]
-    stretched = factor > 1
+    read = OpenAIConfig(**config)
+    factor, original = read.rope_scaling_factor, read.initial_context_length
     return DecoderConfig(
         **_shared(read),
-        num_experts=read["num_experts"],
-        top_k=read["experts_per_token"],
-        window=read["sliding_window"] or None,
+        num_experts=read.num_experts,
+        top_k=read.experts_per_token,
+        window=read.sliding_window or None,
         windowed_layers="even",
         attention_bias=True,
-        clamp=Clamp(limit=read["swiglu_limit"]),
-        max_seq_len=math.floor(original * factor) if stretched else original,
-        rope_base=read["rope_theta"],
-        yarn=Yarn(factor, original, read["rope_ntk_beta"], read["rope_ntk_alpha"]) if stretched else None,
+        clamp=Clamp(limit=read.swiglu_limit),
+        max_seq_len=math.floor(original * factor) if factor > 1 else original,
+        rope_base=read.rope_theta,
+        yarn=Yarn(factor, original, read.rope_ntk_beta, read.rope_ntk_alpha) if factor > 1 else None,
     )
 
 
-def _shared(read: Mapping[str, Any]) -> dict[str, Any]:
+def _shared(read: HuggingFaceConfig | OpenAIConfig) -> dict[str, Any]:
     return {
-        "vocab_size": read["vocab_size"],
-        "num_layers": read["num_hidden_layers"],
-        "hidden_dim": read["hidden_size"],
-        "ff_dim": read["intermediate_size"],
-        "num_heads": read["num_attention_heads"],
-        "head_dim": read["head_dim"],
-        "num_kv_heads": read["num_key_value_heads"],
+        "vocab_size": read.vocab_size,
+        "num_layers": read.num_hidden_layers,
+        "hidden_dim": read.hidden_size,
+        "ff_dim": read.intermediate_size,
+        "num_heads": read.num_attention_heads,
+        "head_dim": read.head_dim,
+        "num_kv_heads": read.num_key_value_heads,
         "sinks": True,
         "ff_bias": True,
     }
 
 
-def _checked(defaults: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of ``config``, each of the kind of its default, which stands in for those that are missing."""
-    read: dict[str, Any] = {}
-    for name, default in defaults.items():
-        value = config.get(name, default)
-        if value is None and name == "sliding_window":
-            read[name] = None
-        elif isinstance(default, float):
-            read[name] = _number(name, value)
-        else:
-            fits = type(value) is type(default) and (type(value) is not int or 0 <= value < 2**40)
-            _require(fits, f"{name} = {value!r}", f"a value like {default!r}")
-            read[name] = value
-    return read
+def _rope(read: HuggingFaceConfig) -> RopeParameters:
+    # As transformers: a rope_scaling takes precedence unless it is empty; with neither, the released model's is used.
+    found = read.rope_scaling or (_RELEASED_ROPE if read.rope_parameters is None else read.rope_parameters)
+    found = {name: value for name, value in found.items() if value is not None}
+    found.setdefault("rope_type", found.get("type", "default"))
+    return RopeParameters(**known_fields(RopeParameters, {"rope_theta": read.rope_theta, **found}))
 
 
-def _number(name: str, value: Any) -> float:
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
-    _require(fits, f"{name} = {value!r}", "a number")  # nan is not below 1e30
-    return float(value)
-
-
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """How positions rotate, in the words of transformers 5, from those or older ones."""
-    # As transformers: an older rope_scaling outdoes the other unless it is empty; empty rope_parameters are given ones.
-    parameters = config.get("rope_parameters")
-    rope = config.get("rope_scaling") or (_RELEASED_ROPE if parameters is None else parameters)
-    _require(isinstance(rope, dict), f"rope_parameters = {rope!r}", "an object")
-    rope = {name: value for name, value in rope.items() if value is not None}
-    rope.setdefault("rope_type", rope.get("type", "default"))
-    given = {name: config[name] for name in ("rope_theta",) if name in config}
-    rope = {**_ROPE, **given, **rope}
-    kind = rope["rope_type"]
-    _require(kind in ("default", "yarn"), f"rope_type = {kind!r}", "'default' or 'yarn'")
-    partial = rope.get("partial_rotary_factor", 1.0)
-    _require(partial == 1, f"partial_rotary_factor = {partial!r}", "1: heads that rotate as a whole")
-    rope["rope_theta"] = _number("rope_theta", rope["rope_theta"])
-    return rope
-
-
-def _yarn(rope: Mapping[str, Any]) -> Yarn | None:
-    if rope["rope_type"] == "default":
+def _yarn(rope: RopeParameters) -> Yarn | None:
+    if rope.rope_type == "default":
         return None
-    missing = ", ".join(name for name in ("factor", "original_max_position_embeddings") if name not in rope)
-    _require(not missing, f"rope_type = 'yarn' without {missing}", "both")
-    numbers = {name: _number(name, rope[name]) for name in ("factor", "beta_fast", "beta_slow")}
-    if numbers["factor"] == 1:  # stretches nothing
+    factor, length = rope.factor, rope.original_max_position_embeddings
+    if factor is None or length is None:
+        missing = "factor" if factor is None else "original_max_position_embeddings"
+        raise InputError(f"rope_type = 'yarn' without {missing}", "factor and original_max_position_embeddings", _FIX)
+    if factor == 1:  # stretches nothing
         return None
-    truncate = rope.get("truncate", True)
-    _require(isinstance(truncate, bool), f"truncate = {truncate!r}", "true or false")
-    length = rope["original_max_position_embeddings"]
-    whole = isinstance(length, (int, float)) and 1 <= length < 2**40 and length == int(length)
-    _require(whole, f"original_max_position_embeddings = {length!r}", "a whole number of at least 1")
-    yarn = Yarn(numbers["factor"], int(length), numbers["beta_fast"], numbers["beta_slow"], truncate)
-    size = _number("attention_factor", rope.get("attention_factor", yarn.concentration))
-    plain = math.isclose(size, yarn.concentration, rel_tol=1e-6) and not (
-        rope.get("mscale") or rope.get("mscale_all_dim")
+    yarn = Yarn(factor, int(length), rope.beta_fast, rope.beta_slow, rope.truncate)
+    attention_factor = yarn.concentration if rope.attention_factor is None else rope.attention_factor
+    require(
+        math.isclose(attention_factor, yarn.concentration, rel_tol=1e-6) and not (rope.mscale or rope.mscale_all_dim),
+        f"attention_factor = {rope.attention_factor}, mscale = {rope.mscale}, mscale_all_dim = {rope.mscale_all_dim}",
+        f"attention_factor = {yarn.concentration}, 0.1 ln(factor) + 1, and no mscale",
+        "The decoder has no other scale of its attention.",
     )
-    _require(plain, "attention_factor or mscale of another value", f"{yarn.concentration}, 0.1 ln(factor) + 1")
     return yarn
 
 
-def _windows(
-    config: Mapping[str, Any], layers: int, window: int | None
-) -> tuple[int | None, Literal["odd", "even", "all"]]:
+def _windows(read: HuggingFaceConfig) -> tuple[int | None, Any]:
     """The window, and which layers have it."""
-    kinds = config.get("layer_types")
+    layers, kinds = read.num_hidden_layers, read.layer_types
     if kinds is None:
-        return window, "even"
-    known = ("full_attention", "sliding_attention")
-    fits = isinstance(kinds, list) and len(kinds) == layers and all(kind in known for kind in kinds)
-    _require(fits, "layer_types of another number or kind", f"num_hidden_layers of {' or '.join(known)}")
-    windowed = [kind == "sliding_attention" for kind in kinds]
-    if not any(windowed):
+        return read.sliding_window, "even"
+    require(len(kinds) == layers, f"{len(kinds)} layer_types", f"num_hidden_layers = {layers} of them", _FIX)
+    windowed = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
+    if not windowed:
         return None, "even"
-    _require(window is not None, "sliding_window = None with a layer of sliding_attention", "a window")
-    patterns: dict[Literal["odd", "even", "all"], list[bool]] = {
-        "even": [layer % 2 == 0 for layer in range(layers)],
-        "odd": [layer % 2 == 1 for layer in range(layers)],
-        "all": [True] * layers,
-    }
-    for name, pattern in patterns.items():
-        if windowed == pattern:
-            return window, name
-    raise InputError("layer_types in another order", "windows on the even, the odd, or all layers", _FIX)
-
-
-def _require(condition: bool, got: str, expected: str) -> None:
-    if not condition:
-        raise InputError(got, expected, _FIX)
+    require(read.sliding_window is not None, "sliding_window = None with sliding_attention", "a window", _FIX)
+    if windowed == tuple(range(0, layers, 2)):
+        return read.sliding_window, "even"
+    if windowed == tuple(range(1, layers, 2)):
+        return read.sliding_window, "odd"
+    return read.sliding_window, "all" if len(windowed) == layers else windowed

@@ -10,16 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections, router_of
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
 from glassformer.layers.block import Block
-from glassformer.layers.dispatch import Experts
-from glassformer.layers.experts import MixtureOfExperts
-from glassformer.layers.feedforward import Clamp, SwiGLU
-from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.positions import convert_rows
-from glassformer.models import Decoder, DecoderConfig
+from glassformer.layers.feedforward import Clamp
+from glassformer.models import Decoder
 from glassformer.quantized.packed_experts import PackedMixture
 
 NO_SINK = -1e30
@@ -73,24 +70,35 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
     )
     if config.num_layers == 1:  # then it has the window of the even layers, or none
         form = replace(form, window=config.layer_window(0), windowed_layers="even")
-    weight = decoder.embedding.weight
     weights = {
-        "embedding.weight": plan(weight),
-        "final_norm.weight": plan(decoder.final_norm.weight),
-        "output.weight": plan(decoder.output.weight),
+        "embedding.weight": decoder.embedding.weight,
+        "final_norm.weight": decoder.final_norm.weight,
+        "output.weight": decoder.output.weight,
     }
     experts = []
     for layer, block in enumerate(decoder.layers):
         assert isinstance(block, Block)
+        attention = block.attention
+        sinks: Tensor | None = attention.sinks
+        if sinks is None:
+            query = attention.query.weight
+            sinks = query.new_full((attention.num_heads,), max(NO_SINK, torch.finfo(query.dtype).min))
+        router, router_bias = router_of(block.ffn, config.hidden_dim)
         inside = {
-            "attention_norm.weight": plan(block.attention_norm.weight),
-            "ffn_norm.weight": plan(block.ffn_norm.weight),
-            **_attention(block.attention, config),
-            **_router(block.ffn, weight),
+            "attention_norm.weight": block.attention_norm.weight,
+            **half_split_projections(attention, config.rope_layout),
+            "attention.value.weight": attention.value.weight,
+            "attention.value.bias": attention.value.bias,
+            "attention.output.weight": attention.output.weight,
+            "attention.output.bias": attention.output.bias,
+            "attention.sinks": sinks,
+            "ffn_norm.weight": block.ffn_norm.weight,
+            "ffn.router.score.weight": router,
+            "ffn.router.score.bias": router_bias,
         }
-        weights |= {f"layers.{layer}.{name}": tensor for name, tensor in inside.items()}
+        weights |= {f"layers.{layer}.{name}": tensor for name, tensor in inside.items() if tensor is not None}
         experts.append(_experts(block.ffn, plain=config.clamp is None))
-    return PlannedModel(form, weights, experts)
+    return PlannedModel(form, {name: plan(tensor) for name, tensor in weights.items()}, experts)
 
 
 def remark(whose: str, written: dict[str, Any]) -> str:
@@ -120,42 +128,6 @@ def particulars(written: dict[str, Any]) -> list[str]:
     return [part for part, present in found.items() if present]
 
 
-def _attention(attention: GroupedQueryAttention, config: DecoderConfig) -> dict[str, Planned]:
-    weights = attention.key_weights
-
-    def rotated(projection: nn.Linear, heads: int, *, weighted: bool) -> Iterator[Planned]:
-        for tensor in (projection.weight, projection.bias):
-            out = projection.weight.new_zeros(len(projection.weight)) if tensor is None else tensor
-            if weighted and weights is not None:
-                factors = weights.repeat_interleave(config.head_dim)
-                out = out * (factors[:, None] if out.dim() == 2 else factors)
-            yield plan(out if config.rope_layout == "half-split" else convert_rows(out, heads, to="half-split"))
-
-    query = rotated(attention.query, attention.num_heads, weighted=True)
-    key = rotated(attention.key, attention.num_kv_heads, weighted=False)
-    planned = dict(zip(("attention.query.weight", "attention.query.bias"), query, strict=True))
-    planned |= dict(zip(("attention.key.weight", "attention.key.bias"), key, strict=True))
-    for name in ("value", "output"):
-        projection: nn.Linear = getattr(attention, name)
-        planned[f"attention.{name}.weight"] = plan(projection.weight)
-        planned[f"attention.{name}.bias"] = plan(_or_zeros(projection.bias, projection.weight))
-    sinks: Tensor | None = attention.sinks
-    if sinks is None:
-        weight = attention.query.weight
-        sinks = weight.new_full((attention.num_heads,), max(NO_SINK, torch.finfo(weight.dtype).min))
-    return planned | {"attention.sinks": plan(sinks)}
-
-
-def _router(ffn: nn.Module, like: Tensor) -> dict[str, Planned]:
-    if isinstance(ffn, SwiGLU):
-        weight, bias = like.new_zeros(1, like.shape[1]), like.new_zeros(1)
-    else:
-        assert isinstance(ffn, MixtureOfExperts | PackedMixture)
-        weight = ffn.router.score.weight
-        bias = _or_zeros(ffn.router.score.bias, weight)
-    return {"ffn.router.score.weight": plan(weight), "ffn.router.score.bias": plan(bias)}
-
-
 def _experts(ffn: nn.Module, *, plain: bool) -> PlannedExperts:
     if isinstance(ffn, PackedMixture):
         experts, rows = ffn.gate_up_scales.shape[:2]
@@ -166,7 +138,7 @@ def _experts(ffn: nn.Module, *, plain: bool) -> PlannedExperts:
         return PlannedExperts(
             packed, plan(gate_up_bias), (plan(ffn.down_blocks), plan(ffn.down_scales)), plan(down_bias)
         )
-    weights = _dense(ffn)
+    weights = as_experts(ffn)
     gate, up, down = weights.gate, weights.up, weights.down
     experts, ff, hidden = gate.shape
     up_bias = _or_zeros(weights.up_bias, up) - (1 if plain else 0)
@@ -184,17 +156,6 @@ def _experts(ffn: nn.Module, *, plain: bool) -> PlannedExperts:
     )
 
 
-def _dense(ffn: nn.Module) -> Experts:
-    """The weights of a dense mixture, or of one network as a mixture of one."""
-    if isinstance(ffn, SwiGLU):
-        parts = (ffn.gate, ffn.up, ffn.down)
-        gate, up, down = (part.weight[None] for part in parts)
-        gate_bias, up_bias, down_bias = (None if part.bias is None else part.bias[None] for part in parts)
-        return Experts(gate, up, down, gate_bias, up_bias, down_bias)
-    assert isinstance(ffn, MixtureOfExperts)
-    return Experts(ffn.gate, ffn.up, ffn.down, ffn.gate_bias, ffn.up_bias, ffn.down_bias)
-
-
 def _or_zeros(bias: Tensor | None, weight: Tensor) -> Tensor:
     return weight.new_zeros(weight.shape[:-1]) if bias is None else bias
 
@@ -207,7 +168,7 @@ def _unreachable(decoder: Decoder) -> float:
     reached = [torch.zeros(1, dtype=torch.float64)]
     for block in decoder.layers:
         assert isinstance(block, Block)
-        weights = _dense(block.ffn)
+        weights = as_experts(block.ffn)
         norm = block.ffn_norm.weight.double()
         for matrix, bias in ((weights.gate, weights.gate_bias), (weights.up, weights.up_bias)):
             for weight, its_bias in zip(matrix, _or_zeros(bias, matrix), strict=True):

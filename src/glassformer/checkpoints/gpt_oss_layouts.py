@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from glassformer.checkpoints.assembly import empty_decoder
 from glassformer.checkpoints.tensor_files import Wanted
 from glassformer.models import DecoderConfig
 
@@ -140,26 +141,12 @@ def sources(config: DecoderConfig, layout: GptOssLayout) -> dict[str, Source]:
 
 def wanted(config: DecoderConfig, layout: GptOssLayout, *, packed: bool) -> dict[str, Wanted]:
     """Every tensor of such a model, by its name in the file, with its shape and the kinds of its numbers."""
-    hidden = config.hidden_dim
-    query, kv = _attention_rows(config)
-    shapes = {
-        "embedding.weight": [config.vocab_size, hidden],
-        "output.weight": [config.vocab_size, hidden],
-        "final_norm.weight": [hidden],
-        "attention_norm.weight": [hidden],
-        "ffn_norm.weight": [hidden],
-        "attention.sinks": [config.num_heads],
-        "attention.query.weight": [query, hidden],
-        "attention.key.weight": [kv, hidden],
-        "attention.value.weight": [kv, hidden],
-        "attention.output.weight": [hidden, query],
-        "ffn.router.score.weight": [config.num_experts or 0, hidden],
-    }
-    shapes |= {f"{name}.bias": shapes[f"{name}.weight"][:1] for name in _MATRICES[layout]}
+    shapes = empty_decoder(config).state_dict()
     found: dict[str, Wanted] = {}
     for ours, source in sources(config, layout).items():
-        shape = shapes[ours.split(".", 2)[2] if ours.startswith("layers.") else ours]
-        found[source.name] = Wanted(shape if source.stop is None else [query + 2 * kv, *shape[1:]])
+        rows, *others = shapes[ours].shape
+        before = found[source.name].shape[0] if source.name in found else 0
+        found[source.name] = Wanted([before + rows, *others])
     for layer in range(config.num_layers):
         found |= _wanted_experts(config, layout, layer, packed)
     return found

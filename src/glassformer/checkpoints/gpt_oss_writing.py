@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config, write_openai_config
 from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matrix, expert_names, sources
-from glassformer.checkpoints.shards import SHARD_BYTES, Planned, write_tensors
+from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import CONFIG_FILE
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
@@ -64,11 +64,27 @@ class PlannedModel:
     weights: Mapping[str, Planned]
     experts: Sequence[PlannedExperts]
 
+    def completed(self) -> PlannedModel:
+        """The same model with all tensors of the released files: biases of 0 where attention or the router has none,
+        and an output projection where it is the embedding."""
+        config = dataclasses.replace(self.config, tied_output=False, attention_bias=True)
+        weights: dict[str, Planned] = {}
+        for name in sources(config, "huggingface"):
+            if name in self.weights:
+                weights[name] = self.weights[name]
+            elif name == "output.weight":
+                weights[name] = self.weights["embedding.weight"]
+            else:
+                weight = self.weights[f"{name.removesuffix('bias')}weight"]
+                weights[name] = plan(torch.zeros(weight.shape[:1], dtype=weight.dtype))
+        return dataclasses.replace(self, config=config, weights=weights)
+
     def in_layout(self, layout: GptOssLayout) -> dict[str, Planned]:
         """Every tensor by its name in the files of ``layout``; OpenAI's has query, key and value in one."""
         rows: dict[str, list[Planned]] = {}
-        for ours, source in sources(self.config, layout).items():
-            rows.setdefault(source.name, []).append(self.weights[ours])  # they come in the order of their rows
+        complete = self.completed()
+        for ours, source in sources(complete.config, layout).items():
+            rows.setdefault(source.name, []).append(complete.weights[ours])  # they come in the order of their rows
         found = {name: _concatenated(parts) for name, parts in rows.items()}
         for layer, experts in enumerate(self.experts):
             names = expert_names(layout, layer)
@@ -114,7 +130,7 @@ def write_gpt_oss(
         InputError: The directory exists, there is no room on the disk, or OpenAI's configuration has no words for the
             model: what it lacks is named.
     """
-    config = model.config
+    config = model.completed().config
     if layout == "openai":
         written = write_openai_config(config)
     else:
@@ -136,50 +152,6 @@ def write_gpt_oss(
         watched = {name: _watched(tensor, bar.update) for name, tensor in planned.items()}
         write_tensors(draft, watched, shard_bytes=shard_bytes or _SHARD_BYTES[layout])
     return size, written
-
-
-def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
-    """OpenAI's ``config.json`` of a decoder in the form of gpt-oss.
-
-    It does not hold ``max_seq_len``: that is read as the original length times YaRN's factor.
-
-    Raises:
-        InputError: Parts that this configuration has no words for, all of which are named.
-    """
-    clamp, yarn = config.clamp, config.yarn
-    lacking = {
-        "no sinks": not config.sinks,
-        "no biases": not (config.attention_bias and config.ff_bias),
-        "no experts": config.num_experts is None,
-        "key weights": config.key_weights,
-        "another SwiGLU than gpt-oss's": clamp is None or clamp.alpha != 1.702,
-        "windows on other layers than the even ones": config.window is not None and config.windowed_layers != "even",
-        f"norm_eps = {config.norm_eps}": config.norm_eps != 1e-5,
-        "an output tied to the embedding": config.tied_output,
-        "interleaved rotation": config.rope_layout != "half-split",
-        "YaRN with rounded borders": yarn is not None and yarn.truncate,
-    }
-    found = ", ".join(part for part, present in lacking.items() if present)
-    require(not found, f"a model with {found}", "what OpenAI's config.json can tell", "Write Hugging Face's layout.")
-    assert clamp is not None
-    return {
-        "num_hidden_layers": config.num_layers,
-        "num_experts": config.num_experts,
-        "experts_per_token": config.top_k,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_dim,
-        "intermediate_size": config.ff_dim,
-        "swiglu_limit": clamp.limit,
-        "head_dim": config.head_dim,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads or config.num_heads,
-        "sliding_window": config.window or 0,
-        "initial_context_length": yarn.original_max_seq_len if yarn else config.max_seq_len,
-        "rope_theta": config.rope_base,
-        "rope_scaling_factor": yarn.factor if yarn else 1.0,
-        "rope_ntk_alpha": yarn.beta_slow if yarn else 1.0,
-        "rope_ntk_beta": yarn.beta_fast if yarn else 32.0,
-    }
 
 
 def require_room(directory: Path, size: int) -> None:

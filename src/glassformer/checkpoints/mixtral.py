@@ -1,53 +1,66 @@
-"""Mixtral's configuration and tensors, as Hugging Face names them, to a decoder and back.
+"""Mixtral's configuration and tensors in Hugging Face's names, to a decoder and back.
 
-One network, two ways of naming its experts. Files on disk keep a tensor per expert and matrix
-(``block_sparse_moe.experts.3.w1.weight``); a model in memory of transformers 5 keeps one tensor for all experts
-(``mlp.experts.gate_up_proj``). Both are read; the first, which every version and other programs read too, is written.
+Files on disk have a tensor per expert and matrix (``block_sparse_moe.experts.3.w1.weight``); a model of transformers 5
+in memory has one tensor for all experts (``mlp.experts.gate_up_proj``). Both are read. The first, which all versions
+and other programs read, is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from glassformer.checkpoints.assembly import (
-    choose_dtype,
+    FileNumber,
+    check_sizes,
     config_errors,
     empty_decoder,
     fill,
-    require_layers,
-    require_memory,
+    known_fields,
+    read_decoder,
 )
+from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections, router_of
+from glassformer.checkpoints.headers import DTYPES, KINDS, StoredTensor
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, Wanted, check_tensors, open_tensors, stored_tensors
-from glassformer.errors import CheckpointError, InputError, require, require_positive
-from glassformer.layers.positions import convert_rows
+from glassformer.config import config
+from glassformer.errors import CheckpointError, require
+from glassformer.layers.block import Block
 from glassformer.models import Decoder, DecoderConfig
 
-# Hugging Face leaves out of config.json what has its default value.
-_DEFAULTS: dict[str, Any] = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": None,
-    "hidden_act": "silu",
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "rope_theta": 1e6,
-    "sliding_window": None,
-    "attention_dropout": 0.0,
-    "num_experts_per_tok": 2,
-    "num_local_experts": 8,
-}
 
-# Decoder's name: Hugging Face's name. The layers' names go behind "layers.N." and "model.layers.N.".
+@config
+class MixtralConfig:
+    """The fields of Mixtral's ``config.json`` that a decoder depends on, with Hugging Face's defaults.
+
+    ``layer_types`` is not among them: transformers ignores it and gives every layer the window.
+    """
+
+    vocab_size: FileNumber = 32000
+    hidden_size: FileNumber = 4096
+    intermediate_size: FileNumber = 14336
+    num_hidden_layers: FileNumber = 32
+    num_attention_heads: FileNumber = 32
+    num_key_value_heads: FileNumber = 8
+    head_dim: FileNumber | None = None
+    hidden_act: Literal["silu"] = "silu"
+    max_position_embeddings: FileNumber = 131072
+    rms_norm_eps: float = 1e-5
+    tie_word_embeddings: bool = False
+    rope_theta: float = 1e6
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
+    sliding_window: FileNumber | None = None
+    attention_dropout: float = 0.0
+    num_experts_per_tok: FileNumber = 2
+    num_local_experts: FileNumber = 8
+    model_type: Literal["mixtral"] = "mixtral"
+
+
+# Decoder's name: Hugging Face's name. Those of a layer follow "layers.N." and "model.layers.N.".
 _OUTSIDE = {
     "embedding.weight": "model.embed_tokens.weight",
     "final_norm.weight": "model.norm.weight",
@@ -75,26 +88,23 @@ def decoder_from_mixtral(config: Mapping[str, Any], tensors: Mapping[str, Tensor
 
     Returns:
         A decoder on the CPU, in training mode like every new module. ``sliding_window`` becomes the window of all
-        layers. What training alone reads (``router_jitter_noise``, ``router_aux_loss_coef``) is not taken over.
+        layers. What only training reads (``router_jitter_noise``, ``router_aux_loss_coef``) is ignored.
 
     Raises:
         InputError: A configuration of another family or with a part that the decoder lacks, or tensors that are
-            missing, unexpected or of another shape: all of them are named.
+            missing, unknown or of another shape: all of them are named.
 
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088; the layout is Hugging Face's.
     """
+    place = Path("tensors")
+    stored = {
+        name: StoredTensor(place, name, list(tensor.shape), KINDS[tensor.dtype]) for name, tensor in tensors.items()
+    }
     decoder_config = read_mixtral_config(config)
-    released = _are_released(tensors)
-    tied = decoder_config.tied_output
-    if tied:
-        tensors = _without_tied_output(tensors)
-    _check_tensors(tensors, _shapes(decoder_config, released))
-    decoder = Decoder(decoder_config).to(tensors["model.embed_tokens.weight"].dtype)
-    state = _state(tensors.__getitem__, decoder_config, released)
-    if tied:
-        state["output.weight"] = state["embedding.weight"]
-    decoder.load_state_dict(state)
-    return decoder
+    _check(decoder_config, stored, place)
+    dtype = tensors["model.embed_tokens.weight"].dtype
+    state = _state(lambda name: tensors[name].to("cpu", dtype, copy=True), decoder_config, stored)
+    return fill(empty_decoder(decoder_config, dtype), state, torch.device("cpu"))
 
 
 def load_mixtral(
@@ -107,7 +117,7 @@ def load_mixtral(
     """As :func:`decoder_from_mixtral`, from a directory, tensor by tensor.
 
     Args:
-        directory: Where the files lie.
+        directory: Where the files are.
         config: The content of its ``config.json``.
         dtype: None: as the embedding is stored.
         device: None: the CPU.
@@ -115,29 +125,20 @@ def load_mixtral(
     Raises:
         CheckpointError: A file that is missing or damaged, a configuration that is refused there too, tensors that are
             missing, unknown, or of another shape or kind, or more weights than this machine's memory.
-        InputError: A ``dtype`` that is none.
+        InputError: A ``dtype`` that no decoder computes in.
     """
     stored = stored_tensors(directory)
     with config_errors(directory / CONFIG_FILE):
-        read_config = read_mixtral_config(config)
-    require_layers(read_config, stored, directory)
-    released = _are_released(stored)
-    shapes = _shapes(read_config, released)
-    again = stored.pop("lm_head.weight", None) if read_config.tied_output else None
-    check_tensors(stored, {name: Wanted(shape) for name, shape in shapes.items()}, directory)
-    dtype = choose_dtype(dtype, stored["model.embed_tokens.weight"])
-    device = torch.device("cpu") if device is None else device
-    decoder = empty_decoder(read_config, dtype, directory)
-    require_memory(decoder, device, directory)
-    with open_tensors(stored if again is None else {**stored, "lm_head.weight": again}) as read:
-        if again is not None and not torch.equal(read("lm_head.weight"), read("model.embed_tokens.weight")):
-            raise CheckpointError(
-                f"{again.file} with an lm_head.weight that differs from model.embed_tokens.weight, and "
-                f"tie_word_embeddings = True in {CONFIG_FILE}",
-                "one tensor for both",
-                "Set tie_word_embeddings to False to keep both.",
-            )
-        return fill(decoder, _state(lambda name: read(name).to(device, dtype), read_config, released), device)
+        decoder_config = read_mixtral_config(config)
+    check_sizes(decoder_config, stored, directory)
+    _check(decoder_config, stored, directory)
+    with open_tensors(stored) as read:
+
+        def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+            return _state(lambda name: read(name).to(device, dtype), decoder_config, stored)
+
+        embedding = DTYPES[stored["model.embed_tokens.weight"].kind]
+        return read_decoder(decoder_config, directory, state, stored_dtype=embedding, dtype=dtype, device=device)
 
 
 def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -148,33 +149,34 @@ def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Te
 
     Returns:
         The content of ``config.json``, and the tensors by the names of the released files, on the decoder's device, in
-        its dtype and detached. Tensors that nothing had to be done to share the decoder's memory.
+        its dtype and detached. Tensors that need no rewriting share the decoder's memory.
 
     Raises:
         InputError: A decoder with parts that Mixtral lacks: all of them are named.
     """
     config = decoder.config
-    _refuse(
-        mixtral_lacks(config),
+    lacking = ", ".join(mixtral_lacks(config))
+    require(
+        not lacking,
+        lacking,
         "a decoder that Mixtral can express",
         "Save it in gpt-oss's layout, which has all of these, or in glassformer's own.",
     )
-    state = {name: tensor.detach() for name, tensor in decoder.state_dict().items()}
-    tensors = {theirs: state[name] for name, theirs in _OUTSIDE.items() if name in state}
+    state = decoder.state_dict()
+    tensors = {theirs: state[name] for name, theirs in _OUTSIDE.items()}
     if config.tied_output:
         del tensors["lm_head.weight"]
-    for layer in range(config.num_layers):
+    for layer, block in enumerate(decoder.layers):
+        assert isinstance(block, Block)
         ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
         inside = {name: state[ours + name] for name in _INSIDE}
-        inside |= _rotated_as_mixtral(inside, state.get(ours + "attention.key_weights"), config)
+        inside |= half_split_projections(block.attention, config.rope_layout)
         tensors |= {theirs + _INSIDE[name]: tensor for name, tensor in inside.items()}
-        hidden = state[ours + "ffn_norm.weight"]
-        router = state[ours + _ROUTER] if config.num_experts else hidden.new_zeros(1, len(hidden))
-        tensors[f"{theirs}block_sparse_moe.gate.weight"] = router
-        for name, their_name in _EXPERTS.items():
-            of_each = state[ours + name] if config.num_experts else state[f"{ours}{name}.weight"][None]
-            for expert, weight in enumerate(of_each):
-                tensors[f"{theirs}block_sparse_moe.experts.{expert}.{their_name}.weight"] = weight
+        moe, experts = f"{theirs}block_sparse_moe.", as_experts(block.ffn)
+        tensors[f"{moe}gate.weight"], _ = router_of(block.ffn, config.hidden_dim)
+        for name, of_each in (("w1", experts.gate), ("w3", experts.up), ("w2", experts.down)):
+            tensors |= {f"{moe}experts.{index}.{name}.weight": weight for index, weight in enumerate(of_each)}
+    tensors = {name: tensor.detach() for name, tensor in tensors.items()}
     return _write_config(config, decoder.embedding.weight.dtype), tensors
 
 
@@ -184,37 +186,44 @@ def read_mixtral_config(config: Mapping[str, Any]) -> DecoderConfig:
     Raises:
         InputError: Another architecture, a part that the decoder lacks, or impossible sizes.
     """
-    read = {**_DEFAULTS, **config}
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    require(isinstance(rope, dict), f"rope_parameters = {rope!r}", "an object", "Take the file anew.")
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    for name, got, expected in (
-        ("model_type", read.get("model_type", "mixtral"), "mixtral"),
-        ("hidden_act", read["hidden_act"], "silu"),
-        ("rope_type", rope_type, "default"),
-    ):
-        require(got == expected, f"{name} = {got!r}", repr(expected), "This function reads plain Mixtral models only.")
-    sizes = ("hidden_size", "num_attention_heads", "num_local_experts")
-    require_positive(**{name: read[name] for name in sizes})
-    heads = read["num_attention_heads"]
+    read = MixtralConfig(**known_fields(MixtralConfig, config))
+    rope = read.rope_parameters or read.rope_scaling or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    require(kind == "default", f"rope_type = {kind!r}", "'default'", "Only plain Mixtral models can be read.")
+    heads = read.num_attention_heads
+    require(heads > 0, f"num_attention_heads = {heads}", "at least 1", "Download the file again.")
     return DecoderConfig(
-        vocab_size=read["vocab_size"],
-        num_layers=read["num_hidden_layers"],
-        hidden_dim=read["hidden_size"],
-        ff_dim=read["intermediate_size"],
+        vocab_size=read.vocab_size,
+        num_layers=read.num_hidden_layers,
+        hidden_dim=read.hidden_size,
+        ff_dim=read.intermediate_size,
         num_heads=heads,
-        head_dim=read["hidden_size"] // heads if read["head_dim"] is None else read["head_dim"],
-        num_kv_heads=read["num_key_value_heads"],
-        window=read["sliding_window"],
+        head_dim=read.hidden_size // heads if read.head_dim is None else read.head_dim,
+        num_kv_heads=read.num_key_value_heads,
+        window=read.sliding_window,
         windowed_layers="all",
-        num_experts=read["num_local_experts"],
-        top_k=read["num_experts_per_tok"],
-        dropout=read["attention_dropout"],
-        max_seq_len=read["max_position_embeddings"],
-        rope_base=rope.get("rope_theta", read["rope_theta"]),
-        norm_eps=read["rms_norm_eps"],
-        tied_output=read["tie_word_embeddings"],
+        num_experts=read.num_local_experts,
+        top_k=read.num_experts_per_tok,
+        dropout=read.attention_dropout,
+        max_seq_len=read.max_position_embeddings,
+        rope_base=rope.get("rope_theta", read.rope_theta),
+        norm_eps=read.rms_norm_eps,
+        tied_output=read.tie_word_embeddings,
     )
+
+
+def mixtral_lacks(config: DecoderConfig) -> list[str]:
+    """The parts of a decoder that Mixtral cannot express."""
+    parts = {
+        "sinks": config.sinks,
+        "biases in attention": config.attention_bias,
+        "biases in the experts": config.ff_bias,
+        "a clamped activation": config.clamp is not None,
+        "YaRN": config.yarn is not None,
+        "a window on some layers only": len({config.layer_window(layer) for layer in range(config.num_layers)}) > 1,
+        "packed experts": config.expert_format != "dense",
+    }
+    return [part for part, present in parts.items() if present]
 
 
 def _write_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
@@ -233,7 +242,7 @@ def _write_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
         "rms_norm_eps": config.norm_eps,
         "tie_word_embeddings": config.tied_output,
         "rope_theta": config.rope_base,
-        "sliding_window": config.window,
+        "sliding_window": config.layer_window(0),
         "attention_dropout": config.dropout,
         "num_experts_per_tok": config.top_k if config.num_experts else 1,
         "num_local_experts": config.num_experts or 1,
@@ -241,73 +250,46 @@ def _write_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
-def _shapes(config: DecoderConfig, released: bool) -> dict[str, list[int]]:
-    """Every tensor of such a model and its shape."""
-    hidden, ff, experts = config.hidden_dim, config.ff_dim, config.num_experts
-    assert experts is not None  # read from a configuration that has experts
-    query, kv = config.num_heads * config.head_dim, (config.num_kv_heads or config.num_heads) * config.head_dim
-    inside = {
-        "input_layernorm.weight": [hidden],
-        "self_attn.q_proj.weight": [query, hidden],
-        "self_attn.k_proj.weight": [kv, hidden],
-        "self_attn.v_proj.weight": [kv, hidden],
-        "self_attn.o_proj.weight": [hidden, query],
-        "post_attention_layernorm.weight": [hidden],
-    }
-    if released:
-        inside["block_sparse_moe.gate.weight"] = [experts, hidden]
-        for expert in range(experts):
-            prefix = f"block_sparse_moe.experts.{expert}."
-            inside |= {f"{prefix}w{matrix}.weight": [ff, hidden] for matrix in (1, 3)}
-            inside[f"{prefix}w2.weight"] = [hidden, ff]
-    else:
-        inside["mlp.gate.weight"] = [experts, hidden]
-        inside["mlp.experts.gate_up_proj"] = [experts, 2 * ff, hidden]
-        inside["mlp.experts.down_proj"] = [experts, hidden, ff]
-    shapes = {"model.embed_tokens.weight": [config.vocab_size, hidden], "model.norm.weight": [hidden]}
-    if not config.tied_output:
-        shapes["lm_head.weight"] = [config.vocab_size, hidden]
+def _check(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:
+    """Refuse tensors that are not those of this configuration; a tied output projection may be stored too."""
+    with config_errors(directory / CONFIG_FILE):
+        shapes = {name: list(tensor.shape) for name, tensor in empty_decoder(config).state_dict().items()}
+    found = {theirs: shapes[ours] for ours, theirs in _OUTSIDE.items()}
+    if config.tied_output and "lm_head.weight" not in stored:
+        del found["lm_head.weight"]
+    released = _are_released(stored)
     for layer in range(config.num_layers):
-        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in inside.items()}
-    return shapes
-
-
-def _check_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> None:
-    faults = [f"missing {name}" for name in shapes if name not in tensors]
-    faults += [f"unexpected {name}" for name in tensors if name not in shapes]
-    faults += [
-        f"{name} of shape {list(tensors[name].shape)} instead of {shape}"
-        for name, shape in shapes.items()
-        if name in tensors and list(tensors[name].shape) != shape
-    ]
-    _refuse(
-        faults, "the tensors of a Mixtral model of this configuration", "Pass the config.json that belongs to them."
-    )
-
-
-def _without_tied_output(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict holds a tied output projection a second time, a file does not."""
-    output, embedding = tensors.get("lm_head.weight"), tensors.get("model.embed_tokens.weight")
-    require(
-        output is None or embedding is None or torch.equal(output, embedding),
-        "an lm_head.weight that differs from model.embed_tokens.weight, with tie_word_embeddings = True",
-        "one tensor for both",
-        "Set tie_word_embeddings to False to keep both.",
-    )
-    return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+        ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
+        found |= {theirs + their_name: shapes[ours + name] for name, their_name in _INSIDE.items()}
+        moe = f"{theirs}{'block_sparse_moe' if released else 'mlp'}."
+        found[f"{moe}gate.weight"] = shapes[ours + _ROUTER]
+        if released:
+            for name, their_name in _EXPERTS.items():
+                experts, *shape = shapes[ours + name]
+                found |= {f"{moe}experts.{expert}.{their_name}.weight": shape for expert in range(experts)}
+        else:
+            experts, ff, hidden = shapes[f"{ours}ffn.gate"]
+            found[f"{moe}experts.gate_up_proj"] = [experts, 2 * ff, hidden]
+            found[f"{moe}experts.down_proj"] = shapes[f"{ours}ffn.down"]
+    check_tensors(stored, {name: Wanted(shape) for name, shape in found.items()}, directory)
 
 
 def _are_released(names: Iterable[str]) -> bool:
     return any(".block_sparse_moe." in name for name in names)
 
 
-def _state(get: _Get, config: DecoderConfig, released: bool) -> dict[str, Tensor]:
+def _state(get: _Get, config: DecoderConfig, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     """The decoder's state dict, without an output projection that is the embedding."""
-    outside = {
-        name: theirs for name, theirs in _OUTSIDE.items() if not (config.tied_output and name == "output.weight")
-    }
-    state = {name: get(theirs) for name, theirs in outside.items()}
-    experts = _released_experts if released else _current_experts
+    state = {name: get(theirs) for name, theirs in _OUTSIDE.items() if theirs in stored}
+    again = state.pop("output.weight", None) if config.tied_output else None
+    if not (again is None or again.is_meta or torch.equal(again, state["embedding.weight"])):
+        raise CheckpointError(
+            f"{stored['lm_head.weight'].file} with an lm_head.weight that differs from model.embed_tokens.weight, and "
+            f"tie_word_embeddings = True in {CONFIG_FILE}",
+            "one tensor for both",
+            "Set tie_word_embeddings to False to keep both.",
+        )
+    experts = _released_experts if _are_released(stored) else _current_experts
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
         state |= {ours + name: get(theirs + their_name) for name, their_name in _INSIDE.items()}
@@ -332,35 +314,3 @@ def _current_experts(get: _Get, layer: str, config: DecoderConfig) -> dict[str, 
         "ffn.up": gate_up[:, config.ff_dim :].contiguous(),
         "ffn.down": get(f"{layer}mlp.experts.down_proj"),
     }
-
-
-def _rotated_as_mixtral(
-    layer: Mapping[str, Tensor], key_weights: Tensor | None, config: DecoderConfig
-) -> dict[str, Tensor]:
-    """Query and key projections without key weights and for the half-split layout."""
-    query, key = layer["attention.query.weight"], layer["attention.key.weight"]
-    if key_weights is not None:
-        query = query * key_weights.repeat_interleave(config.head_dim)[:, None]
-    if config.rope_layout == "interleaved":
-        query = convert_rows(query, config.num_heads, to="half-split")
-        key = convert_rows(key, config.num_kv_heads or config.num_heads, to="half-split")
-    return {"attention.query.weight": query, "attention.key.weight": key}
-
-
-def mixtral_lacks(config: DecoderConfig) -> list[str]:
-    """The parts of a decoder that Mixtral cannot express."""
-    parts = {
-        "sinks": config.sinks,
-        "biases in attention": config.attention_bias,
-        "biases in the experts": config.ff_bias,
-        "a clamped activation": config.clamp is not None,
-        "YaRN": config.yarn is not None,
-        "a window on some layers only": config.window is not None and config.windowed_layers != "all",
-        "packed experts": config.expert_format != "dense",
-    }
-    return [part for part, present in parts.items() if present]
-
-
-def _refuse(faults: Iterable[str], expected: str, fix: str) -> None:
-    if listed := ", ".join(faults):
-        raise InputError(listed, expected, fix)

@@ -22,22 +22,36 @@ SHARD_BYTES = 5 * 10**9
 
 @dataclass(frozen=True)
 class Planned:
-    """A tensor that is made when its turn comes to be written."""
+    """A tensor that is made when it is written or asked for."""
 
     shape: list[int]
     dtype: torch.dtype
     parts: Callable[[], Iterable[Tensor]]
-    """Its numbers in order, in pieces of any shape: one expert at a time, say."""
+    """Its numbers in order, in pieces of any shape, for example one expert at a time."""
+    read: Callable[[], Tensor] | None = None
+    """Gives the whole tensor, where that takes less than putting its parts together."""
+    source: str = "a tensor"
+    """What it is called in errors."""
 
     @property
     def nbytes(self) -> int:
         """Its size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def whole(self) -> Tensor:
+        """The tensor in memory."""
+        if self.read is not None:
+            return self.read()
+        whole, start = torch.empty(self.shape, dtype=self.dtype), 0
+        for part in self.parts():
+            whole.view(-1)[start : start + part.numel()] = part.reshape(-1)
+            start += part.numel()
+        return whole
+
 
 def plan(tensor: Tensor) -> Planned:
-    """A tensor that there is already."""
-    return Planned(list(tensor.shape), tensor.dtype, lambda: [tensor])
+    """A tensor that is in memory already."""
+    return Planned(list(tensor.shape), tensor.dtype, lambda: [tensor], lambda: tensor)
 
 
 def write_tensors(directory: Path, planned: Mapping[str, Planned], *, shard_bytes: int = SHARD_BYTES) -> None:

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from glassformer.checkpoints.conversion import ExpertKind, stored_model, with_experts
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
+from glassformer.checkpoints.gpt_oss import stored_model
 from glassformer.checkpoints.gpt_oss_config import layout_of
+from glassformer.checkpoints.gpt_oss_experts import ExpertKind, with_experts
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
 from glassformer.checkpoints.gpt_oss_writing import PlannedModel, write_gpt_oss

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GptOssForCausalLM
 
-from glassformer.checkpoints.conversion import stored_model, with_experts
+from glassformer.checkpoints.gpt_oss import stored_model
+from glassformer.checkpoints.gpt_oss_experts import with_experts
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder
 from glassformer.checkpoints.gpt_oss_writing import write_gpt_oss
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
