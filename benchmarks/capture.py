@@ -25,7 +25,7 @@ from transformers.models.llama import modeling_llama
 
 from glassformer.layers import attention
 from glassformer.layers.attention import attend
-from glassformer.layers.pattern import CAUSAL
+from glassformer.kernels.pattern import CAUSAL
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.complexity_measured import peak_bytes

@@ -45,7 +45,7 @@ from glassformer.labs.gpt_oss.measure import behaviour
 from glassformer.labs.gpt_oss.plan import ALL_TOGETHER, DATA, QUICK, RULES
 from glassformer.labs.gpt_oss.training_runs import RecurrenceTask, batches, build_model
 from glassformer.layers.attention import attend
-from glassformer.layers.pattern import CAUSAL, Pattern
+from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.observe.figures.style import BLACK, HATCHES, LINES, annotate_cells, in_style, line, new_figure
 from glassformer.training import train
 

@@ -1,19 +1,19 @@
-"""What every public door of glassformer raises when an argument cannot be used."""
+"""The errors that public functions raise for arguments they cannot use."""
 
-# Characters of what was got, which may be a stranger's file of megabytes, that a message repeats.
+# Characters of the argument, which may be a file of megabytes, that a message repeats.
 _LONGEST = 10_000
 
 
 class InputError(ValueError):
-    """An argument that cannot be used: what was got, what was expected, how to mend it.
+    """An argument that cannot be used: what was got, what was expected, what to change.
 
-    Every constructor and function that users call raises this (a ``ValueError``) and nothing else for bad input.
+    Every public constructor and function raises this (a ``ValueError``) and nothing else for bad input.
 
     Args:
-        got: What was passed, with its name: ``"num_kv_heads = 3 with num_heads = 8"``. The first 10,000 characters are
+        got: The argument with its name: ``"num_kv_heads = 3 with num_heads = 8"``. The first 10,000 characters are
             kept.
-        expected: What would have been accepted: ``"a divisor of num_heads"``.
-        fix: What to do: ``"Use 1, 2, 4 or 8."``.
+        expected: What is accepted: ``"a divisor of num_heads"``.
+        fix: What to change: ``"Use 1, 2, 4 or 8."``.
     """
 
     def __init__(self, got: str, expected: str, fix: str) -> None:
@@ -30,7 +30,7 @@ class CheckpointError(InputError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line without its full stop, fit to stand in brackets; or else its kind."""
+    """The first line of an error's message without its full stop, or its type if it has no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
@@ -45,3 +45,21 @@ def require_positive(**sizes: int) -> None:
     for name, size in sizes.items():
         whole = isinstance(size, int) and not isinstance(size, bool)
         require(whole and size >= 1, f"{name} = {size!r}", "a whole number of at least 1", f"Pass {name} >= 1.")
+
+
+def require_probability(**probabilities: float) -> None:
+    """Raise :class:`InputError` naming the first of ``probabilities`` that is not in [0, 1)."""
+    for name, value in probabilities.items():
+        require(0 <= value < 1, f"{name} = {value}", "a probability in [0, 1)", "Use 0 to switch it off.")
+
+
+def require_above_zero(**numbers: float) -> None:
+    """Raise :class:`InputError` naming the first of ``numbers`` that is not above 0."""
+    for name, number in numbers.items():
+        require(number > 0, f"{name} = {number}", "a number above 0", f"Pass a larger {name}.")
+
+
+def require_width(width: int, hidden_dim: int) -> None:
+    """Raise :class:`InputError` if an input's last axis has another size than the layer was built with."""
+    got = f"input of width {width}"
+    require(width == hidden_dim, got, f"hidden_dim = {hidden_dim}", "Build the layer with the width of its input.")

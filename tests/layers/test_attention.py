@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer.errors import InputError
 from glassformer.layers.attention import Attended, attend, watching
-from glassformer.layers.pattern import CAUSAL, FULL, Pattern
+from glassformer.kernels.pattern import CAUSAL, FULL, Pattern
 from refusals import refused
 
 

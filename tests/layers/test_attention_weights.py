@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.layers.attention import attend
 from glassformer.layers.attention_weights import attention_weights, weights_of_scores
-from glassformer.layers.pattern import CAUSAL, Pattern
+from glassformer.kernels.pattern import CAUSAL, Pattern
 from refusals import refused
 
 

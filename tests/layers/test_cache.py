@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import Cache, LayerCache, SlotCache
-from glassformer.layers.pattern import Pattern
+from glassformer.kernels.pattern import Pattern
 from refusals import refused
 
 CHUNKS = st.lists(st.integers(1, 9), min_size=1, max_size=8)

@@ -16,7 +16,7 @@ from glassformer.layers.attention import attend
 from glassformer.layers.block import Block
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import Clamp
-from glassformer.layers.pattern import Pattern
+from glassformer.kernels.pattern import Pattern
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder

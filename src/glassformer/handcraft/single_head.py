@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.attention import attend
-from glassformer.layers.pattern import FULL, Pattern
+from glassformer.kernels.pattern import FULL, Pattern
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

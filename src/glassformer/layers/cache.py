@@ -14,10 +14,10 @@ from glassformer.errors import InputError, require, require_positive
 class LayerCache:
     """Keys and values of one attention layer.
 
-    A layer without a window keeps ``max_seq_len`` positions. A windowed layer keeps just ``window``: position p lies in
-    slot ``p % window``, over the one that has dropped out of every later query's sight.
+    A layer without a window keeps ``max_seq_len`` positions. A windowed layer keeps ``window``: position p is in slot
+    ``p % window``, which held a position that no later query can see.
 
-    Memory: ``2 * batch * num_kv_heads * min(window, max_seq_len) * head_dim`` numbers, taken at once.
+    Memory: ``2 * batch * num_kv_heads * min(window, max_seq_len) * head_dim`` numbers, allocated at once.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LayerCache:
         self._in_order = True
 
     def reset(self) -> None:
-        """Forget all positions; the memory stays."""
+        """Forget all positions; the memory stays allocated."""
         self.length, self._in_order = 0, True
 
     def append(
@@ -50,8 +50,8 @@ class LayerCache:
     ) -> tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]:
         """Add new positions and return all keys and values that the new queries can see.
 
-        For several new positions they come in order of position, the new ones last. For a single new position in a
-        windowed layer they come in slot order, which a lone query does not mind; :meth:`positions` tells the order.
+        For several new positions they are in order of position, the new ones last. For a single new position in a
+        windowed layer they are in slot order, on which one query's attention does not depend; see :meth:`positions`.
 
         Raises:
             InputError: Shapes that differ from the cache's, or more positions than ``max_seq_len``.
@@ -84,7 +84,7 @@ class LayerCache:
         return seen_k, seen_v
 
     def positions(self, new: int) -> Int[Tensor, " key"]:
-        """The positions of the keys that :meth:`append` of ``new`` positions has just returned, in their order."""
+        """The positions of the keys that :meth:`append` of ``new`` positions returned last, in their order."""
         device = self.keys.device
         if self.window is None:
             return torch.arange(self.length, device=device)
@@ -95,7 +95,7 @@ class LayerCache:
         return self.length - 1 - (self.length - 1 - slots) % self.window
 
     def visible(self, key_padding: Bool[Tensor, "batch position"] | None, new: int) -> Bool[Tensor, "batch key"] | None:
-        """Which of the keys that :meth:`append` has just returned are real, from that of all positions so far."""
+        """Which of the keys that :meth:`append` returned last are real, given it for all positions so far."""
         return None if key_padding is None else key_padding[:, self.positions(new)]
 
     def _check(self, k: Tensor, v: Tensor) -> None:
@@ -120,10 +120,10 @@ class LayerCache:
 
 
 class SlotCache:
-    """A :class:`LayerCache` as a compiled step of decoding sees it: one new position, known only as a tensor.
+    """A :class:`LayerCache` for a compiled step of decoding: one new position, known only as a tensor.
 
-    Shapes never change, so the step is compiled once: all slots are returned, and :meth:`visible` tells the filled
-    ones. The keys and values are those of the cache itself; its ``length`` is left to the caller.
+    Shapes never change, so the step is compiled once: all slots are returned, and :meth:`visible` marks those in use.
+    The keys and values are those of the cache itself; the caller updates its ``length``.
     """
 
     def __init__(self, cache: LayerCache, position: Int[Tensor, " 1"]) -> None:
@@ -172,28 +172,35 @@ class Cache:
         return self.layers[0].max_seq_len
 
     def reset(self) -> None:
-        """Forget all texts; the memory stays."""
+        """Forget all texts; the memory stays allocated."""
         self.padding = None
         for layer in self.layers:
             layer.reset()
 
-    def require_room(self, batch: int, new: int) -> None:
-        """Raise :class:`InputError` if ``new`` more positions of ``batch`` texts do not fit."""
-        made_for = self.layers[0].keys.shape[0]
-        require(batch == made_for, f"{batch} texts", f"{made_for}, as the cache was made for", "Make a new cache.")
-        self.layers[0].require_room(new)
-
-    def extend_padding(
-        self, padding: Bool[Tensor, "batch position"] | None, batch: int, new: int
+    def begin(
+        self, batch: int, new: int, padding: Bool[Tensor, "batch position"] | None
     ) -> Bool[Tensor, "batch key"] | None:
-        """Note which of ``new`` positions are real (None: all) and return that for every position so far."""
-        if padding is None and self.padding is None:
-            return None
-        device = self.layers[0].keys.device
-        before = self.padding
-        if before is None:
-            before = torch.ones(batch, self.length, dtype=torch.bool, device=device)
-        if padding is None:
-            padding = torch.ones(batch, new, dtype=torch.bool, device=device)
-        self.padding = torch.cat([before, padding], dim=1)
+        """Prepare for ``new`` more positions of ``batch`` texts.
+
+        Args:
+            batch: Number of texts.
+            new: Positions that are about to be appended to every layer.
+            padding: True where a new position is real; all are when None.
+
+        Returns:
+            The same for every position so far, the new ones included; None if all are real.
+
+        Raises:
+            InputError: Another number of texts, or positions that do not fit.
+        """
+        keys = self.layers[0].keys
+        require(batch == len(keys), f"{batch} texts", f"{len(keys)}, as the cache was made for", "Make a new cache.")
+        self.layers[0].require_room(new)
+        if padding is not None or self.padding is not None:
+            before = self.padding
+            if before is None:
+                before = torch.ones(batch, self.length, dtype=torch.bool, device=keys.device)
+            if padding is None:
+                padding = torch.ones(batch, new, dtype=torch.bool, device=keys.device)
+            self.padding = torch.cat([before, padding], dim=1)
         return self.padding

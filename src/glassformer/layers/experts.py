@@ -1,7 +1,10 @@
-"""Mixture of experts: a router that chooses, and experts that run once each on the tokens that chose them."""
+"""Mixture of experts: a router that chooses experts for each token, and the experts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -9,32 +12,67 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_positive
-from glassformer.layers.dispatch import Experts, mix_experts
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.linear import autocast_dtype
+from glassformer.errors import require, require_positive, require_width
+from glassformer.kernels.experts import Experts, mix_experts
+from glassformer.kernels.options import Clamp
 
 
-class Assigned(NamedTuple):
-    """Where the tokens of a batch go among experts."""
+class Routing(NamedTuple):
+    """The decision of one router in one forward pass."""
 
-    tokens: Tensor
-    """``[token, hidden_dim]``, in the dtype that experts compute in."""
-    weights: Tensor
-    """``[token, top_k]``: what each chosen expert counts; they sum to 1."""
-    indices: Tensor
-    """``[token, top_k]``: which experts, the best first."""
-    scores: Tensor
-    """``[token, expert]``: of all, before any choice."""
-    load: Tensor
-    """``[expert]``: how many tokens chose each."""
+    scores: Float[Tensor, "token expert"]
+    """Of all experts, before softmax."""
+    indices: Int[Tensor, "token top_k"]
+    """The chosen experts, best first."""
+
+
+_collected: ContextVar[list[Routing] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collect_routing() -> Iterator[list[Routing]]:
+    """Collect the :class:`Routing` of every mixture that runs within the ``with`` block and its thread.
+
+    In the order of the calls. The scores are part of the graph, so that losses on them can be differentiated. Code
+    that ``torch.compile`` has compiled adds nothing.
+    """
+    token = _collected.set([])
+    try:
+        collected = _collected.get()
+        assert collected is not None
+        yield collected
+    finally:
+        _collected.reset(token)
+
+
+def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
+    """The mean load-balancing loss of some mixtures; 1 when each of their experts got equally many tokens::
+
+        num_experts * sum_e f_e P_e
+
+    with f_e the share of token-expert pairs that chose expert e, and P_e the mean probability of e over tokens.
+
+    Raises:
+        InputError: No routings.
+
+    Source: Fedus et al. 2021, "Switch Transformers", arXiv 2101.03961, section 2.2.
+    """
+    require(len(routings) > 0, "no routings", "those of a model with experts", "Set num_experts in its configuration.")
+    losses = []
+    for scores, indices in routings:
+        num_experts = scores.shape[-1]
+        share = F.one_hot(indices.flatten(), num_experts).float().mean(0)
+        losses.append(num_experts * (share * scores.softmax(-1, dtype=torch.float32).mean(0)).sum())
+    return torch.stack(losses).mean()
 
 
 class _Score(nn.Linear):
-    """A linear layer that computes in float32 at least, whatever its weights are kept in."""
+    """A linear layer that computes in float32 at least, whatever the dtype of its weights.
+
+    Two scores may be closer to each other than bfloat16 resolves, and another expert is another output.
+    """
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch expert"]:
-        # Two scores may lie nearer to one another than bfloat16 tells apart, and another expert is another output.
         wide = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.bias is None else self.bias.to(wide)
         return F.linear(x.to(wide), self.weight.to(wide), bias)
@@ -46,11 +84,11 @@ class Router(nn.Module):
     Args:
         hidden_dim: Width of a token.
         num_experts: Experts to choose from.
-        top_k: Experts a token gets.
+        top_k: Experts per token.
         bias: Give the scores a bias (gpt-oss).
 
     Raises:
-        InputError: A size below 1, or ``top_k > num_experts``.
+        InputError: A size below 1, ``top_k > num_experts``, or an input of another width.
 
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088, section 2.1.
     """
@@ -58,83 +96,59 @@ class Router(nn.Module):
     def __init__(self, hidden_dim: int, num_experts: int, top_k: int = 2, *, bias: bool = False) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, num_experts=num_experts, top_k=top_k)
-        require(
-            top_k <= num_experts,
-            f"top_k = {top_k} with num_experts = {num_experts}",
-            "top_k <= num_experts",
-            "A token cannot get more experts than there are.",
-        )
+        sizes = f"top_k = {top_k} with num_experts = {num_experts}"
+        require(top_k <= num_experts, sizes, "top_k <= num_experts", "Lower top_k or add experts.")
         self.num_experts, self.top_k = num_experts, top_k
         self.score = _Score(hidden_dim, num_experts, bias=bias)
 
     def forward(
         self, x: Float[Tensor, "*batch hidden_dim"]
     ) -> tuple[Float[Tensor, "*batch top_k"], Int[Tensor, "*batch top_k"]]:
-        """The weights of the chosen experts, which sum to 1, and their indices, the best first."""
+        """The routing weights of the chosen experts, which sum to 1, and their indices, best first."""
         weights, indices, _ = self.choose(x)
         return weights, indices
 
     def choose(
         self, x: Float[Tensor, "*batch hidden_dim"]
     ) -> tuple[Float[Tensor, "*batch top_k"], Int[Tensor, "*batch top_k"], Float[Tensor, "*batch expert"]]:
-        """As calling the router, and with the scores of all experts before any choice, in float32 at least.
-
-        Under autocast the scores are of its dtype.
-        """
+        """The same, and the scores of all experts before softmax, in float32 at least (autocast: in its dtype)."""
+        require_width(x.shape[-1], self.score.in_features)
         scores = self.score(x)
         best, indices = scores.topk(self.top_k, dim=-1)
         wide = torch.promote_types(best.dtype, torch.float32)
         return best.softmax(dim=-1, dtype=wide).to(x.dtype), indices, scores
 
-    def assign(self, x: Float[Tensor, "*batch hidden_dim"]) -> Assigned:
-        """Route every position of a mixture's input, in one row each.
-
-        Raises:
-            InputError: An input of another width.
-        """
-        hidden_dim = self.score.in_features
-        require(
-            x.shape[-1] == hidden_dim,
-            f"input of width {x.shape[-1]}",
-            f"hidden_dim = {hidden_dim}",
-            "Build the layer with the width of its input.",
-        )
-        tokens = x.reshape(-1, hidden_dim)
+    def route(
+        self, tokens: Float[Tensor, "token hidden_dim"]
+    ) -> tuple[Float[Tensor, "token top_k"], Int[Tensor, "token top_k"]]:
+        """As calling the router, for a mixture that runs: see :func:`collect_routing`."""
         weights, indices, scores = self.choose(tokens)
-        flat = indices.flatten()
-        load = flat.new_zeros(self.num_experts).scatter_add_(0, flat, torch.ones_like(flat))
-        return Assigned(tokens.to(autocast_dtype(x)), weights, indices, scores, load)
+        if not torch.compiler.is_compiling() and (collected := _collected.get()) is not None:
+            collected.append(Routing(scores, indices))
+        return weights, indices
 
 
 class MixtureOfExperts(nn.Module):
-    """A feed-forward layer of several SwiGLU networks of which each token passes through ``top_k``::
+    """A feed-forward layer of several SwiGLU networks, of which each token passes through ``top_k``::
 
         output = sum over chosen experts e of weight_e * down_e(silu(gate_e(x)) * up_e(x))
-
-    The token-expert pairs are sorted by expert, and one grouped product runs every expert on just its own tokens.
-
-    After a call, ``load`` holds how many tokens each expert got, and ``balance_loss`` the load-balancing loss if
-    ``balance`` was asked for.
 
     Args:
         hidden_dim: Width of input and output.
         ff_dim: Width inside each expert.
         num_experts: Number of experts.
-        top_k: Experts a token passes through.
+        top_k: Experts per token.
         bias: Give router and experts biases (gpt-oss).
         clamp: gpt-oss's clamped activation instead of the plain one.
-        balance: Compute ``balance_loss`` in training: ``num_experts * sum_e f_e P_e`` with f_e the share of
-            token-expert pairs that chose e and P_e its mean probability. It is 1 when the load is even.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``. Weights are ``[expert, out, in]``.
 
     Raises:
         InputError: A size below 1, ``top_k > num_experts``, or an input of another width.
 
-    Source: Jiang et al. 2024, arXiv 2401.04088; Fedus et al. 2021, "Switch Transformers", section 2.2 (balance).
+    Source: Jiang et al. 2024, arXiv 2401.04088.
     """
 
-    load: Int[Tensor, " expert"]
     gate_bias: Tensor | None
     up_bias: Tensor | None
     down_bias: Tensor | None
@@ -148,41 +162,31 @@ class MixtureOfExperts(nn.Module):
         *,
         bias: bool = False,
         clamp: Clamp | None = None,
-        balance: bool = False,
     ) -> None:
         super().__init__()
         require_positive(ff_dim=ff_dim)
         self.router = Router(hidden_dim, num_experts, top_k, bias=bias)
         self.hidden_dim, self.ff_dim, self.num_experts, self.top_k = hidden_dim, ff_dim, num_experts, top_k
+        self.clamp = clamp
         self.gate = nn.Parameter(torch.empty(num_experts, ff_dim, hidden_dim))
         self.up = nn.Parameter(torch.empty(num_experts, ff_dim, hidden_dim))
         self.down = nn.Parameter(torch.empty(num_experts, hidden_dim, ff_dim))
         for name, width in (("gate", ff_dim), ("up", ff_dim), ("down", hidden_dim)):
             self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(num_experts, width)) if bias else None)
-        self.clamp, self.balance = clamp, balance
-        self.balance_loss: Tensor | None = None
-        self.register_buffer("load", torch.zeros(num_experts, dtype=torch.int64), persistent=False)
         for weight in (self.gate, self.up, self.down):
             nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Route every position and mix the outputs of its experts."""
-        tokens, weights, indices, scores, self.load = self.router.assign(x)
-        self.balance_loss = _balance_loss(scores, self.load) if self.balance and self.training else None
-        return self.mix(tokens, weights, indices, self.load).view(x.shape)
+        tokens = x.reshape(-1, x.shape[-1])
+        return self.mix(tokens, *self.router.route(tokens)).view(x.shape)
 
     def mix(
         self,
         tokens: Float[Tensor, "token hidden_dim"],
         weights: Float[Tensor, "token choice"],
         indices: Int[Tensor, "token choice"],
-        load: Int[Tensor, " expert"],
     ) -> Float[Tensor, "token hidden_dim"]:
-        """The weighted sum of given experts, whatever the router says; ``load`` is how many tokens each one gets."""
+        """The weighted sum of the given experts, independent of the router."""
         experts = Experts(self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias, self.clamp)
-        return mix_experts(experts, tokens, weights, indices, load)
-
-
-def _balance_loss(scores: Float[Tensor, "token expert"], load: Int[Tensor, " expert"]) -> Float[Tensor, ""]:
-    share = load / load.sum()
-    return scores.shape[-1] * (share * scores.softmax(-1, dtype=torch.float32).mean(0)).sum()
+        return mix_experts(experts, tokens, weights, indices)

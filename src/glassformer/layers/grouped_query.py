@@ -6,15 +6,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import require, require_positive, require_probability
+from glassformer.kernels.options import Layout
+from glassformer.kernels.pattern import Pattern
+from glassformer.kernels.rotation import Rotation, rotate
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache, SlotCache
-from glassformer.layers.linear import Linear
-from glassformer.layers.pattern import Pattern
-from glassformer.layers.positions import Layout, Rotation, require_layout, rotate
+from glassformer.layers.positions import require_layout
 
 KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
-"""The keys and the values of a source, in heads."""
+"""Keys and values of a source, split into heads."""
 
 
 class GroupedQueryAttention(nn.Module):
@@ -69,15 +70,15 @@ class GroupedQueryAttention(nn.Module):
             "a divisor of num_heads",
             "Each key-value head serves an equal number of query heads.",
         )
-        require(0 <= dropout < 1, f"dropout = {dropout}", "a probability in [0, 1)", "Use 0 to switch it off.")
+        require_probability(dropout=dropout)
         require_layout(layout)
         self.pattern = Pattern(causal, window)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.dropout, self.layout = dropout, layout
-        self.query = Linear(hidden_dim, num_heads * head_dim, bias=bias)
-        self.key = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.value = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.output = Linear(num_heads * head_dim, hidden_dim, bias=bias)
+        self.query = nn.Linear(hidden_dim, num_heads * head_dim, bias=bias)
+        self.key = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.value = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.output = nn.Linear(num_heads * head_dim, hidden_dim, bias=bias)
         self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
 
@@ -93,8 +94,9 @@ class GroupedQueryAttention(nn.Module):
         """Attend from ``x`` to ``source``, or to ``x`` itself.
 
         Args:
-            x: What asks.
-            source: What is read, in cross-attention, or what :meth:`keys_and_values` made of it; ``x`` when None.
+            x: Where the queries come from.
+            source: Where keys and values come from in cross-attention, or what :meth:`keys_and_values` made of it;
+                ``x`` when None.
             rotation: Cosines and sines of the positions of ``x``, for self-attention.
             key_padding: True where a key is real; with a cache, for all positions so far.
             cache: Keys and values of earlier positions; those of ``x`` are added to it.
@@ -116,19 +118,12 @@ class GroupedQueryAttention(nn.Module):
             key_padding = cache.visible(key_padding, x.shape[1])
         if key_padding is not None:
             pattern = Pattern(pattern.causal, pattern.window, key_padding)
-        out = attend(
-            q,
-            k,
-            v,
-            pattern,
-            key_weights=self.key_weights,
-            sinks=self.sinks,
-            dropout=self.dropout if self.training else 0.0,
-        )
+        dropout = self.dropout if self.training else 0.0
+        out = attend(q, k, v, pattern, key_weights=self.key_weights, sinks=self.sinks, dropout=dropout)
         return self.output(out.transpose(1, 2).flatten(2))
 
     def keys_and_values(self, source: Float[Tensor, "batch key hidden_dim"]) -> KeysAndValues:
-        """The keys and values of ``source``, for who reads the same source again and again: see :meth:`forward`."""
+        """Keys and values of ``source``, so that they can be reused across decoding steps: see :meth:`forward`."""
         return self._heads(self.key(source), self.num_kv_heads), self._heads(self.value(source), self.num_kv_heads)
 
     def _heads(self, projected: Tensor, heads: int) -> Tensor:

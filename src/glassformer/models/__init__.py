@@ -1,18 +1,31 @@
 """Parts and a configuration make a network."""
 
-from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
-from glassformer.models.encoder import Encoder, embed
-from glassformer.models.encoder_config import EncoderConfig
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Decoder",
-    "DecoderConfig",
-    "Encoder",
-    "EncoderConfig",
-    "EncoderDecoder",
-    "EncoderDecoderConfig",
-    "embed",
-]
+if TYPE_CHECKING:
+    from glassformer.models.decoder import Decoder as Decoder
+    from glassformer.models.decoder_config import DecoderConfig as DecoderConfig
+    from glassformer.models.encoder import Encoder as Encoder
+    from glassformer.models.encoder import embed as embed
+    from glassformer.models.encoder_config import EncoderConfig as EncoderConfig
+    from glassformer.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+    from glassformer.models.encoder_decoder_config import EncoderDecoderConfig as EncoderDecoderConfig
+
+_MODULES = {
+    "Decoder": "decoder",
+    "DecoderConfig": "decoder_config",
+    "Encoder": "encoder",
+    "EncoderConfig": "encoder_config",
+    "EncoderDecoder": "encoder_decoder",
+    "EncoderDecoderConfig": "encoder_decoder_config",
+    "embed": "encoder",
+}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when they are used: configurations need no torch.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -11,28 +11,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require
-from glassformer.layers.block import Block
+from glassformer.kernels.rotation import Rotation
+from glassformer.layers.blocks import Block
 from glassformer.layers.cache import Cache, LayerCache, SlotCache
-from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.linear import autocast_dtype
 from glassformer.layers.norms import RMSNorm
-from glassformer.layers.positions import RotaryEmbedding, Rotation
+from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.initialisation import initialise
 from glassformer.models.pretrained import file_function
-from glassformer.models.tokens import look_up, require_real, require_tokens
-from glassformer.quantized.packed_experts import PackedMixture
+from glassformer.models.tokens import check_tokens, look_up
 
 
 class Decoder(nn.Module):
     """A decoder-only transformer: token embedding, pre-norm blocks, a last norm, a projection to the vocabulary.
 
-    Initialisation: each matrix is normal with standard deviation ``fan_in ** -0.5``, so that it keeps the size of
-    what passes; the two matrices of a block that write to the residual stream are smaller by
-    ``(2 * num_layers) ** -0.5``, so that the stream does not grow with depth; embeddings are normal with standard
-    deviation ``EMBEDDING_STD``, or as the output projection where they are that too; biases and sinks start at 0,
-    norms and key weights at 1.
+    Initialisation: see :func:`~glassformer.models.initialisation.initialise`; the embedding is normal with standard
+    deviation ``EMBEDDING_STD``, or ``hidden_dim ** -0.5`` where it is the output projection as well.
 
     Args:
         config: See :class:`DecoderConfig`.
@@ -48,13 +44,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        self.rotary = RotaryEmbedding(
-            config.head_dim,
-            min(config.max_seq_len, 4096),
-            config.rope_base,
-            layout=config.rope_layout,
-            yarn=config.yarn,
-        )
+        kept = min(config.max_seq_len, 4096)
+        layout, yarn = config.rope_layout, config.yarn
+        self.rotary = RotaryEmbedding(config.head_dim, kept, config.rope_base, layout=layout, yarn=yarn)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
         self.final_norm = RMSNorm(config.hidden_dim, config.norm_eps)
         self.output = nn.Linear(config.hidden_dim, config.vocab_size, bias=False)
@@ -69,8 +61,8 @@ class Decoder(nn.Module):
         gpt-oss in Hugging Face's and OpenAI's layout, Mixtral, and what :meth:`save_pretrained` wrote.
 
         Args:
-            source: Where it is.
-            options: Those of :func:`glassformer.checkpoints.decoders.load_decoder`, which does the work.
+            source: A directory, or a name on the hub.
+            options: Those of :func:`glassformer.checkpoints.decoders.load_decoder`.
 
         Raises:
             InputError: As there.
@@ -82,26 +74,21 @@ class Decoder(nn.Module):
         """Write a directory that other programs read as gpt-oss or Mixtral with the same logits.
 
         Args:
-            directory: Where to; it is complete or absent, whatever happens.
-            options: Those of :func:`glassformer.checkpoints.decoders.save_decoder`, which does the work.
+            directory: The directory to make. It is complete or absent, whatever happens.
+            options: Those of :func:`glassformer.checkpoints.decoders.save_decoder`.
 
         Raises:
-            InputError: As there: where nothing equivalent exists, among others.
+            InputError: As there; among others for a model without an equivalent in either format.
         """
         file_function("save_decoder")(self, directory, **options)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all weights anew from torch's generator."""
-        for name, weight in self.named_parameters():
-            if weight.dim() >= 2 and not name.endswith("bias"):
-                residual = name.endswith(("attention.output.weight", "ffn.down.weight", "ffn.down"))
-                scale = (2 * self.config.num_layers) ** -0.5 if residual else 1.0
-                nn.init.normal_(weight, std=scale * weight.shape[-1] ** -0.5)
-            else:
-                nn.init.constant_(weight, 1.0 if name.endswith(("norm.weight", "key_weights")) else 0.0)
-        tied_std = self.config.hidden_dim**-0.5
-        nn.init.normal_(self.embedding.weight, std=tied_std if self.config.tied_output else self.EMBEDDING_STD)
+        config = self.config
+        initialise(self, {"layers": 2 * config.num_layers})
+        std = config.hidden_dim**-0.5 if config.tied_output else self.EMBEDDING_STD
+        nn.init.normal_(self.embedding.weight, std=std)
 
     def forward(
         self,
@@ -119,7 +106,8 @@ class Decoder(nn.Module):
                 will be continued: rotary scores depend on distances alone, so a shift of a whole text changes nothing.
 
         Raises:
-            InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than ``max_seq_len``.
+            InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than ``max_seq_len``; a
+                mask that does not fit them; or a cache that is full or was made for another number of texts.
         """
         return self.output(self.hidden(tokens, cache=cache, key_padding=key_padding))
 
@@ -130,18 +118,15 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
         key_padding: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
-        """What the output projection reads: the residual stream behind the last norm. Arguments as for the model."""
+        """The residual stream after the last norm: what the output projection reads. As :meth:`forward` otherwise."""
         start = 0 if cache is None else cache.length
-        require_tokens(tokens, self.config.max_seq_len, start)
-        require_real("key_padding", key_padding, tokens)
+        check_tokens(tokens, self.config.max_seq_len, start, real=key_padding)
+        x = look_up(self.embedding, "tokens", tokens)
         batch, length = tokens.shape
         if cache is not None:
-            cache.require_room(batch, length)
-        x = look_up(self.embedding, "tokens", tokens)
-        if cache is not None:
-            key_padding = cache.extend_padding(key_padding, batch, length)
-        caches = None if cache is None else cache.layers
-        return self._through_layers(x, self.rotary.rotation(length, start), key_padding, caches)
+            key_padding = cache.begin(batch, length, key_padding)
+        rotation = self.rotary.rotation(length, start)
+        return self._through_layers(x, rotation, key_padding, None if cache is None else cache.layers)
 
     def step(
         self,
@@ -172,62 +157,24 @@ class Decoder(nn.Module):
         key_padding: Tensor | None,
         caches: Sequence[LayerCache | SlotCache] | None,
     ) -> Tensor:
-        cos, sin = rotation
-        dtype = autocast_dtype(x)
-        rotation = cos.to(dtype), sin.to(dtype)
         for layer, block in enumerate(self.layers):
             cache = None if caches is None else caches[layer]
             x = block(x, rotation=rotation, key_padding=key_padding, cache=cache)
         return self.final_norm(x)
 
     def new_cache(self, batch: int, max_seq_len: int | None = None) -> Cache:
-        """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, in the model's dtype and place.
+        """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, in the model's dtype and on its device.
 
         Raises:
             InputError: ``max_seq_len`` beyond the model's.
         """
         config = self.config
         length = config.max_seq_len if max_seq_len is None else max_seq_len
-        require(
-            length <= config.max_seq_len,
-            f"a cache of max_seq_len = {length}",
-            f"at most the model's {config.max_seq_len}",
-            "Make the model with a larger max_seq_len.",
-        )
-        self.rotary.rotation(length)  # step() looks positions up, and cannot lengthen the tables
-        weight = self.embedding.weight
-        heads = config.num_kv_heads or config.num_heads
-        return Cache(
-            [
-                LayerCache(
-                    batch,
-                    heads,
-                    config.head_dim,
-                    length,
-                    config.layer_window(layer),
-                    dtype=weight.dtype,
-                    device=weight.device,
-                )
-                for layer in range(config.num_layers)
-            ]
-        )
-
-    def balance_loss(self) -> Float[Tensor, ""]:
-        """The mean load-balancing loss of the last training forward pass; 1 when all experts got equally many tokens.
-
-        Raises:
-            InputError: The configuration does not ask for it, or no training forward pass has run.
-        """
-        losses = [
-            m.balance_loss for m in self.modules() if isinstance(m, MixtureOfExperts) and m.balance_loss is not None
-        ]
-        require(
-            len(losses) > 0,
-            "no balance loss",
-            "balance_experts = True, experts, and a forward pass in training mode",
-            "Set balance_experts in the configuration and call model.train().",
-        )
-        return torch.stack(losses).mean()
+        got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"
+        require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
+        heads, weight = config.num_kv_heads or config.num_heads, self.embedding.weight
+        sizes, place = (batch, heads, config.head_dim, length), {"dtype": weight.dtype, "device": weight.device}
+        return Cache([LayerCache(*sizes, config.layer_window(i), **place) for i in range(config.num_layers)])
 
 
 def _block(config: DecoderConfig, layer: int) -> Block:
@@ -243,26 +190,18 @@ def _block(config: DecoderConfig, layer: int) -> Block:
         dropout=config.dropout,
         layout=config.rope_layout,
     )
-    ffn: nn.Module
+    return Block(config.hidden_dim, attention, _feed_forward(config), config.norm_eps)
+
+
+def _feed_forward(config: DecoderConfig) -> nn.Module:
+    width, ff_dim, bias, clamp = config.hidden_dim, config.ff_dim, config.ff_bias, config.clamp
     if config.num_experts is None:
-        ffn = SwiGLU(config.hidden_dim, config.ff_dim, bias=config.ff_bias, clamp=config.clamp)
-    elif config.expert_format == "mxfp4":
-        ffn = PackedMixture(
-            config.hidden_dim,
-            config.ff_dim,
-            config.num_experts,
-            config.top_k,
-            bias=config.ff_bias,
-            clamp=config.clamp,
-        )
-    else:
-        ffn = MixtureOfExperts(
-            config.hidden_dim,
-            config.ff_dim,
-            config.num_experts,
-            config.top_k,
-            bias=config.ff_bias,
-            clamp=config.clamp,
-            balance=config.balance_experts,
-        )
-    return Block(config.hidden_dim, attention, ffn, config.norm_eps)
+        return SwiGLU(width, ff_dim, bias=bias, clamp=clamp)
+    # A dense decoder needs neither module.
+    if config.expert_format == "mxfp4":
+        from glassformer.quantized.packed_experts import PackedMixture
+
+        return PackedMixture(width, ff_dim, config.num_experts, config.top_k, bias=bias, clamp=clamp)
+    from glassformer.layers.experts import MixtureOfExperts
+
+    return MixtureOfExperts(width, ff_dim, config.num_experts, config.top_k, bias=bias, clamp=clamp)

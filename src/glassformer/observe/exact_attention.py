@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from glassformer.layers.attention_weights import weights_of_scores
-from glassformer.layers.pattern import FULL, Pattern
+from glassformer.kernels.pattern import FULL, Pattern
 
 BLOCK_BYTES = 2**21
 """The most memory that the scores of one block take; a block has at least one row of one head."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
-from glassformer.layers.pattern import CAUSAL, FULL
+from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.observe.exact_attention import AttentionInputs
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of
 

@@ -18,7 +18,7 @@ from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.exhibits.exhibit import Exhibit
 from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.layers.attention_weights import attention_weights
-from glassformer.layers.pattern import Pattern
+from glassformer.kernels.pattern import Pattern
 from glassformer.observe.exact_attention import AttentionInputs
 from refusals import refused
 

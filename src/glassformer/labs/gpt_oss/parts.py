@@ -1,7 +1,7 @@
 """The layers of the course's GPT-OSS lab under its own names and signatures: thin doors to ``glassformer.layers``.
 
 Two conventions differ from the rest of the project, and are translated here. The course's ``window_size`` counts the
-*previous* tokens that a query sees; a :class:`~glassformer.layers.pattern.Pattern` counts the query too, so it is one
+*previous* tokens that a query sees; a :class:`~glassformer.kernels.pattern.Pattern` counts the query too, so it is one
 more. And the course's attention layers make their own rotary embedding, while a decoder shares one among its layers.
 """
 
@@ -16,7 +16,7 @@ from glassformer.layers import experts, feedforward, grouped_query
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache, SlotCache
 from glassformer.layers.experts import Router
-from glassformer.layers.pattern import CAUSAL, Pattern
+from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.layers.positions import RotaryEmbedding, Rotation
 
 __all__ = [

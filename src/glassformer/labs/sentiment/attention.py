@@ -11,7 +11,7 @@ from glassformer.layers.attention import attend
 from glassformer.layers.attention_weights import attention_weights
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.linear import Linear
-from glassformer.layers.pattern import FULL, Pattern
+from glassformer.kernels.pattern import FULL, Pattern
 
 
 def scaled_dot_product_attention(

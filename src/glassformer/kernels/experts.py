@@ -1,4 +1,7 @@
-"""How tokens reach their experts and come back: each expert runs once, on its own tokens."""
+"""A mixture of experts: each SwiGLU network runs on the tokens that chose it, and each token sums its experts.
+
+Source: Jiang et al. 2024, arXiv 2401.04088, section 2.1.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.layers.feedforward import Clamp, swiglu
+from glassformer.kernels.options import Clamp
+from glassformer.kernels.rule import autocast_dtype, use_definition
+from glassformer.kernels.swiglu import swiglu
 
 
 class Experts(NamedTuple):
@@ -24,41 +29,61 @@ class Experts(NamedTuple):
     clamp: Clamp | None = None
 
 
+def definition(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where e was not chosen."""
+    count = len(experts.gate)
+    share = weights.new_zeros(len(x), count).scatter(1, indices, weights).to(x.dtype)
+
+    def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, e: int) -> Tensor:
+        return F.linear(rows, weight[e].to(rows.dtype), None if bias is None else bias[e].to(rows.dtype))
+
+    mixed = torch.zeros_like(x)
+    for e in range(count):
+        gate, up = linear(x, experts.gate, experts.gate_bias, e), linear(x, experts.up, experts.up_bias, e)
+        out = linear(swiglu(gate, up, experts.clamp), experts.down, experts.down_bias, e)
+        mixed = mixed + share[:, e, None] * out
+    return mixed
+
+
 def mix_experts(
     experts: Experts,
     x: Float[Tensor, "token hidden_dim"],
     weights: Float[Tensor, "token top_k"],
     indices: Int[Tensor, "token top_k"],
-    load: Int[Tensor, " expert"],
 ) -> Float[Tensor, "token hidden_dim"]:
-    """The weighted sum, for each token, of the experts it chose.
+    """:func:`definition`, with each expert on its own tokens only.
 
-    Token-expert pairs are sorted by expert, and one grouped product runs all experts, each on its own rows. A single
-    token on the CPU (a step of decoding) visits its experts one by one instead, which spares the empty groups.
+    Token-expert pairs are sorted by expert, and one grouped product runs all experts. A single token on the CPU
+    without gradients (a step of decoding) visits its experts one by one, which spares the empty groups.
 
     Args:
         experts: Their weights.
         x: Tokens.
-        weights: What each chosen expert counts.
+        weights: Routing weights of the chosen experts.
         indices: Which experts each token chose.
-        load: How many tokens chose each expert.
+
+    Returns:
+        In the dtype of autocast where it is on, otherwise that of ``x``.
     """
-    if torch.compiler.is_compiling() and not torch.is_grad_enabled():
-        alpha, limit = (None, None) if experts.clamp is None else (experts.clamp.alpha, experts.clamp.limit)
-        return _mix_op(x, weights, indices, load, *experts[:6], alpha, limit)
-    return _mix(experts, x, weights, indices, load)
-
-
-@torch.compiler.disable
-def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, load: Tensor) -> Tensor:
-    if x.is_meta:  # where rows go is data, and there is none
+    if x.is_meta:  # which rows go where depends on values
         return torch.empty_like(x)
+    x = x.to(autocast_dtype(x))
+    if torch.compiler.is_compiling():
+        if torch.is_grad_enabled():
+            return _mix(experts, x, weights, indices)
+        alpha, limit = (None, None) if experts.clamp is None else (experts.clamp.alpha, experts.clamp.limit)
+        return _mix_op(x, weights, indices, *experts[:6], alpha, limit)
+    return definition(experts, x, weights, indices) if use_definition() else _mix(experts, x, weights, indices)
+
+
+def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     if len(x) == 1 and x.device.type == "cpu" and not torch.is_grad_enabled():
         return _mix_for_one_token(experts, x[0], weights[0], indices[0])[None]
     expert, order = indices.flatten().sort(stable=True)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
     chosen = _Dispatch.apply(x, order, place, weights.shape[1])
+    load = expert.new_zeros(len(experts.gate)).scatter_add_(0, expert, torch.ones_like(expert))
     ends = load.cumsum(0).to(torch.int32)
 
     def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -74,15 +99,13 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, load: Te
 def _grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Rows ``ends[e - 1] .. ends[e]`` times the transposed ``weight[e]``, for every expert e."""
     aligned = all(width * rows.itemsize % 16 == 0 for width in weight.shape[1:])
-    if aligned and rows.dtype != torch.float64:  # all that the kernel takes
+    if aligned and rows.dtype != torch.float64:  # what torch's kernel accepts
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
     counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
     return torch.cat([F.linear(part, each) for part, each in zip(rows.split(counts), weight, strict=True)])
 
 
 def _mix_for_one_token(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """The same for a single token, on views of its experts' weights."""
-
     def through(row: Tensor, weight: Tensor, bias: Tensor | None, expert: int) -> Tensor:
         out = torch.mv(weight[expert].to(row.dtype), row)
         return out if bias is None else out.add_(bias[expert])
@@ -96,30 +119,32 @@ def _mix_for_one_token(experts: Experts, x: Tensor, weights: Tensor, indices: Te
 
 
 class _Dispatch(torch.autograd.Function):
-    """Rows of ``x`` copied into expert order; on the way back each token sums its copies, without scattering.
+    """Rows of ``x`` in expert order; in the backward pass each token sums its copies, without scattering.
 
     ``order[r]`` is the token-expert pair in sorted row r, pair = token * top_k + choice; ``place`` is its inverse.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, place: Tensor, top_k: int) -> Tensor:
-        ctx.save_for_backward(place)
+        ctx.save_for_backward(order, place)
         ctx.top_k = top_k
         return x.index_select(0, order // top_k)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (place,) = ctx.saved_tensors
+        order, place = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the same sum by operators that can be differentiated again
+            return grads[0].index_select(0, place).unflatten(0, (-1, ctx.top_k)).sum(1), None, None, None
         return F.embedding_bag(place.view(-1, ctx.top_k), grads[0], mode="sum"), None, None, None
 
 
 class _Combine(torch.autograd.Function):
-    """The weighted sum of each token's expert outputs, which lie in expert order."""
+    """The weighted sum of each token's expert outputs, which are in expert order."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, weights: Tensor, order: Tensor, place: Tensor) -> Tensor:
         ctx.save_for_backward(y, weights, order, place)
-        # A bag of rows, weighted and summed, is what this is: one pass over memory where plain operators take three.
+        # A weighted sum over bags of rows: one pass over memory instead of three.
         return F.embedding_bag(place.view_as(weights), y, per_sample_weights=weights.to(y.dtype), mode="sum")
 
     @staticmethod
@@ -127,11 +152,12 @@ class _Combine(torch.autograd.Function):
         y, weights, order, place = ctx.saved_tensors
         copies = grads[0].index_select(0, order // weights.shape[1])
         grad_weights = (copies * y).sum(-1).index_select(0, place).view_as(weights)
-        return copies.mul_(weights.flatten().index_select(0, order).unsqueeze(-1)), grad_weights, None, None
+        factors = weights.flatten().index_select(0, order).unsqueeze(-1)
+        return copies * factors if torch.is_grad_enabled() else copies.mul_(factors), grad_weights, None, None
 
 
 class _Contiguous(torch.autograd.Function):
-    """The identity, whose gradient is contiguous: the grouped product's backward pass needs it so."""
+    """The identity, whose gradient is contiguous, as the backward pass of the grouped product needs it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -142,9 +168,9 @@ class _Contiguous(torch.autograd.Function):
         return grads[0].contiguous()
 
 
-# Written out, because torch cannot read it off a function that a run-time type checker has wrapped.
+# Written out, because torch cannot infer it from a function that a run-time type checker has wrapped.
 _MIX_SCHEMA = (
-    "(Tensor x, Tensor weights, Tensor indices, Tensor load, Tensor gate, Tensor up, Tensor down, "
+    "(Tensor x, Tensor weights, Tensor indices, Tensor gate, Tensor up, Tensor down, "
     "Tensor? gate_bias, Tensor? up_bias, Tensor? down_bias, float? alpha, float? limit) -> Tensor"
 )
 
@@ -154,7 +180,6 @@ def _mix_op(
     x: Tensor,
     weights: Tensor,
     indices: Tensor,
-    load: Tensor,
     gate: Tensor,
     up: Tensor,
     down: Tensor,
@@ -164,9 +189,9 @@ def _mix_op(
     alpha: float | None,
     limit: float | None,
 ) -> Tensor:
-    """The same as one operator: which rows go where is data, which a compiled graph cannot look into."""
+    """The same as one opaque operator: a single token branches on which experts it chose, which no graph can hold."""
     clamp = None if alpha is None or limit is None else Clamp(alpha, limit)
-    return _mix(Experts(gate, up, down, gate_bias, up_bias, down_bias, clamp), x, weights, indices, load)
+    return _mix(Experts(gate, up, down, gate_bias, up_bias, down_bias, clamp), x, weights, indices)
 
 
 @_mix_op.register_fake

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.layers.pattern import CAUSAL, FULL, Pattern
+from glassformer.kernels.pattern import CAUSAL, FULL, Pattern
 from refusals import refused
 
 

@@ -1,0 +1,282 @@
+"""Attention: full, causal and windowed, with grouped heads, padding and sinks.
+
+Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1; Beltagy et al. 2020, arXiv 2004.05150 (windows); OpenAI
+2025, gpt-oss model card (sinks).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from glassformer.kernels.pattern import Pattern
+from glassformer.kernels.rule import differentiate, use_definition
+
+_SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
+
+
+def weights_of_scores(
+    scores: Float[Tensor, "*batch query key"], allowed: Bool[Tensor, "*shape key"]
+) -> Float[Tensor, "*batch query key"]:
+    """The softmax of each row over its allowed keys; 0 for the other keys, and in a row without an allowed key.
+
+    Args:
+        scores: Scaled scores.
+        allowed: True where a query may attend to a key; broadcast to the scores.
+    """
+    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+
+
+def weights(
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch kv_head key head_dim"],
+    allowed: Bool[Tensor, "#batch #head #query key"],
+    scale: float,
+    sink: Float[Tensor, "1 head #query"] | None = None,
+) -> Float[Tensor, "batch head query key"]:
+    """``exp(scores) / (exp(sink) + sum over keys of exp(scores))`` over allowed keys, in float32 or wider.
+
+    ``scores = scale * q . k``; query head h reads key-value head ``h // (num_heads / num_kv_heads)``.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = (q.to(wide) @ k.to(wide).mT) * scale
+    if sink is None:
+        return weights_of_scores(scores, allowed)
+    logit = sink.to(wide)[..., None].expand(*scores.shape[:3], 1)
+    return weights_of_scores(torch.cat([scores, logit], dim=-1), F.pad(allowed, (0, 1), value=True))[..., :-1]
+
+
+def definition(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, allowed: Tensor, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """The mean of the values by :func:`weights`, all of which it holds."""
+    mixed = F.dropout(weights(q, k, allowed, scale, sink), dropout)
+    v = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    return (mixed @ v.to(mixed.dtype)).to(q.dtype)
+
+
+def attention(
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch kv_head key head_dim"],
+    v: Float[Tensor, "batch kv_head key value_dim"],
+    pattern: Pattern,
+    scale: float,
+    sinks: Float[Tensor, " head"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "batch head query value_dim"]:
+    """:func:`definition` under the mask of ``pattern``, by the fastest exact path.
+
+    Full and causal attention run in PyTorch's fused kernel, which holds no weights. A window is computed in blocks of
+    queries, so time and memory grow linearly with the length. A sink corrects the fused kernel's log-sum-exp.
+    """
+    sink = None if sinks is None else sinks.view(1, -1, 1)
+    queries, keys = q.shape[2], k.shape[2]
+    if not torch.compiler.is_compiling() and use_definition():
+        return definition(q, k, v, sink, pattern.mask(queries, keys, q.device), scale, dropout)
+    pattern = pattern.narrowed(queries, keys)
+    compute = _dense if pattern.window is None else _windowed
+    return compute(q, k, v, pattern, scale, sink, dropout)
+
+
+def _dense(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float, sink: Tensor | None, dropout: float
+) -> Tensor:
+    """Attention without a window: no mask at all where the kernel knows the pattern by itself."""
+    batch, heads, queries, head_dim = q.shape
+    keys, groups = k.shape[2], heads // k.shape[1]
+    if queries == 1 and groups > 1:
+        # One query per head: heads that share keys become the queries of one head, so that no key is read twice.
+        folded = q.view(batch, k.shape[1], groups, head_dim)
+        sink = None if sink is None else sink.view(1, k.shape[1], groups)
+        return _kernel(folded, k, v, False, _padding_mask(pattern), scale, sink, dropout).reshape(batch, heads, 1, -1)
+    if not pattern.causal:
+        return _kernel(q, k, v, False, _padding_mask(pattern), scale, sink, dropout)
+    square = queries == keys and pattern.key_padding is None
+    mask = None if square else pattern.mask(queries, keys, q.device)
+    return _kernel(q, k, v, square, mask, scale, sink, dropout)
+
+
+def _padding_mask(pattern: Pattern) -> Tensor | None:
+    """The mask of a pattern that is neither causal nor windowed: one row for all queries."""
+    return None if pattern.key_padding is None else pattern.key_padding[:, None, None, :]
+
+
+def _windowed(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float, sink: Tensor | None, dropout: float
+) -> Tensor:
+    """Attention in a causal window: blocks of queries, each with just the keys that its queries can see.
+
+    The first queries, whose windows are cut off by the start of the sequence, are a small causal attention. The others
+    are cut into blocks of ``block`` queries and ``window - 1 + block`` keys that all share one band-shaped mask.
+    """
+    window = pattern.window
+    assert window is not None  # narrowed() keeps causal with it
+    queries = q.shape[2]
+    reach = min(k.shape[2], queries + window - 1)
+    if reach < k.shape[2]:
+        k, v = k[:, :, -reach:], v[:, :, -reach:]
+    padding = None if pattern.key_padding is None else pattern.key_padding[:, -reach:]
+    block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
+    head = min(queries, window + queries - reach)  # queries that see a window of keys or fewer
+    tail = (queries - head) % block
+    body = queries - head - tail
+    if body < 2 * block:
+        head, tail, body = (queries, 0, 0) if queries <= 2 * block else (head, queries - head, 0)
+
+    def part(piece: Tensor, stop: int) -> Tensor:
+        """The queries of ``piece``, which end before ``stop``, with the keys they can see, under a dense mask."""
+        count, last = piece.shape[2], reach - queries + stop
+        first = max(0, last - count - window + 1)
+        seen_padding = None if padding is None else padding[:, first:last]
+        small = Pattern(True, window, seen_padding).narrowed(count, last - first)
+        seen_k, seen_v = k[:, :, first:last], v[:, :, first:last]
+        if small.window is None:
+            return _dense(piece, seen_k, seen_v, small, scale, sink, dropout)
+        mask = small.mask(count, last - first, q.device)
+        return _kernel(piece, seen_k, seen_v, False, mask, scale, sink, dropout)
+
+    # One split, whose gradient is one join; a slice each would make a whole gradient of zeros for each.
+    q_head, q_body, q_tail = q.split((head, body, tail), dim=2)
+    parts = [part(q_head, head)] if head else []
+    if body:
+        first = reach - queries + head - window + 1
+        seen = slice(first, first + body + window - 1)
+        seen_padding = None if padding is None else padding[:, seen]
+        parts.append(_banded(q_body, k[:, :, seen], v[:, :, seen], window, block, seen_padding, scale, sink, dropout))
+    if tail:
+        parts.append(part(q_tail, queries))
+    # Joined in the kernel's memory order, position before head, so that merging the heads copies nothing.
+    return parts[0] if len(parts) == 1 else torch.cat([each.transpose(1, 2) for each in parts], dim=1).transpose(1, 2)
+
+
+def _banded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: int,
+    block: int,
+    padding: Bool[Tensor, "batch key"] | None,
+    scale: float,
+    sink: Tensor | None,
+    dropout: float,
+) -> Tensor:
+    """Blocks of ``block`` queries; query i sees keys i .. i + window - 1 of ``queries + window - 1``."""
+    batch, heads, queries, _ = q.shape
+    blocks, width = queries // block, window - 1 + block
+
+    def blocks_of(keys: Tensor) -> Tensor:
+        return keys.unfold(2, width, block).permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    row = torch.arange(block, device=q.device)[:, None]
+    key = torch.arange(width, device=q.device)[None, :]
+    mask = ((key >= row) & (key < row + window))[None, None]
+    if padding is not None:
+        mask = mask & padding.unfold(1, width, block).expand(batch, -1, -1).flatten(0, 1)[:, None, None, :]
+    folded = q.unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
+    out = _kernel(folded, blocks_of(k), blocks_of(v), False, mask, scale, sink, dropout)
+    return out.unflatten(0, (batch, blocks)).transpose(1, 2).reshape(batch, heads, queries, -1)
+
+
+def _kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    mask: Bool[Tensor, "#batch #head #query key"] | None,
+    scale: float,
+    sink: Float[Tensor, "1 head #query"] | None,
+    dropout: float,
+) -> Tensor:
+    """The fused product, with a sink or without; ``causal`` and ``mask`` exclude one another."""
+    on_cpu = q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]
+    inputs = (q, k, v, sink)
+    needs_grad = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs)
+    if on_cpu and needs_grad and not torch.compiler.is_compiling():
+        return _CpuAttention.apply(*inputs, causal, mask, scale)
+    if on_cpu and sink is not None and not needs_grad:
+        return _cpu_attention(q, k, v, sink, causal, mask, scale)[0]
+    if sink is not None:
+        return _with_zero_key(q, k, v, causal, mask, scale, sink, dropout)
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
+
+
+def _as_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if mask is None else torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
+
+
+def _cpu_attention(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The output and the log-sum-exp of the CPU's fused kernel, both corrected for the sink."""
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, causal, attn_mask=_as_bias(mask, q.dtype), scale=scale
+    )
+    if sink is None:
+        return out, lse
+    # A query that sees no key has lse = -inf or nan; its output is zero already.
+    sink = sink.to(q.dtype).to(lse.dtype)
+    sees = lse.isfinite()
+    with_sink = torch.where(sees, torch.logaddexp(lse, sink), sink)
+    return out * torch.where(sees, torch.exp(lse - with_sink), 0.0).unsqueeze(-1).to(out.dtype), with_sink
+
+
+class _CpuAttention(torch.autograd.Function):
+    r"""The fused kernel of the CPU, with or without a sink, with a backward pass in float32 or wider.
+
+    With ``lse`` the kernel's log-sum-exp, a softmax with the extra logit ``s`` is the one without it times
+    ``exp(lse - lse')``, where ``lse' = logaddexp(lse, s)``. The kernel's own backward pass, given the corrected output
+    and ``lse'``, rebuilds exactly the weights ``exp(scores - lse')`` and needs no other change. The gradient of the
+    sink is ``d loss / d s = -sum_i exp(s - lse'_i) (grad_i . output_i)``.
+
+    In bfloat16 the kernel's backward pass takes about twice the time of the same in float32, so it is given float32.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, mask: Tensor | None, scale: float
+    ) -> Tensor:
+        out, lse = _cpu_attention(q, k, v, sink, causal, mask, scale)
+        ctx.save_for_backward(q, k, v, sink, mask, out, lse)
+        ctx.causal, ctx.scale = causal, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, sink, mask, out, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            allowed = Pattern(ctx.causal).mask(q.shape[2], k.shape[2], q.device) if mask is None else mask
+            by_formula = partial(definition, allowed=allowed, scale=ctx.scale)
+            return *differentiate(by_formula, (q, k, v, sink), ctx.needs_input_grad[:4], grads[0]), None, None, None
+        wide = torch.promote_types(q.dtype, torch.float32)
+        grad, wide_q, wide_k, wide_v, out = (x.to(wide) for x in (grads[0], q, k, v, out))
+        grad_q, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, wide_q, wide_k, wide_v, out, lse, 0.0, ctx.causal, attn_mask=_as_bias(mask, wide), scale=ctx.scale
+        )
+        grad_sink = None
+        if sink is not None and ctx.needs_input_grad[3]:
+            flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad * out).sum(-1).to(lse.dtype)
+            grad_sink = flow.sum_to_size(sink.shape).to(sink.dtype)
+        return grad_q.to(q.dtype), grad_k.to(q.dtype), grad_v.to(q.dtype), grad_sink, None, None, None
+
+
+def _with_zero_key(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None, scale: float, sink: Tensor, dropout: float
+) -> Tensor:
+    """A sink on any device: one more key of zeros, whose score comes from an additive mask, and a value of zeros."""
+    batch, heads, queries, _ = q.shape
+    if causal:
+        mask = Pattern(causal=True).mask(queries, k.shape[2], q.device)
+    shape = (batch, heads, queries, k.shape[2])
+    bias = _as_bias(mask, q.dtype)
+    bias = q.new_zeros(shape) if bias is None else bias.expand(shape)
+    bias = torch.cat([bias, sink.to(q.dtype)[..., None].expand(batch, heads, queries, 1)], dim=-1)
+    k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+    return F.scaled_dot_product_attention(q, k, v, bias, dropout, scale=scale, enable_gqa=heads != k.shape[1])

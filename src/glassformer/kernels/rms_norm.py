@@ -1,0 +1,68 @@
+"""RMSNorm.
+
+Source: Zhang and Sennrich 2019, arXiv 1910.07467.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.kernels.rule import differentiate, use_definition
+
+
+def definition(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``x / sqrt(mean(x ** 2) + eps) * weight`` over the last axis, in float32 or wider."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(x.dtype)
+
+
+def rms_norm(
+    x: Float[Tensor, "*batch hidden_dim"], weight: Float[Tensor, " hidden_dim"], eps: float
+) -> Float[Tensor, "*batch hidden_dim"]:
+    """:func:`definition`; on the CPU in fewer passes over memory, elsewhere by torch's kernel.
+
+    For the backward pass the CPU's form keeps ``x`` and one number per position.
+    """
+    if torch.compiler.is_compiling() or use_definition():
+        return definition(x, weight, eps)
+    if x.device.type != "cpu":
+        return F.rms_norm(x, weight.shape, weight, eps)
+    return _RMSNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
+
+
+def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The result, and ``1 / rms`` of every position in float32 or wider."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+    inverse = length.square().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (x * inverse).mul_(weight).to(x.dtype), inverse
+
+
+class _RMSNorm(torch.autograd.Function):
+    """With n = x / rms: ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum over positions of g n``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        out, inverse = _normalise(x, weight, eps)
+        ctx.save_for_backward(x, weight, inverse)
+        ctx.eps = eps
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            needed = ctx.needs_input_grad[:2]
+            return *differentiate(partial(definition, eps=ctx.eps), (x, weight), needed, grads[0]), None
+        wide = inverse.dtype
+        grad, weight_wide = grads[0].to(wide), weight.to(wide)
+        normed = x * inverse
+        flow = (grad * normed).reshape(-1, x.shape[-1])
+        mean = flow.mv(weight_wide).view(inverse.shape).div_(x.shape[-1])
+        grad_x = (grad * weight_wide).addcmul_(normed, mean, value=-1).mul_(inverse)
+        return grad_x.to(x.dtype), flow.sum(0).to(weight.dtype), None

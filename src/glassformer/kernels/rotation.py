@@ -1,0 +1,74 @@
+"""Rotation of pairs of coordinates (rotary position embedding).
+
+Source: Su et al. 2021, "RoFormer", arXiv 2104.09864, section 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.kernels.options import Layout
+from glassformer.kernels.rule import use_definition
+
+Rotation = tuple[Float[Tensor, "*batch position pair"], Float[Tensor, "*batch position pair"]]
+"""Cosines and sines of some positions, one of each for every pair of coordinates."""
+
+
+def definition(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """``a' = a cos - b sin`` and ``b' = b cos + a sin`` for every pair (a, b) of coordinates."""
+    a, b = pairs(x, layout)
+    return join_pairs(a * cos - b * sin, b * cos + a * sin, layout)
+
+
+def rotate(
+    x: Float[Tensor, "batch head position head_dim"], rotation: Rotation, layout: Layout = "half-split"
+) -> Float[Tensor, "batch head position head_dim"]:
+    """Rotate every pair of coordinates of ``x``, in the dtype of ``x``: :func:`definition`.
+
+    The fast form keeps only the angles for the backward pass, and joins nothing.
+    """
+    cos, sin = (part.to(x.dtype) for part in rotation)
+    if torch.compiler.is_compiling() or use_definition() or cos.requires_grad or sin.requires_grad:
+        return definition(x, cos, sin, layout)
+    return _Rotate.apply(x, cos, sin, layout) if torch.is_grad_enabled() else _turn(x, cos, sin, layout)
+
+
+def pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """The first and the second coordinates of all pairs, as views."""
+    if layout == "interleaved":
+        return x[..., 0::2], x[..., 1::2]
+    half = x.shape[-1] // 2
+    return x[..., :half], x[..., half:]
+
+
+def join_pairs(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
+    """The inverse of :func:`pairs`."""
+    return torch.stack((a, b), dim=-1).flatten(-2) if layout == "interleaved" else torch.cat((a, b), dim=-1)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    a, b = pairs(x, layout)
+    out = torch.empty_like(x)
+    out_a, out_b = pairs(out, layout)
+    torch.mul(a, cos, out=out_a).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=out_b).addcmul_(a, sin)
+    return out
+
+
+class _Rotate(torch.autograd.Function):
+    """The gradient of a rotation is the rotation back, which can be differentiated in the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.layout = layout
+        return _turn(x, cos, sin, layout)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        return _Rotate.apply(grads[0], cos, -sin, ctx.layout), None, None, None

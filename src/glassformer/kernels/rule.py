@@ -1,0 +1,53 @@
+"""What decides between an operation's definition and its fast forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from glassformer.kernels import PLAIN
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode differentiation is active.
+
+    Their tensors cannot be written to in place, and may hold no single value to branch on.
+    """
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def use_definition() -> bool:
+    """Whether to run the definition: it was asked for, or fast forms do not support the active transform."""
+    return PLAIN.get() or transformed()
+
+
+def differentiate(
+    definition: Callable[..., Tensor], inputs: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients of ``definition(*inputs)`` that can be differentiated again.
+
+    For the backward pass of a fast form that runs with gradients enabled (``create_graph=True``).
+
+    Args:
+        definition: Function of ``inputs``.
+        inputs: Tensors, connected to the graph that made them; None where there is none.
+        needed: Which of them need a gradient.
+        grad: Gradient of the output.
+    """
+    # Views, so that a tensor given twice gets two gradients.
+    parts = [None if each is None else each.view_as(each) for each in inputs]
+    wanted = [part for part, need in zip(parts, needed, strict=True) if need and part is not None]
+    found = iter(torch.autograd.grad(definition(*parts), wanted, grad, create_graph=True))
+    return tuple(next(found) if need else None for need in needed)
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which matrix products of ``x`` are computed: autocast's where it is on, otherwise that of ``x``.
+
+    On the device ``"meta"``, for which torch has no autocast, it is that of ``x``.
+    """
+    kind = x.device.type
+    return x.dtype if x.is_meta or not torch.is_autocast_enabled(kind) else torch.get_autocast_dtype(kind)

@@ -1,0 +1,210 @@
+"""Transformer blocks: of a decoder, of an encoder, and of a decoder that reads an encoder's output."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from glassformer.errors import require, require_above_zero, require_positive, require_probability
+from glassformer.kernels.rotation import Rotation
+from glassformer.layers.cache import LayerCache, SlotCache
+from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
+from glassformer.layers.norms import RMSNorm
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block::
+
+        h      = x + attention(attention_norm(x))
+        output = h + ffn(ffn_norm(h))
+
+    Args:
+        hidden_dim: Width of the residual stream.
+        attention: Its attention.
+        ffn: Its feed-forward network, dense or a mixture of experts.
+        norm_eps: Added to the mean square before the root, in both RMS norms.
+
+    Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm).
+    """
+
+    def __init__(self, hidden_dim: int, attention: GroupedQueryAttention, ffn: nn.Module, norm_eps: float) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(hidden_dim, norm_eps)
+        self.attention = attention
+        self.ffn_norm = RMSNorm(hidden_dim, norm_eps)
+        self.ffn = ffn
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch position hidden_dim"],
+        *,
+        rotation: Rotation | None = None,
+        key_padding: Bool[Tensor, "batch key"] | None = None,
+        cache: LayerCache | SlotCache | None = None,
+    ) -> Float[Tensor, "batch position hidden_dim"]:
+        """Pass ``x`` through the block; arguments as for the attention."""
+        x = x + self.attention(self.attention_norm(x), rotation=rotation, key_padding=key_padding, cache=cache)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class _LayerNormBlock(nn.Module):
+    """What blocks with LayerNorm share: one norm for each part, before or after it, and dropout.
+
+    LayerNorm is ``(x - mean) / sqrt(var + norm_eps) * weight + bias`` over a position, with the mean square deviation
+    (divided by hidden_dim) as ``var``.
+    """
+
+    def __init__(self, hidden_dim: int, norm_eps: float, norm_first: bool, dropout: float) -> None:
+        super().__init__()
+        require_positive(hidden_dim=hidden_dim)
+        require_above_zero(norm_eps=norm_eps)
+        require_probability(dropout=dropout)
+        self.norm_first, self.dropout = norm_first, dropout
+
+    def _dropped(self, added: Tensor) -> Tensor:
+        return F.dropout(added, self.dropout, self.training)
+
+
+class EncoderBlock(_LayerNormBlock):
+    """A transformer block with LayerNorm. Post-norm (``norm_first = False``, as first published and in BERT)::
+
+        h      = attention_norm(x + dropout(attention(x)))
+        output = ffn_norm(h + dropout(ffn(h)))
+
+    Pre-norm (``norm_first = True``), which never normalises the residual stream itself::
+
+        h      = x + dropout(attention(attention_norm(x)))
+        output = h + dropout(ffn(ffn_norm(h)))
+
+    With the same weights this is :class:`torch.nn.TransformerEncoderLayer`.
+
+    Args:
+        attention: Its attention, in which every position may see every other: ``causal=False``.
+        ffn: Its feed-forward network.
+        hidden_dim: Width of the residual stream.
+        norm_eps: Added to the variance before the root, above 0.
+        norm_first: Pre-norm instead of post-norm.
+        dropout: Probability in training of dropping a number of what each part adds.
+
+    Shape: ``[batch, position, hidden_dim]`` to the same.
+
+    Raises:
+        InputError: ``hidden_dim`` below 1, ``norm_eps`` of 0 or less, or dropout outside [0, 1).
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Ba et
+    al. 2016, arXiv 1607.06450 (LayerNorm).
+    """
+
+    def __init__(
+        self,
+        attention: GroupedQueryAttention,
+        ffn: nn.Module,
+        hidden_dim: int,
+        norm_eps: float = 1e-5,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(hidden_dim, norm_eps, norm_first, dropout)
+        self.attention = attention
+        self.attention_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
+        self.ffn = ffn
+        self.ffn_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch position hidden_dim"],
+        *,
+        key_padding: Bool[Tensor, "batch position"] | None = None,
+    ) -> Float[Tensor, "batch position hidden_dim"]:
+        """Pass ``x`` through the block; ``key_padding`` is True where a position is real and may be attended to."""
+        if self.norm_first:
+            x = x + self._dropped(self.attention(self.attention_norm(x), key_padding=key_padding))
+            return x + self._dropped(self.ffn(self.ffn_norm(x)))
+        x = self.attention_norm(x + self._dropped(self.attention(x, key_padding=key_padding)))
+        return self.ffn_norm(x + self._dropped(self.ffn(x)))
+
+
+class CrossBlock(_LayerNormBlock):
+    """A transformer block that also reads a memory, with LayerNorm. Post-norm (``norm_first = False``)::
+
+        h      = self_attention_norm(x + dropout(self_attention(x)))
+        g      = cross_attention_norm(h + dropout(cross_attention(h, memory)))
+        output = ffn_norm(g + dropout(ffn(g)))
+
+    Pre-norm (``norm_first = True``), which never normalises the residual stream itself::
+
+        h      = x + dropout(self_attention(self_attention_norm(x)))
+        g      = h + dropout(cross_attention(cross_attention_norm(h), memory))
+        output = g + dropout(ffn(ffn_norm(g)))
+
+    With the same weights this is :class:`torch.nn.TransformerDecoderLayer`.
+
+    Args:
+        self_attention: From each position to itself and earlier ones: ``causal=True``.
+        cross_attention: From each position to all of the memory: ``causal=False``.
+        ffn: Its feed-forward network.
+        hidden_dim: Width of the residual stream and of the memory.
+        norm_eps: Added to the variance before the root, above 0.
+        norm_first: Pre-norm instead of post-norm.
+        dropout: Probability in training of dropping a number of what each part adds.
+
+    Shape: ``[batch, position, hidden_dim]`` to the same.
+
+    Raises:
+        InputError: A self-attention that is not causal or a cross-attention that is, ``hidden_dim`` below 1,
+            ``norm_eps`` of 0 or less, or dropout outside [0, 1).
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745 (pre-norm).
+    """
+
+    def __init__(
+        self,
+        self_attention: GroupedQueryAttention,
+        cross_attention: GroupedQueryAttention,
+        ffn: nn.Module,
+        hidden_dim: int,
+        norm_eps: float = 1e-5,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(hidden_dim, norm_eps, norm_first, dropout)
+        own, cross = self_attention.pattern.causal, cross_attention.pattern.causal
+        got = f"self-attention with causal = {own} and cross-attention with causal = {cross}"
+        require(own and not cross, got, "True and False", "A target sees no later target position, and all of the source.")
+        self.self_attention = self_attention
+        self.self_attention_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
+        self.cross_attention = cross_attention
+        self.cross_attention_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
+        self.ffn = ffn
+        self.ffn_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch position hidden_dim"],
+        memory: Float[Tensor, "batch source hidden_dim"] | KeysAndValues,
+        *,
+        key_padding: Bool[Tensor, "batch seen"] | None = None,
+        memory_padding: Bool[Tensor, "batch source"] | None = None,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch position hidden_dim"]:
+        """Pass ``x`` through the block.
+
+        Args:
+            x: The residual stream.
+            memory: What the cross-attention reads, or what ``cross_attention.keys_and_values`` made of it.
+            key_padding: True where a position of the target is real; with a cache, for all positions so far.
+            memory_padding: True where a position of the memory is real.
+            cache: Keys and values of earlier positions of the target; those of ``x`` are added to it.
+        """
+        if self.norm_first:
+            normed = self.self_attention_norm(x)
+            x = x + self._dropped(self.self_attention(normed, key_padding=key_padding, cache=cache))
+            normed = self.cross_attention_norm(x)
+            x = x + self._dropped(self.cross_attention(normed, memory, key_padding=memory_padding))
+            return x + self._dropped(self.ffn(self.ffn_norm(x)))
+        own = self.self_attention(x, key_padding=key_padding, cache=cache)
+        x = self.self_attention_norm(x + self._dropped(own))
+        read = self.cross_attention(x, memory, key_padding=memory_padding)
+        x = self.cross_attention_norm(x + self._dropped(read))
+        return self.ffn_norm(x + self._dropped(self.ffn(x)))
