@@ -23,9 +23,9 @@ from timing import in_turns, keep
 from torch import Tensor
 from transformers.models.llama import modeling_llama
 
+from glassformer.kernels.pattern import CAUSAL
 from glassformer.layers import attention
 from glassformer.layers.attention import attend
-from glassformer.kernels.pattern import CAUSAL
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.complexity_measured import peak_bytes

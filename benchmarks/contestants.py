@@ -16,8 +16,8 @@ from transformers import GptOssConfig, GptOssForCausalLM, MixtralConfig, Mixtral
 
 from glassformer.checkpoints.mixtral import decoder_from_mixtral
 from glassformer.generation import generate
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 
 VOCAB, MAX_SEQ_LEN, WINDOW = 512, 4096, 128

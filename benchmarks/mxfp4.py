@@ -26,7 +26,7 @@ from timing import in_turns, keep
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from glassformer.layers.feedforward import Clamp
+from glassformer.kernels.options import Clamp
 from glassformer.quantized import mxfp4, mxfp4_native
 from glassformer.quantized.packed_experts import PackedMixture, _product
 

@@ -35,6 +35,7 @@ from glassformer.data.bayes import optimal_accuracy, optimal_predictions
 from glassformer.data.recurrence import make_split, obeys_recurrence
 from glassformer.generation.decoding import generate
 from glassformer.generation.sampling import SamplingRule
+from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.labs.gpt_oss import (
     GroupedQueryAttention,
     MixtureOfExperts,
@@ -45,7 +46,6 @@ from glassformer.labs.gpt_oss.measure import behaviour
 from glassformer.labs.gpt_oss.plan import ALL_TOGETHER, DATA, QUICK, RULES
 from glassformer.labs.gpt_oss.training_runs import RecurrenceTask, batches, build_model
 from glassformer.layers.attention import attend
-from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.observe.figures.style import BLACK, HATCHES, LINES, annotate_cells, in_style, line, new_figure
 from glassformer.training import train
 

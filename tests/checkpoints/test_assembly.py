@@ -20,7 +20,7 @@ from glassformer.checkpoints.assembly import (
 )
 from glassformer.checkpoints.headers import StoredTensor
 from glassformer.errors import CheckpointError, InputError
-from glassformer.layers.positions import Yarn
+from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 

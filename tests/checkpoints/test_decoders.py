@@ -14,9 +14,9 @@ from transformers import GptOssForCausalLM, MixtralForCausalLM
 
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
 from glassformer.errors import CheckpointError, InputError
+from glassformer.kernels.options import Clamp
 from glassformer.labs.gpt_oss.network import Transformer
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 

@@ -11,8 +11,8 @@ from transformers import GptOssConfig
 
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
 from glassformer.errors import CheckpointError
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
 from refusals import refused
 

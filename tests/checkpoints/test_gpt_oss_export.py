@@ -12,8 +12,8 @@ from transformers import GptOssForCausalLM
 from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import NO_SINK, gpt_oss_from_decoder, particulars, remark
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 

@@ -8,7 +8,7 @@ from transformers import GptOssConfig, GptOssForCausalLM
 
 from glassformer.checkpoints.gpt_oss_config import read_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_layouts import are_packed, expert_names, matrix_sizes, sources, wanted
-from glassformer.layers.feedforward import Clamp
+from glassformer.kernels.options import Clamp
 from glassformer.models import DecoderConfig
 
 CONFIG = DecoderConfig(

@@ -20,8 +20,8 @@ from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import InputError
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models import Decoder
 from refusals import refused
 

@@ -16,8 +16,8 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from glassformer.checkpoints.mixtral import decoder_from_mixtral, mixtral_from_decoder
 from glassformer.errors import InputError
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 

@@ -20,7 +20,7 @@ from glassformer.cli.main import main
 from glassformer.data.harmony import Message, ReplyReader, Setting, render
 from glassformer.data.released_tokenizer import from_json, read_tokenizer
 from glassformer.generation import SamplingRule, generate
-from glassformer.layers.block import Block
+from glassformer.layers.blocks import Block
 from scripted import Script
 
 REPLY = "<|channel|>analysis<|message|>hm\nhm<|end|><|start|>assistant<|channel|>final<|message|>{}<|return|>"

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
+from glassformer.kernels.options import Clamp
 from glassformer.labs.gpt_oss.network import Transformer
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights

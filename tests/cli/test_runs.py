@@ -7,8 +7,8 @@ import pytest
 
 from glassformer.cli.runs import description, read_run
 from glassformer.errors import InputError
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
 from glassformer.training import TrainingConfig
 from refusals import refused

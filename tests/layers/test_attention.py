@@ -12,8 +12,8 @@ from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer.errors import InputError
-from glassformer.layers.attention import Attended, attend, watching
 from glassformer.kernels.pattern import CAUSAL, FULL, Pattern
+from glassformer.layers.attention import Attended, attend, watching
 from refusals import refused
 
 

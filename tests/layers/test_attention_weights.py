@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.layers.attention import attend
-from glassformer.layers.attention_weights import attention_weights, weights_of_scores
 from glassformer.kernels.pattern import CAUSAL, Pattern
+from glassformer.layers.attention import attend, attention_weights, weights_of_scores
 from refusals import refused
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from glassformer.layers.block import Block
+from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import RotaryEmbedding

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from glassformer.layers.blocks import CrossBlock
 from glassformer.layers.cache import LayerCache
-from glassformer.layers.decoder_block import CrossBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from refusals import refused

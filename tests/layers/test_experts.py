@@ -16,8 +16,8 @@ from transformers import GptOssConfig, MixtralConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
-from glassformer.layers.experts import MixtureOfExperts, Router
-from glassformer.layers.feedforward import Clamp
+from glassformer.kernels.options import Clamp
+from glassformer.layers.experts import MixtureOfExperts, Router, Routing, balance_loss, collect_routing
 from refusals import refused
 
 
@@ -76,9 +76,11 @@ def test_it_is_the_loop_over_tokens(
     x = torch.randn(1, tokens, hidden_dim, requires_grad=True)
     upstream = torch.randn_like(x)
     inputs = [x, *moe.parameters()]
-    ours, (theirs, load) = moe(x), one_token_at_a_time(moe, x)
+    theirs, load = one_token_at_a_time(moe, x)
+    with collect_routing() as routings:
+        ours = moe(x)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    assert moe.load.tolist() == load
+    assert load_of(routings) == load
     ours_grad = torch.autograd.grad(ours, inputs, upstream, materialize_grads=True)
     theirs_grad = torch.autograd.grad(theirs, inputs, upstream, materialize_grads=True)
     for got, expected in zip(ours_grad, theirs_grad, strict=True):
@@ -133,6 +135,12 @@ def test_under_autocast_it_is_near_float32() -> None:
     )
 
 
+def load_of(routings: list[Routing]) -> list[int]:
+    """How many tokens chose each expert of the only mixture that ran."""
+    (routing,) = routings
+    return routing.indices.flatten().bincount(minlength=routing.scores.shape[-1]).tolist()
+
+
 def poisoned(moe: MixtureOfExperts, expert: int) -> MixtureOfExperts:
     """Nobody chooses this expert, and whoever computed with it would get NaN."""
     with torch.no_grad():
@@ -147,8 +155,9 @@ def poisoned(moe: MixtureOfExperts, expert: int) -> MixtureOfExperts:
 def test_an_expert_that_nobody_chose_is_never_run(tokens: int, expert: int) -> None:
     moe = poisoned(make(bias=True), expert)
     x = torch.randn(1, tokens, 8, requires_grad=True)
-    out = moe(x)
-    assert moe.load[expert] == 0
+    with collect_routing() as routings:
+        out = moe(x)
+    assert load_of(routings)[expert] == 0
     assert out.isfinite().all()
     out.sum().backward()
     assert x.grad is not None
@@ -176,10 +185,9 @@ def test_an_expert_runs_on_just_the_tokens_that_chose_it() -> None:
 def test_the_same_input_gives_the_same_bits() -> None:
     moe = make(hidden_dim=32, ff_dim=64)
     x = torch.randn(4, 50, 32)
-    first, loads = moe(x), moe.load.clone()
+    first = moe(x)
     for _ in range(3):
         assert torch.equal(moe(x), first)
-        assert torch.equal(moe.load, loads)
 
 
 def test_leading_axes_are_free() -> None:
@@ -189,13 +197,15 @@ def test_leading_axes_are_free() -> None:
     torch.testing.assert_close(moe(x[0, 0, 0]), moe(x)[0, 0, 0], rtol=1e-5, atol=1e-6)
 
 
-def test_the_load_counts_every_pair() -> None:
+def test_every_call_is_collected_and_leaves_nothing_on_the_module() -> None:
     moe = make(num_experts=5, top_k=3)
-    moe(torch.randn(7, 11, 8))
-    assert moe.load.sum() == 7 * 11 * 3
+    before = set(vars(moe))
+    with collect_routing() as routings:
+        moe(torch.randn(7, 11, 8))
+        moe(torch.randn(2, 8))
     moe(torch.randn(2, 8))
-    assert moe.load.sum() == 6
-    assert "load" not in moe.state_dict()
+    assert [(*routing.scores.shape, *routing.indices.shape) for routing in routings] == [(77, 5, 77, 3), (2, 5, 2, 3)]
+    assert set(vars(moe)) == before
 
 
 def test_the_router() -> None:
@@ -274,41 +284,37 @@ def test_gpt_oss_is_hugging_faces() -> None:
 
 def test_the_balance_loss_by_hand() -> None:
     """Two tokens, top 1 of two experts, scores ln 3 and 0: probabilities 3/4 and 1/4."""
-    moe = make(hidden_dim=2, num_experts=2, top_k=1, balance=True)
+    moe = make(hidden_dim=2, num_experts=2, top_k=1)
     with torch.no_grad():
         moe.router.score.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]) * torch.log(torch.tensor(3.0)))
     both_to_first = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    moe(both_to_first)
-    assert moe.balance_loss is not None
-    assert moe.balance_loss.item() == pytest.approx(2 * (1.0 * 0.75 + 0.0 * 0.25))
-    moe(torch.eye(2))
-    assert moe.balance_loss.item() == pytest.approx(1.0)
+    with collect_routing() as routings:
+        moe(both_to_first)
+        moe(torch.eye(2))
+    losses = [balance_loss([routing]).item() for routing in routings]
+    assert losses == [pytest.approx(2 * (1.0 * 0.75 + 0.0 * 0.25)), pytest.approx(1.0)]
+    assert balance_loss(routings).item() == pytest.approx(sum(losses) / 2)
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 def test_the_balance_loss_is_switchs_formula_and_trains_the_router(top_k: int) -> None:
-    moe = make(num_experts=3, top_k=top_k, balance=True)
+    moe = make(num_experts=3, top_k=top_k)
     x = torch.randn(2, 15, 8)
-    moe(x)
+    with collect_routing() as routings:
+        moe(x)
+    loss = balance_loss(routings)
     probabilities = moe.router.score(x).softmax(-1).view(-1, 3)
     chosen = moe.router(x)[1].flatten()
     share = torch.tensor([(chosen == e).float().mean() for e in range(3)])
-    assert moe.balance_loss is not None
-    torch.testing.assert_close(moe.balance_loss, 3 * (share * probabilities.mean(0)).sum())
-    moe.balance_loss.backward()
+    torch.testing.assert_close(loss, 3 * (share * probabilities.mean(0)).sum())
+    loss.backward()
     assert moe.router.score.weight.grad is not None
     assert moe.router.score.weight.grad.abs().sum() > 0
 
 
-def test_the_balance_loss_is_there_in_training_and_when_asked_for_only() -> None:
-    x = torch.randn(3, 8)
-    plain, balanced = make(), make(balance=True)
-    plain(x)
-    assert plain.balance_loss is None
-    balanced(x)
-    assert balanced.balance_loss is not None
-    balanced.eval()(x)
-    assert balanced.balance_loss is None
+def test_the_balance_loss_of_nothing_is_refused() -> None:
+    with refused("no routings"):
+        balance_loss([])
 
 
 @pytest.mark.parametrize(
@@ -340,4 +346,3 @@ def test_shapes_alone(hidden_dim: int) -> None:
         out = moe(torch.empty(2, 7, hidden_dim))
     assert out.is_meta
     assert out.shape == (2, 7, hidden_dim)
-    assert moe.load.shape == (4,)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.quantized.packed_experts import PackedMixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models.decoder_config import DecoderConfig
 from refusals import refused
 
@@ -55,15 +55,19 @@ def test_json_that_is_no_configuration_is_refused() -> None:
     fields = json.loads(BASE.to_json())
     without = {name: value for name, value in fields.items() if name != "ff_dim"}
     for text, message in [
-        ("{", "fault"),
-        ("[]", "fault"),
+        ("{", "Config from"),
+        ("[]", "Config from"),
         (json.dumps(fields | {"width": 3}), "width"),
         (json.dumps(without), "ff_dim"),
         (json.dumps(fields | {"clamp": {"height": 1}}), "height"),
-        (json.dumps(fields | {"yarn": 4}), "fault"),
+        (json.dumps(fields | {"yarn": 4}), "yarn = 4"),
         (json.dumps(fields | {"num_heads": 0}), "num_heads = 0"),
+        (json.dumps(fields | {"clamp": {"alpha": "x"}}), r"clamp\.alpha = 'x'"),
+        (json.dumps(fields | {"sinks": "no"}), "sinks = 'no'"),
+        (json.dumps(fields | {"norm_eps": True}), "norm_eps = True"),
+        (json.dumps(fields).replace('"rope_base": 10000.0', '"rope_base": 1e400'), "rope_base = inf"),
         (json.dumps(fields | {"num_heads": "4"}), "num_heads = '4'"),
-        (json.dumps(fields | {"window": "4"}), "fault|window"),
+        (json.dumps(fields | {"window": "4"}), "window = '4'"),
     ]:
         with refused(message):
             DecoderConfig.from_json(text)
@@ -73,12 +77,12 @@ def test_json_that_is_no_configuration_is_refused() -> None:
     ("change", "message"),
     [
         *(
-            ({name: size}, f"{name} = {size}; expected a whole number of at least 1")
+            ({name: size}, f"{name} = {size}")
             for name in ("vocab_size", "num_layers", "hidden_dim", "ff_dim", "num_heads", "head_dim", "max_seq_len")
             for size in (0, -1, 2.5, True)
         ),
-        ({"head_dim": 7}, "head_dim = 7; expected an even number"),
-        ({"num_kv_heads": 3}, "num_kv_heads = 3 with num_heads = 4; expected a divisor of num_heads"),
+        ({"head_dim": 7}, "head_dim = 7"),
+        ({"num_kv_heads": 3}, "num_kv_heads = 3 with num_heads = 4"),
         ({"num_kv_heads": 8}, "num_kv_heads = 8"),
         ({"num_kv_heads": 0}, "num_kv_heads = 0"),
         ({"num_kv_heads": 2.0}, r"num_kv_heads = 2\.0"),
@@ -86,13 +90,19 @@ def test_json_that_is_no_configuration_is_refused() -> None:
         ({"window": 2.5}, r"window = 2\.5"),
         ({"windowed_layers": "third"}, "windowed_layers = 'third'"),
         ({"num_experts": 0}, "num_experts = 0"),
-        ({"num_experts": 4, "top_k": 5}, "top_k = 5 with num_experts = 4; expected top_k <= num_experts"),
+        ({"num_experts": 4, "top_k": 5}, "top_k = 5 with num_experts = 4"),
         ({"num_experts": 4, "top_k": 0}, "top_k = 0"),
         ({"dropout": 1.0}, r"dropout = 1\.0"),
         ({"dropout": -0.5}, r"dropout = -0\.5"),
         ({"norm_eps": 0.0}, r"norm_eps = 0\.0"),
         ({"rope_base": 0.5}, r"base = 0\.5"),
+        ({"rope_base": float("inf")}, "rope_base = inf"),
         ({"rope_layout": "spiral"}, "layout = 'spiral'"),
+        ({"sinks": "no"}, "sinks = 'no'"),
+        ({"norm_eps": True}, "norm_eps = True"),
+        ({"clamp": {"alpha": "x"}}, "clamp = "),
+        ({"windowed_layers": (0, 4)}, r"windowed_layers = \(0, 4\) with num_layers = 4"),
+        ({"windowed_layers": (-1,)}, "windowed_layers"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from glassformer.checkpoints.bert import save_encoder
-from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.layers.blocks import EncoderBlock
 from glassformer.models import Encoder, EncoderConfig, embed
 from refusals import refused
 

@@ -34,14 +34,14 @@ def test_json_that_is_no_configuration_is_refused() -> None:
     fields = json.loads(BASE.to_json())
     without = {name: value for name, value in fields.items() if name != "ff_dim"}
     for text, message in [
-        ("{", "fault"),
-        ("[]", "fault"),
-        ("3", "fault"),
+        ("{", "Config from"),
+        ("[]", "Config from"),
+        ("3", "Config from"),
         (json.dumps(fields | {"width": 3}), "width"),
         (json.dumps(without), "ff_dim"),
         (json.dumps(fields | {"num_heads": "4"}), "num_heads = '4'"),
-        (json.dumps(fields | {"dropout": "0.1"}), "fault"),
-        (json.dumps(fields | {"dropout": None}), "fault"),
+        (json.dumps(fields | {"dropout": "0.1"}), "Config from"),
+        (json.dumps(fields | {"dropout": None}), "Config from"),
     ]:
         with refused(message):
             EncoderConfig.from_json(text)
@@ -51,21 +51,21 @@ def test_json_that_is_no_configuration_is_refused() -> None:
     ("change", "message"),
     [
         *(
-            ({name: size}, f"{name} = {size}; expected a whole number of at least 1")
+            ({name: size}, f"{name} = {size}")
             for name in ("vocab_size", "num_layers", "hidden_dim", "ff_dim", "num_heads", "max_seq_len")
             for size in (0, -1, 2.5, True)
         ),
-        ({"num_heads": 5}, "hidden_dim = 32 with num_heads = 5; expected a multiple of num_heads"),
-        ({"num_classes": 1}, "num_classes = 1; expected at least 2"),
+        ({"num_heads": 5}, "hidden_dim = 32 with num_heads = 5"),
+        ({"num_classes": 1}, "num_classes = 1"),
         ({"num_classes": 0}, "num_classes = 0"),
         ({"num_classes": 2.0}, r"num_classes = 2\.0"),
         ({"activation": "tanh"}, "activation = 'tanh'"),
         ({"norm_eps": 0.0}, r"norm_eps = 0\.0"),
         ({"positions": "rotary"}, "positions = 'rotary'"),
         ({"pooling": "sum"}, "pooling = 'sum'"),
-        ({"token_types": -1}, "token_types = -1; expected a whole number of at least 0"),
+        ({"token_types": -1}, "token_types = -1"),
         ({"token_types": 1.5}, r"token_types = 1\.5"),
-        ({"pad_id": 32}, "pad_id = 32; expected a whole number of at least 0 and at most 31"),
+        ({"pad_id": 32}, "pad_id = 32"),
         ({"pad_id": -1}, "pad_id = -1"),
         ({"dropout": 1.0}, r"dropout = 1\.0"),
         ({"attention_dropout": -0.5}, r"attention_dropout = -0\.5"),

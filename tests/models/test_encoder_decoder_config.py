@@ -46,7 +46,7 @@ def test_json_that_is_no_configuration_is_refused() -> None:
     fields = json.loads(BASE.to_json())
     without = {name: value for name, value in fields.items() if name != "max_source_len"}
     for text, message in [
-        ("[]", "fault"),
+        ("[]", "Config from"),
         (json.dumps(fields | {"width": 3}), "width"),
         (json.dumps(without), "max_source_len"),
         (json.dumps(fields | {"num_heads": "4"}), "num_heads = '4'"),
@@ -62,22 +62,18 @@ SIZES = (*SIZES, "max_source_len", "max_target_len", "fields_per_slot", "target_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        *(
-            ({name: size}, f"{name} = {size}; expected a whole number of at least 1")
-            for name in SIZES
-            for size in (0, -1, 2.5, True)
-        ),
-        ({"num_heads": 5}, "hidden_dim = 32 with num_heads = 5; expected a multiple of num_heads"),
+        *(({name: size}, f"{name} = {size}") for name in SIZES for size in (0, -1, 2.5, True)),
+        ({"num_heads": 5}, "hidden_dim = 32 with num_heads = 5"),
         ({"activation": "tanh"}, "activation = 'tanh'"),
-        ({"source_positions": "rotary"}, "source_positions = 'rotary'; expected 'sinusoidal', 'learned' or 'none'"),
+        ({"source_positions": "rotary"}, "source_positions = 'rotary'"),
         ({"target_positions": None}, "target_positions = None"),
         ({"norm_eps": 0.0}, "norm_eps = 0.0"),
         ({"dropout": 1.0}, "dropout = 1.0"),
         ({"dropout": -0.1}, "dropout = -0.1"),
-        ({"pad_id": 32}, r"pad_id = 32; expected a whole number in \[0, 32\)"),
+        ({"pad_id": 32}, r"pad_id = 32"),
         ({"pad_id": -1}, "pad_id = -1"),
         ({"pad_id": False}, "pad_id = False"),
-        ({"pad_id": 7, "target_vocab_size": 7}, r"pad_id = 7; expected a whole number in \[0, 7\)"),
+        ({"pad_id": 7, "target_vocab_size": 7}, r"pad_id = 7"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder

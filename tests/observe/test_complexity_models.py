@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.handcraft.single_head import HeadWeights, SingleHead
-from glassformer.layers.attention import attend
-from glassformer.layers.block import Block
-from glassformer.layers.experts import MixtureOfExperts
-from glassformer.layers.feedforward import Clamp
+from glassformer.kernels.options import Clamp
 from glassformer.kernels.pattern import Pattern
+from glassformer.layers.attention import attend
+from glassformer.layers.blocks import Block
+from glassformer.layers.experts import MixtureOfExperts
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder

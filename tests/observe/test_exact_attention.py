@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.layers.attention import attend
 from glassformer.kernels.pattern import Pattern
+from glassformer.layers.attention import attend
 from glassformer.observe import exact_attention
 from glassformer.observe.complexity_measured import peak_bytes
 from glassformer.observe.exact_attention import AttentionInputs, exact_rows, seen_keys

@@ -10,8 +10,8 @@ from small_models import EXPERTS, decoder, encoder, encoder_decoder
 from torch import nn
 
 from glassformer.handcraft.single_head import SingleHead
+from glassformer.kernels.options import Clamp
 from glassformer.layers.experts import MixtureOfExperts
-from glassformer.layers.feedforward import Clamp
 from glassformer.observe.hook_points import _expert_outputs, choose_points, own_points, select
 from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.generation import generate, greedy_decode
 from glassformer.handcraft.single_head import SingleHead
-from glassformer.layers.attention_weights import attention_weights
+from glassformer.layers.attention import attention_weights
 from glassformer.layers.cache import LayerCache, SlotCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.observe.capture import capture

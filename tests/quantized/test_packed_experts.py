@@ -14,8 +14,8 @@ from transformers import GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 
+from glassformer.kernels.options import Clamp
 from glassformer.layers.experts import MixtureOfExperts
-from glassformer.layers.feedforward import Clamp
 from glassformer.quantized import mxfp4, packed_experts
 from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused

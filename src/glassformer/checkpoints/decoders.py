@@ -40,7 +40,7 @@ from glassformer.checkpoints.tensor_files import (
 )
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import new_directory, write_text
-from glassformer.layers.block import Block
+from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.quantized.packed_experts import PackedMixture

@@ -14,8 +14,8 @@ from glassformer.checkpoints.assembly import FileNumber, config_errors, known_fi
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
 from glassformer.config import config
 from glassformer.errors import InputError, require
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
 
 _RELEASED_ROPE: dict[str, Any] = {

@@ -14,8 +14,8 @@ from glassformer.checkpoints.equivalent_weights import as_experts, half_split_pr
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
-from glassformer.layers.block import Block
-from glassformer.layers.feedforward import Clamp
+from glassformer.kernels.options import Clamp
+from glassformer.layers.blocks import Block
 from glassformer.models import Decoder
 from glassformer.quantized.packed_experts import PackedMixture
 

@@ -28,7 +28,7 @@ from glassformer.checkpoints.headers import DTYPES, KINDS, StoredTensor
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, Wanted, check_tensors, open_tensors, stored_tensors
 from glassformer.config import config
 from glassformer.errors import CheckpointError, require
-from glassformer.layers.block import Block
+from glassformer.layers.blocks import Block
 from glassformer.models import Decoder, DecoderConfig
 
 

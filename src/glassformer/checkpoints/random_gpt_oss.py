@@ -17,8 +17,8 @@ from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matr
 from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedExperts, PlannedModel, write_gpt_oss
 from glassformer.checkpoints.shards import Planned
 from glassformer.errors import require
-from glassformer.layers.feedforward import Clamp
-from glassformer.layers.positions import Yarn
+from glassformer.kernels.options import Clamp
+from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
 from glassformer.quantized import mxfp4
 

@@ -13,7 +13,7 @@ from glassformer.errors import require, require_positive
 from glassformer.handcraft.circuits import centred_scores, qk_between_places, values_at_places
 from glassformer.handcraft.sequences import Block, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights
-from glassformer.layers.attention_weights import weights_of_scores
+from glassformer.kernels.attention import weights_of_scores
 
 _SCORES_AT_ONCE = 1 << 20
 

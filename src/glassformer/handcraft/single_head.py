@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.layers.attention import attend
 from glassformer.kernels.pattern import FULL, Pattern
+from glassformer.layers.attention import attend
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

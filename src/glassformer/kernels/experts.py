@@ -54,7 +54,8 @@ def mix_experts(
     """:func:`definition`, with each expert on its own tokens only.
 
     Token-expert pairs are sorted by expert, and one grouped product runs all experts. A single token on the CPU
-    without gradients (a step of decoding) visits its experts one by one, which spares the empty groups.
+    without gradients (a step of decoding) visits its experts one by one, which spares the empty groups. Where rows go
+    depends on values, which a compiled graph cannot follow: compiled with gradients every expert runs on every token.
 
     Args:
         experts: Their weights.
@@ -68,12 +69,12 @@ def mix_experts(
     if x.is_meta:  # which rows go where depends on values
         return torch.empty_like(x)
     x = x.to(autocast_dtype(x))
-    if torch.compiler.is_compiling():
-        if torch.is_grad_enabled():
-            return _mix(experts, x, weights, indices)
+    if torch.compiler.is_compiling() and not torch.is_grad_enabled():
         alpha, limit = (None, None) if experts.clamp is None else (experts.clamp.alpha, experts.clamp.limit)
         return _mix_op(x, weights, indices, *experts[:6], alpha, limit)
-    return definition(experts, x, weights, indices) if use_definition() else _mix(experts, x, weights, indices)
+    if torch.compiler.is_compiling() or use_definition():
+        return definition(experts, x, weights, indices)
+    return _mix(experts, x, weights, indices)
 
 
 def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
@@ -126,13 +127,13 @@ class _Dispatch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, place: Tensor, top_k: int) -> Tensor:
-        ctx.save_for_backward(order, place)
+        ctx.save_for_backward(place)
         ctx.top_k = top_k
         return x.index_select(0, order // top_k)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        order, place = ctx.saved_tensors
+        (place,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # the same sum by operators that can be differentiated again
             return grads[0].index_select(0, place).unflatten(0, (-1, ctx.top_k)).sum(1), None, None, None
         return F.embedding_bag(place.view(-1, ctx.top_k), grads[0], mode="sum"), None, None, None
@@ -176,22 +177,11 @@ _MIX_SCHEMA = (
 
 
 @torch.library.custom_op("glassformer::mix_experts", mutates_args=(), schema=_MIX_SCHEMA)
-def _mix_op(
-    x: Tensor,
-    weights: Tensor,
-    indices: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    gate_bias: Tensor | None,
-    up_bias: Tensor | None,
-    down_bias: Tensor | None,
-    alpha: float | None,
-    limit: float | None,
-) -> Tensor:
-    """The same as one opaque operator: a single token branches on which experts it chose, which no graph can hold."""
-    clamp = None if alpha is None or limit is None else Clamp(alpha, limit)
-    return _mix(Experts(gate, up, down, gate_bias, up_bias, down_bias, clamp), x, weights, indices)
+def _mix_op(x: Tensor, weights: Tensor, indices: Tensor, *others: Any) -> Tensor:
+    """The fast form as one opaque operator of a compiled graph without gradients."""
+    *parts, alpha, limit = others
+    clamp = None if alpha is None else Clamp(alpha, limit)
+    return _mix(Experts(*parts, clamp), x, weights, indices)
 
 
 @_mix_op.register_fake

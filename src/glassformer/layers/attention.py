@@ -124,9 +124,7 @@ def _weighted(q: Tensor, key_weights: Tensor | None) -> Tensor:
     return q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
 
 
-def _check(
-    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, key_weights: Tensor | None, sinks: Tensor | None
-) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, key_weights: Tensor | None, sinks: Tensor | None) -> None:
     shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
     fits = fits and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]

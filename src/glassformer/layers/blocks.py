@@ -171,7 +171,7 @@ class CrossBlock(_LayerNormBlock):
         super().__init__(hidden_dim, norm_eps, norm_first, dropout)
         own, cross = self_attention.pattern.causal, cross_attention.pattern.causal
         got = f"self-attention with causal = {own} and cross-attention with causal = {cross}"
-        require(own and not cross, got, "True and False", "A target sees no later target position, and all of the source.")
+        require(own and not cross, got, "True and False", "Build the first with causal=True, the second without.")
         self.self_attention = self_attention
         self.self_attention_norm = nn.LayerNorm(hidden_dim, eps=norm_eps)
         self.cross_attention = cross_attention

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -26,23 +26,22 @@ class Routing(NamedTuple):
     """The chosen experts, best first."""
 
 
-_collected: ContextVar[list[Routing] | None] = ContextVar("collected", default=None)
+# The thread and the list of each open collector. Not a context variable, which torch.compile cannot trace.
+_collectors: list[tuple[int, list[Routing]]] = []
 
 
 @contextmanager
 def collect_routing() -> Iterator[list[Routing]]:
     """Collect the :class:`Routing` of every mixture that runs within the ``with`` block and its thread.
 
-    In the order of the calls. The scores are part of the graph, so that losses on them can be differentiated. Code
-    that ``torch.compile`` has compiled adds nothing.
+    In the order of the calls. The scores are part of the graph, so that losses on them can be differentiated.
     """
-    token = _collected.set([])
+    collector: tuple[int, list[Routing]] = (threading.get_ident(), [])
+    _collectors.append(collector)
     try:
-        collected = _collected.get()
-        assert collected is not None
-        yield collected
+        yield collector[1]
     finally:
-        _collected.reset(token)
+        _collectors[:] = [each for each in _collectors if each is not collector]
 
 
 def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
@@ -123,8 +122,9 @@ class Router(nn.Module):
     ) -> tuple[Float[Tensor, "token top_k"], Int[Tensor, "token top_k"]]:
         """As calling the router, for a mixture that runs: see :func:`collect_routing`."""
         weights, indices, scores = self.choose(tokens)
-        if not torch.compiler.is_compiling() and (collected := _collected.get()) is not None:
-            collected.append(Routing(scores, indices))
+        for thread, routings in _collectors:
+            if torch.compiler.is_compiling() or thread == threading.get_ident():
+                routings.append(Routing(scores, indices))
         return weights, indices
 
 

@@ -1,4 +1,4 @@
-"""The encoder: every position sees every other, and a text becomes one vector, or the scores of its classes."""
+"""The encoder: every position sees every other, and a text becomes one vector or the scores of its classes."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.layers.blocks import EncoderBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.initialisation import initialise
 from glassformer.models.pretrained import file_function
-from glassformer.models.tokens import look_up, require_numbers, require_real, require_tokens
+from glassformer.models.tokens import check_tokens, look_up, unless_all
+from glassformer.modes import evaluating
 
 
 class Encoder(nn.Module):
     """An encoder-only transformer: embedding with positions, blocks, a pooled vector, a classification head.
 
-    Texts of a batch are filled up with ``pad_id`` *behind* their tokens, since positions count from the first column.
-    What is filled up is seen by no token and has no part in the pooled vector, so it changes no prediction.
+    Texts of a batch are padded with ``pad_id`` on the *right*, since positions count from the first column. No token
+    attends to padding and it has no part in the pooled vector, so it changes no prediction.
 
-    Initialisation: each matrix is normal with standard deviation ``fan_in ** -0.5``; the two of a block that write to
-    the residual stream are smaller by ``(2 * num_layers) ** -0.5``; embeddings are normal such that they enter the
-    stream with a size of about 1, or that of ``hidden_dim ** -0.5`` where a norm follows; the head is normal with
-    standard deviation ``HEAD_STD``, so that a new model holds all classes for nearly equally likely; biases start
-    at 0, norms at 1.
+    Initialisation: see :func:`~glassformer.models.initialisation.initialise`; embeddings are normal such that they
+    enter the residual stream with a size of about 1, or ``hidden_dim ** -0.5`` where a norm follows; the head is
+    normal with standard deviation ``HEAD_STD``, so that initial predictions are close to uniform.
 
     Args:
         config: See :class:`EncoderConfig`.
@@ -66,8 +67,8 @@ class Encoder(nn.Module):
         ``"sentence-transformers/all-MiniLM-L6-v2"``.
 
         Args:
-            source: Where it is.
-            options: Those of :func:`glassformer.checkpoints.bert.load_encoder`, which does the work.
+            source: A directory, or a name on the hub.
+            options: Those of :func:`glassformer.checkpoints.bert.load_encoder`.
 
         Raises:
             InputError: As there.
@@ -79,15 +80,7 @@ class Encoder(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all weights anew from torch's generator."""
         config = self.config
-        for name, weight in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(weight)
-            elif name.endswith("norm.weight"):
-                nn.init.ones_(weight)
-            else:
-                residual = name.endswith(("attention.output.weight", "ffn.down.weight"))
-                scale = (2 * config.num_layers) ** -0.5 if residual else 1.0
-                nn.init.normal_(weight, std=scale * weight.shape[-1] ** -0.5)
+        initialise(self, {"layers": 2 * config.num_layers})
         if not config.embedding_norm:
             for table in (self.positions, self.token_types, None if config.scale_embeddings else self.embedding):
                 if isinstance(table, nn.Embedding):
@@ -126,23 +119,20 @@ class Encoder(nn.Module):
         *,
         types: Int[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
-        """The residual stream behind the last block (and the final norm, if there is one).
+        """The residual stream after the last block (and the final norm, if there is one).
 
         Args:
             tokens: Token ids in [0, vocab_size).
-            real: True where a token is real, False where it fills up; ``tokens != pad_id`` when None. What stands at
-                the places of False is without meaning.
+            real: True where a token is real, False for padding; ``tokens != pad_id`` when None. The output at padding
+                is meaningless.
             types: The segment of each token, in [0, token_types); 0 for all when None.
 
         Raises:
             InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than ``max_seq_len``; or
                 ``real`` or ``types`` that do not fit them.
         """
-        self._check(tokens, real, types)
-        if real is None:
-            real = tokens != self.config.pad_id
-        # Without a mask the fused kernel is faster. A compiler could not follow a branch on the content of a tensor.
-        key_padding = real if torch.compiler.is_compiling() or not bool(real.all()) else None
+        check_tokens(tokens, self.config.max_seq_len, real=real, real_name="real")
+        key_padding = unless_all(tokens != self.config.pad_id if real is None else real)
         x = self._embed(tokens, types)
         for block in self.layers:
             x = block(x, key_padding=key_padding)
@@ -154,10 +144,10 @@ class Encoder(nn.Module):
         """One vector for each text, as ``config.pooling`` says::
 
             mean   sum over real positions of hidden / number of real positions
-            max    the largest of each coordinate over real positions
+            max    the maximum of each coordinate over real positions
             cls    hidden of the first position
 
-        A text without any real position gets zeros from the first two.
+        A text without any real position gives zeros from the first two.
 
         Args:
             hidden: What :meth:`hidden` returned.
@@ -185,8 +175,14 @@ class Encoder(nn.Module):
             added = self.positions.weight[: tokens.shape[1]]
         elif self.positions is not None:
             x = self.positions(x)
+        require(
+            types is None or self.token_types is not None,
+            "types for an encoder with token_types = 0",
+            "none",
+            "Omit types, or make the model with token_types.",
+        )
         if self.token_types is not None:
-            segment = self.token_types.weight[0] if types is None else look_up(self.token_types, "types", types)
+            segment = self.token_types.weight[0] if types is None else self._segments(self.token_types, tokens, types)
             added = segment if added is None else added + segment
         if added is not None:
             x = x + added
@@ -194,35 +190,32 @@ class Encoder(nn.Module):
             x = self.embedding_norm(x)
         return F.dropout(x, config.dropout, self.training)
 
-    def _check(self, tokens: Tensor, real: Tensor | None, types: Tensor | None) -> None:
-        require_tokens(tokens, self.config.max_seq_len)
-        require_real("real", real, tokens)
-        if types is not None:
-            require(
-                self.token_types is not None,
-                "types for an encoder with token_types = 0",
-                "none",
-                "Leave types out, or make the model with token_types.",
-            )
-            require_numbers("types", types, tokens, "Give each token the number of its segment.")
+    def _segments(self, table: nn.Embedding, tokens: Tensor, types: Tensor) -> Tensor:
+        require(
+            types.shape == tokens.shape and types.dtype in (torch.int64, torch.int32),
+            f"types of shape {list(types.shape)} and dtype {types.dtype}",
+            f"int64 or int32 and the shape of the tokens, {list(tokens.shape)}",
+            "Give each token the number of its segment.",
+        )
+        return look_up(table, "types", types)
 
 
 def embed(
     encoder: Encoder, token_lists: Sequence[Sequence[int]], batch_size: int = 32, *, normalize: bool = True
 ) -> Float[Tensor, "text hidden_dim"]:
-    """One vector for each text: its pooled hidden states, as sentence encoders give them.
+    """One vector for each text: its pooled hidden states, as in sentence encoders.
 
-    Texts are sorted by length, so that a batch is filled up to the longest of its own texts and little of the work
-    goes to padding; the vectors come back in the order of the texts. Nothing is dropped and no gradient kept.
+    Texts are sorted by length, so that a batch is padded to the longest of its own texts; the vectors are in the order
+    of the texts. Without dropout and without gradients.
 
     Args:
         encoder: Pools as its configuration says.
-        token_lists: The tokens of each text, which need not be equally many.
+        token_lists: The tokens of each text; lengths may differ.
         batch_size: Texts at a time.
         normalize: Scale each vector to length 1, so that a product of two is the cosine between them.
 
     Returns:
-        The vectors, in the dtype and place of the encoder's weights.
+        The vectors, in the dtype and on the device of the encoder's weights.
 
     Raises:
         InputError: No texts, a text without tokens or with more than ``max_seq_len``, tokens outside the vocabulary,
@@ -238,43 +231,28 @@ def embed(
             1 <= len(tokens) <= longest,
             f"text {index} with {len(tokens)} tokens",
             f"1 to max_seq_len = {longest}",
-            "Cut it off when encoding it; an empty text starts with a token too.",
+            "Truncate it when encoding it; an empty text starts with a token too.",
         )
     weight = encoder.embedding.weight
     vectors = weight.new_empty(len(token_lists), encoder.config.hidden_dim)
     order = sorted(range(len(token_lists)), key=lambda index: len(token_lists[index]), reverse=True)
-    training = encoder.training
-    encoder.eval()
-    try:
-        with torch.inference_mode():
-            for start in range(0, len(order), batch_size):
-                chosen = order[start : start + batch_size]
-                batch, real = _padded([token_lists[index] for index in chosen], encoder.config.pad_id)
-                real = real.to(weight.device)
-                pooled = encoder.pool(encoder.hidden(batch.to(weight.device), real), real)
-                vectors[chosen] = F.normalize(pooled, dim=-1) if normalize else pooled
-    finally:
-        encoder.train(training)
+    with torch.inference_mode(), evaluating(encoder):
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            rows = [torch.tensor(token_lists[index]) for index in chosen]
+            batch = pad_sequence(rows, batch_first=True, padding_value=encoder.config.pad_id).to(weight.device)
+            lengths = torch.tensor([len(row) for row in rows], device=weight.device)
+            real = torch.arange(batch.shape[1], device=weight.device) < lengths[:, None]
+            pooled = encoder.pool(encoder.hidden(batch, real), real)
+            vectors[chosen] = F.normalize(pooled, dim=-1) if normalize else pooled
     return vectors
 
 
-def _padded(token_lists: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Tokens filled up to the longest list, and where they are real."""
-    lengths = torch.tensor([len(tokens) for tokens in token_lists])
-    longest = int(lengths.max())
-    tokens = torch.tensor([[*tokens, *[pad_id] * (longest - len(tokens))] for tokens in token_lists])
-    return tokens, torch.arange(longest) < lengths[:, None]
-
-
 def _block(config: EncoderConfig) -> EncoderBlock:
+    width, head_dim = config.hidden_dim, config.hidden_dim // config.num_heads
     attention = GroupedQueryAttention(
-        config.hidden_dim,
-        config.num_heads,
-        config.hidden_dim // config.num_heads,
-        causal=False,
-        bias=True,
-        dropout=config.attention_dropout,
+        width, config.num_heads, head_dim, causal=False, bias=True, dropout=config.attention_dropout
     )
     inside = config.dropout if config.ff_dropout is None else config.ff_dropout
-    ffn = MLP(config.hidden_dim, config.ff_dim, config.activation, inside)
-    return EncoderBlock(attention, ffn, config.hidden_dim, config.norm_eps, config.norm_first, config.dropout)
+    ffn = MLP(width, config.ff_dim, config.activation, inside)
+    return EncoderBlock(attention, ffn, width, config.norm_eps, config.norm_first, config.dropout)

@@ -1,4 +1,4 @@
-"""The encoder-decoder: one network reads a source whole, another writes a target token by token and looks into it."""
+"""The encoder-decoder: an encoder reads a source, and a decoder writes a target, attending to the encoder's output."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require
+from glassformer.layers.blocks import CrossBlock, EncoderBlock
 from glassformer.layers.cache import Cache, LayerCache
-from glassformer.layers.decoder_block import CrossBlock
-from glassformer.layers.encoder_block import EncoderBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
-from glassformer.layers.linear import Linear
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder_config import Positions
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.models.tokens import look_up, require_real, require_tokens
+from glassformer.models.initialisation import initialise
+from glassformer.models.tokens import check_real, check_tokens, look_up, unless_all
 
 
 @dataclass(frozen=True, eq=False)
 class DecodingCache:
-    """What a decoder keeps of texts that it continues; made by :meth:`EncoderDecoder.new_cache`.
+    """Keys and values kept between decoding steps; made by :meth:`EncoderDecoder.new_cache`.
 
     Args:
         memory: The memory that it was made for.
@@ -49,18 +48,16 @@ class EncoderDecoder(nn.Module):
         logits = output(decoder blocks of   table[t] * sqrt(hidden_dim) + positions, reading the memory)
 
     The source is ``[batch, position]``, or, with ``fields_per_slot`` = f > 1, ``[batch, slot, f]``: a slot is one
-    position, embedded as the sum of its fields, each by a table of its own, so that [a, b] and [b, a] differ. Without
-    source positions the source is a set: its order changes no logit but for rounding.
+    position, embedded as the sum of its fields, each from a table of its own, so that [a, b] and [b, a] differ. Without
+    source positions the source is a set: apart from rounding, its order changes no logit.
 
-    Padding is what equals ``pad_id`` (a slot: in all its fields) where no mask says otherwise; it is seen by nobody.
-    Targets are filled up behind their tokens. A source of padding alone is allowed: the decoder then reads nothing
-    (the cross-attention adds its output bias alone), so its logits are finite. A source without any position is not.
+    Without a mask, padding is what equals ``pad_id`` (a slot: in all its fields); nothing attends to it. Targets are
+    padded on the right. A source of padding alone is allowed: the cross-attention then adds its output bias only, so
+    the logits are finite. A source without any position is not.
 
-    Initialisation: each matrix is normal with standard deviation ``fan_in ** -0.5``; those of a block that write to
-    the residual stream are smaller by ``(2 * num_encoder_layers) ** -0.5`` or ``(3 * num_decoder_layers) ** -0.5``;
-    embeddings are normal such that they enter the stream with a size of about 1; the output projection is normal with
-    standard deviation ``OUTPUT_STD``, so that a new model holds all tokens for nearly equally likely; biases start at
-    0, norms at 1.
+    Initialisation: see :func:`~glassformer.models.initialisation.initialise`; embeddings are normal such that they
+    enter the residual stream with a size of about 1; the output projection is normal with standard deviation
+    ``OUTPUT_STD``, so that initial predictions are close to uniform.
 
     Args:
         config: See :class:`EncoderDecoderConfig`.
@@ -84,24 +81,16 @@ class EncoderDecoder(nn.Module):
         self.target_positions = _positions(config.target_positions, width, config.max_target_len)
         self.decoder_layers = nn.ModuleList(_cross_block(config) for _ in range(config.num_decoder_layers))
         self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
-        self.output = Linear(width, config.target_vocab)
+        self.output = nn.Linear(width, config.target_vocab)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all weights anew from torch's generator."""
         config = self.config
-        for name, weight in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(weight)
-            elif name.endswith("norm.weight"):
-                nn.init.ones_(weight)
-            else:
-                scale = 1.0
-                if name.endswith(("attention.output.weight", "ffn.down.weight")):
-                    encoding = name.startswith("encoder_layers")
-                    scale = (2 * config.num_encoder_layers if encoding else 3 * config.num_decoder_layers) ** -0.5
-                nn.init.normal_(weight, std=scale * weight.shape[-1] ** -0.5)
+        initialise(
+            self, {"encoder_layers": 2 * config.num_encoder_layers, "decoder_layers": 3 * config.num_decoder_layers}
+        )
         for positions in (self.source_positions, self.target_positions):
             if isinstance(positions, nn.Embedding):
                 nn.init.normal_(positions.weight)
@@ -136,12 +125,12 @@ class EncoderDecoder(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source *field"], source_real: Bool[Tensor, "batch source"] | None = None
     ) -> Float[Tensor, "batch source hidden_dim"]:
-        """The memory: the encoder's residual stream behind its last block (and the final norm, if there is one).
+        """The memory: the encoder's residual stream after its last block (and the final norm, if there is one).
 
         Args:
             source: Tokens in [0, vocab_size): ``[batch, position]``, or ``[batch, slot, field]`` with fields.
-            source_real: True where a position is real; :meth:`real_source` when None. What stands at the places of
-                False is without meaning.
+            source_real: True where a position is real; :meth:`real_source` when None. The memory at other positions
+                is meaningless.
 
         Raises:
             InputError: A source of another shape or dtype, without a position, with more than ``max_source_len``, or
@@ -149,7 +138,7 @@ class EncoderDecoder(nn.Module):
         """
         config = self.config
         self._check_source(source, source_real)
-        seen = _unless_all(self.real_source(source) if source_real is None else source_real)
+        seen = unless_all(self.real_source(source) if source_real is None else source_real)
         fields = source.unbind(-1) if config.fields_per_slot > 1 else (source,)
         x: Tensor | None = None
         for table, tokens in zip(self.source_embeddings, fields, strict=True):
@@ -175,8 +164,8 @@ class EncoderDecoder(nn.Module):
         Args:
             target: Tokens in [0, target_vocab), which begin with a start token.
             memory: What :meth:`encode` returned.
-            source_real: True where a position of the memory is real; **all are** when None, since the memory does not
-                tell: pass what :meth:`encode` was given, or :meth:`real_source`.
+            source_real: True where a position of the memory is real; **all are** when None: pass what :meth:`encode`
+                was given, or :meth:`real_source`.
             target_real: True where a token is real; ``target != pad_id`` when None.
             cache: Earlier positions of the same targets; these tokens continue them and are added to it.
 
@@ -186,17 +175,15 @@ class EncoderDecoder(nn.Module):
         """
         config = self.config
         start = 0 if cache is None else cache.length
-        require_tokens(target, config.max_target_len, start, name="target", limit="max_target_len")
-        require_real("target_real", target_real, target)
+        names = {"name": "target", "limit": "max_target_len", "real_name": "target_real"}
+        check_tokens(target, config.max_target_len, start, real=target_real, **names)
         self._check_memory(memory, source_real, target, cache)
         batch, length = target.shape
-        seen = _unless_all(target != config.pad_id if target_real is None else target_real)
-        memory_padding = None if source_real is None else _unless_all(source_real)
-        if cache is not None:
-            cache.own.require_room(batch, length)
+        seen = unless_all(target != config.pad_id if target_real is None else target_real)
+        memory_padding = None if source_real is None else unless_all(source_real)
         x = self._embedded(look_up(self.target_embedding, "target tokens", target), self.target_positions, start)
         if cache is not None:
-            seen = cache.own.extend_padding(seen, batch, length)
+            seen = cache.own.begin(batch, length, seen)
         for layer, block in enumerate(self.decoder_layers):
             read = memory if cache is None else cache.read[layer]
             own = None if cache is None else cache.own.layers[layer]
@@ -247,8 +234,8 @@ class EncoderDecoder(nn.Module):
             "Give every slot all its fields, pad_id for what is missing.",
         )
         places = source if fields == 1 else source[..., 0]
-        require_tokens(places, self.config.max_source_len, name="source", limit="max_source_len")
-        require_real("source_real", source_real, places)
+        names = {"name": "source", "limit": "max_source_len", "real_name": "source_real"}
+        check_tokens(places, self.config.max_source_len, real=source_real, **names)
 
     def _check_memory(
         self, memory: Tensor, source_real: Tensor | None, target: Tensor, cache: DecodingCache | None
@@ -260,18 +247,14 @@ class EncoderDecoder(nn.Module):
             f"[{target.shape[0]}, position, hidden_dim = {self.config.hidden_dim}]",
             "Pass what encode() returned for as many sources as there are targets.",
         )
-        require_real("source_real", source_real, memory[..., 0])
+        if source_real is not None:
+            check_real("source_real", source_real, memory[..., 0])
         require(
             cache is None or cache.memory is memory,
             "a cache that was made for another memory",
             "new_cache(memory) of this one",
             "Make a new cache for new sources.",
         )
-
-
-def _unless_all(real: Tensor) -> Tensor | None:
-    # Without a mask the fused kernel is faster. A compiler could not follow a branch on the content of a tensor.
-    return real if torch.compiler.is_compiling() or not bool(real.all()) else None
 
 
 def _positions(kind: Positions, width: int, length: int) -> nn.Module | None:
@@ -281,26 +264,13 @@ def _positions(kind: Positions, width: int, length: int) -> nn.Module | None:
 
 
 def _encoder_block(config: EncoderDecoderConfig) -> EncoderBlock:
-    return EncoderBlock(
-        _attention(config, causal=False),
-        _ffn(config),
-        config.hidden_dim,
-        config.norm_eps,
-        config.norm_first,
-        config.dropout,
-    )
+    parts = _attention(config, causal=False), _ffn(config)
+    return EncoderBlock(*parts, config.hidden_dim, config.norm_eps, config.norm_first, config.dropout)
 
 
 def _cross_block(config: EncoderDecoderConfig) -> CrossBlock:
-    return CrossBlock(
-        _attention(config, causal=True),
-        _attention(config, causal=False),
-        _ffn(config),
-        config.hidden_dim,
-        config.norm_eps,
-        config.norm_first,
-        config.dropout,
-    )
+    parts = _attention(config, causal=True), _attention(config, causal=False), _ffn(config)
+    return CrossBlock(*parts, config.hidden_dim, config.norm_eps, config.norm_first, config.dropout)
 
 
 def _attention(config: EncoderDecoderConfig, causal: bool) -> GroupedQueryAttention:

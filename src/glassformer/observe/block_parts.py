@@ -9,9 +9,7 @@ from typing import Literal, TypeAlias
 
 from torch import nn
 
-from glassformer.layers.block import Block
-from glassformer.layers.decoder_block import CrossBlock
-from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import MLP, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-import glassformer.layers.dispatch  # noqa: F401 - registers the operator that is named below
+import glassformer.kernels.experts  # noqa: F401 - registers the operator that is named below
 from glassformer.errors import require, require_positive
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from glassformer.layers.attention_weights import weights_of_scores
+from glassformer.kernels.attention import weights_of_scores
 from glassformer.kernels.pattern import FULL, Pattern
 
 BLOCK_BYTES = 2**21

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.handcraft.single_head import SingleHead
-from glassformer.layers.block import Block
-from glassformer.layers.decoder_block import CrossBlock
-from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.kernels.rule import autocast_dtype
+from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.linear import autocast_dtype
 from glassformer.observe.captured import AXES
 from glassformer.quantized.packed_experts import PackedMixture
 
@@ -238,10 +236,7 @@ def _expert_outputs(module: MixtureOfExperts | PackedMixture) -> Callable[[Tenso
         tokens, each = x.reshape(-1, x.shape[-1]), choices.reshape(-1, choices.shape[-1])
         tokens = tokens.to(autocast_dtype(tokens))  # as the mixture itself does
         ones = tokens.new_ones(len(tokens), 1)
-        made = []
-        for choice in each.split(1, dim=1):
-            load = choice.flatten().bincount(minlength=module.num_experts)
-            made.append(module.mix(tokens, ones, choice, load))
+        made = [module.mix(tokens, ones, choice) for choice in each.split(1, dim=1)]
         return torch.stack(made, 1).view(*choices.shape, -1)
 
     return outputs

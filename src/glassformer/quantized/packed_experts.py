@@ -11,9 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
+from glassformer.kernels.options import Clamp
+from glassformer.kernels.rule import autocast_dtype
+from glassformer.kernels.swiglu import swiglu
 from glassformer.layers.experts import MixtureOfExperts, Router
-from glassformer.layers.feedforward import Clamp, swiglu
-from glassformer.layers.linear import linear
 from glassformer.quantized import mxfp4, mxfp4_native
 
 # Tokens mixed at a time: what lies between the products then takes at most some 200 MB at the sizes of gpt-oss.
@@ -70,7 +71,6 @@ class PackedMixture(nn.Module):
     Source: OpenAI 2025, gpt-oss model card, arXiv 2508.10925, section 2.1.
     """
 
-    load: Int[Tensor, " expert"]
     gate_up_blocks: Tensor
     gate_up_scales: Tensor
     down_blocks: Tensor
@@ -102,22 +102,22 @@ class PackedMixture(nn.Module):
             start = nn.Parameter(torch.zeros(num_experts, rows), requires_grad=False) if bias else None
             self.register_parameter(f"{name}_bias", start)
         self.clamp = clamp
-        self.register_buffer("load", torch.zeros(num_experts, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
-        """Route every position and mix the outputs of its experts; ``load`` then holds each expert's tokens."""
-        tokens, weights, indices, _, self.load = self.router.assign(x)
-        return self.mix(tokens, weights, indices, self.load).view(x.shape)
+        """Route every position and mix the outputs of its experts."""
+        tokens = x.reshape(-1, x.shape[-1])
+        return self.mix(tokens, *self.router.route(tokens)).view(x.shape)
 
     def mix(
         self,
         tokens: Float[Tensor, "token hidden_dim"],
         weights: Float[Tensor, "token choice"],
         indices: Int[Tensor, "token choice"],
-        load: Int[Tensor, " expert"],
     ) -> Float[Tensor, "token hidden_dim"]:
-        """The weighted sum of given experts, whatever the router says; ``load`` is how many tokens each one gets."""
-        return mix_packed_experts(self.experts(), tokens, weights, indices, load)
+        """The weighted sum of the given experts, independent of the router."""
+        load = torch.zeros(self.num_experts, dtype=torch.int64, device=tokens.device)
+        load = load.scatter_add_(0, indices.flatten(), torch.ones_like(indices.flatten()))
+        return mix_packed_experts(self.experts(), tokens.to(autocast_dtype(tokens)), weights, indices, load)
 
     def experts(self) -> PackedExperts:
         """Its weights."""
@@ -136,7 +136,6 @@ class PackedMixture(nn.Module):
         with torch.device("meta"):
             packed = cls(dense.hidden_dim, dense.ff_dim, dense.num_experts, dense.top_k, bias=bias, clamp=dense.clamp)
         packed.router.load_state_dict(dense.router.state_dict(), assign=True)
-        packed.load = torch.zeros_like(dense.load)
         packed.down_blocks, packed.down_scales = mxfp4.encode(dense.down)
         gate, up = mxfp4.encode(dense.gate), mxfp4.encode(dense.up)
         packed.gate_up_blocks, packed.gate_up_scales = (_interleaved(*pair) for pair in zip(gate, up, strict=True))
@@ -156,7 +155,6 @@ class PackedMixture(nn.Module):
             )
         router = {name: weight.to(dtype, copy=True) for name, weight in self.router.state_dict().items()}
         dense.router.load_state_dict(router, assign=True)
-        dense.load = torch.zeros_like(self.load)
         gate_up = mxfp4.decode(self.gate_up_blocks, self.gate_up_scales, dtype)
         dense.gate, dense.up = (nn.Parameter(gate_up[:, half::2].contiguous()) for half in (0, 1))
         dense.down = nn.Parameter(mxfp4.decode(self.down_blocks, self.down_scales, dtype))
@@ -178,7 +176,7 @@ def mix_packed_experts(
     indices: Int[Tensor, "token top_k"],
     load: Int[Tensor, " expert"],
 ) -> Float[Tensor, "token hidden_dim"]:
-    """The weighted sum, for each token, of the experts it chose, as :func:`glassformer.layers.dispatch.mix_experts`.
+    """The weighted sum, for each token, of the experts it chose, as :func:`glassformer.kernels.experts.mix_experts`.
 
     Args:
         experts: Their packed weights.
@@ -281,7 +279,7 @@ def _product(rows: Tensor, blocks: Tensor, scales: Tensor, out: Tensor) -> None:
     for first in range(0, len(scales), _ROWS):
         some = slice(first, first + _ROWS)
         weights = mxfp4.decode(blocks[some], scales[some], out.dtype, out=expanded[: len(scales[some])])
-        out[:, some] = linear(rows, weights)
+        out[:, some] = F.linear(rows, weights)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -10,8 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
-from glassformer.models.decoder import Decoder
-from glassformer.training.checkpoint import plain_model
+from glassformer.layers.experts import balance_loss, collect_routing
 from glassformer.training.task import Batch
 
 
@@ -28,8 +27,7 @@ class NextTokenTask:
             :class:`~glassformer.training.task.EpochBatches`, for example.
         evaluation: The sequences on which ``evaluate`` measures.
         metric: Which metric decides what model is the best: "loss" (lower is better) or "accuracy" (higher).
-        balance_weight: Weight of the load-balancing loss; above 0 the model must be a decoder whose configuration has
-            ``balance_experts``.
+        balance_weight: Weight of the load-balancing loss; above 0 the model needs experts.
         evaluation_batch: Evaluation sequences in one forward pass.
 
     Raises:
@@ -87,11 +85,12 @@ class NextTokenTask:
         """The loss above, in nats per token.
 
         Raises:
-            InputError: If the balance has a weight and ``model`` does not compute it.
+            InputError: If the balance has a weight and ``model`` has no experts.
         """
         tokens = batch["tokens"]
-        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        return loss + self._balance_weight * _balance_loss(model) if self._balance_weight > 0 else loss
+        with collect_routing() as routings:
+            loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return loss + self._balance_weight * balance_loss(routings) if self._balance_weight > 0 else loss
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """On the evaluation sequences: "loss" in nats per token, without balance, and "accuracy" in [0, 1].
@@ -107,17 +106,6 @@ class NextTokenTask:
             hits += int((logits.argmax(dim=-1) == targets).sum())
         count = self._evaluation[:, 1:].numel()
         return {"loss": loss / count, "accuracy": hits / count}
-
-
-def _balance_loss(model: nn.Module) -> Float[Tensor, ""]:
-    decoder = plain_model(model)
-    require(
-        isinstance(decoder, Decoder),
-        f"a {type(decoder).__name__} with balance_weight above 0",
-        "a Decoder with balance_experts in its configuration",
-        "Set balance_weight to 0.",
-    )
-    return decoder.balance_loss()  # type: ignore[operator]
 
 
 def _require_sequences(tokens: Tensor, name: str) -> None:

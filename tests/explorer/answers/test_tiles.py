@@ -17,8 +17,8 @@ from glassformer.explorer.answers.reading import KeptRun
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.exhibits.exhibit import Exhibit
 from glassformer.explorer.messages.unknown import UnknownName
-from glassformer.layers.attention_weights import attention_weights
 from glassformer.kernels.pattern import Pattern
+from glassformer.layers.attention import attention_weights
 from glassformer.observe.exact_attention import AttentionInputs
 from refusals import refused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from glassformer.labs.gpt_oss.parts import GroupedQueryAttention, MixtureOfExperts, SWAttention, SwiGLUFeedForward
-from glassformer.layers.block import Block
+from glassformer.layers.blocks import Block
 from glassformer.models import Decoder, DecoderConfig
 
 NORM_EPS = 1e-5

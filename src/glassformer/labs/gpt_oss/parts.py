@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.errors import require
+from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.layers import experts, feedforward, grouped_query
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache, SlotCache
 from glassformer.layers.experts import Router
-from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.layers.positions import RotaryEmbedding, Rotation
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from glassformer.data.in_context_lookup import Facts, encode, sample
 from glassformer.errors import require, require_positive
 from glassformer.labs.lookup.recipes import InContextRecipe
-from glassformer.layers.decoder_block import CrossBlock
+from glassformer.layers.blocks import CrossBlock
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.training import Batch, TrainingResult, train
 

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from glassformer.data.lookup import PAD
 from glassformer.errors import require, require_positive
-from glassformer.layers.decoder_block import CrossBlock
-from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.layers.blocks import CrossBlock, EncoderBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.linear import Linear
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
@@ -248,7 +246,7 @@ class CrossAttentionLookupModel(nn.Module):
         super().__init__()
         sizes = (vocab_size, d_model, num_heads, num_layers, d_ff, max_seq_len, dropout)
         self.encoder, self.decoder = Encoder(*sizes), Decoder(*sizes)
-        self.projection = Linear(d_model, vocab_size)
+        self.projection = nn.Linear(d_model, vocab_size)
         self.config = EncoderDecoderConfig(
             vocab_size=vocab_size,
             hidden_dim=d_model,

@@ -7,11 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.layers.attention import attend
-from glassformer.layers.attention_weights import attention_weights
-from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.linear import Linear
 from glassformer.kernels.pattern import FULL, Pattern
+from glassformer.layers.attention import attend, attention_weights
+from glassformer.layers.grouped_query import GroupedQueryAttention
 
 
 def scaled_dot_product_attention(
@@ -87,10 +85,10 @@ class MultiHeadAttention(nn.Module):
             "Each head has d_model / num_heads coordinates.",
         )
         self.d_model, self.num_heads, self.d_k = d_model, num_heads, d_model // num_heads
-        self.W_q = Linear(d_model, d_model)
-        self.W_k = Linear(d_model, d_model)
-        self.W_v = Linear(d_model, d_model)
-        self.W_o = Linear(d_model, d_model)
+        self.W_q = nn.Linear(d_model, d_model)
+        self.W_k = nn.Linear(d_model, d_model)
+        self.W_v = nn.Linear(d_model, d_model)
+        self.W_o = nn.Linear(d_model, d_model)
         self.dropout = nn.Dropout(dropout)
 
     def forward(

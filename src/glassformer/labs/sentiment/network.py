@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from glassformer.errors import require
 from glassformer.labs.sentiment.attention import MultiHeadAttention, as_allowed
 from glassformer.labs.sentiment.parts import FeedForward, TransformerEmbeddings
-from glassformer.layers.encoder_block import EncoderBlock
+from glassformer.layers.blocks import EncoderBlock
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 

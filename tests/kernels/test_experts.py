@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.layers import dispatch
-from glassformer.layers.dispatch import Experts, mix_experts
-from glassformer.layers.feedforward import Clamp
+from glassformer.kernels import experts as kernel
+from glassformer.kernels.experts import Experts, mix_experts
+from glassformer.kernels.options import Clamp
 
 
 def make(experts: int = 6, hidden: int = 8, ff: int = 12, *, bias: bool = False, clamp: Clamp | None = None) -> Experts:
@@ -16,10 +16,10 @@ def make(experts: int = 6, hidden: int = 8, ff: int = 12, *, bias: bool = False,
     return Experts(*matrices, *biases, clamp)
 
 
-def choose(tokens: int, experts: int, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
+def choose(tokens: int, experts: int, top_k: int) -> tuple[Tensor, Tensor]:
     indices = torch.rand(tokens, experts).argsort(-1)[:, :top_k]
     weights = torch.randn(tokens, top_k)  # not the router's business here: any weights are summed
-    return weights, indices, torch.bincount(indices.flatten(), minlength=experts)
+    return weights, indices
 
 
 def definition(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
@@ -44,20 +44,20 @@ def definition(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) ->
 def test_few_tokens_and_many_are_mixed_alike(tokens: int, top_k: int, bias: bool, clamp: Clamp | None) -> None:
     """Without gradients a single token visits its experts one by one; otherwise all run in a grouped product."""
     experts = make(bias=bias, clamp=clamp)
-    x, (weights, indices, load) = torch.randn(tokens, 8), choose(tokens, 6, top_k)
+    x, (weights, indices) = torch.randn(tokens, 8), choose(tokens, 6, top_k)
     expected = definition(experts, x, weights, indices)
-    torch.testing.assert_close(mix_experts(experts, x, weights, indices, load), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(mix_experts(experts, x, weights, indices), expected, rtol=1e-5, atol=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(mix_experts(experts, x, weights, indices, load), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(mix_experts(experts, x, weights, indices), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("hidden", "ff"), [(6, 12), (8, 10), (1, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_widths_that_the_grouped_kernel_does_not_take(hidden: int, ff: int, dtype: torch.dtype) -> None:
     experts = make(hidden=hidden, ff=ff)
-    x, (weights, indices, load) = torch.randn(20, hidden), choose(20, 6, 2)
+    x, (weights, indices) = torch.randn(20, hidden), choose(20, 6, 2)
     low = Experts(*(part.to(dtype) for part in experts[:3]))
-    out = mix_experts(low, x.to(dtype), weights.to(dtype), indices, load)
+    out = mix_experts(low, x.to(dtype), weights.to(dtype), indices)
     tolerance = 1e-1 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(out.float(), definition(experts, x, weights, indices), rtol=tolerance, atol=tolerance)
 
@@ -65,19 +65,19 @@ def test_widths_that_the_grouped_kernel_does_not_take(hidden: int, ff: int, dtyp
 @pytest.mark.parametrize("clamp", [None, Clamp()])
 def test_what_a_compiler_sees_is_the_same(clamp: Clamp | None, monkeypatch: pytest.MonkeyPatch) -> None:
     experts = make(bias=True, clamp=clamp)
-    x, (weights, indices, load) = torch.randn(5, 8), choose(5, 6, 2)
+    x, (weights, indices) = torch.randn(5, 8), choose(5, 6, 2)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     with torch.no_grad():
-        out = mix_experts(experts, x, weights, indices, load)
+        out = mix_experts(experts, x, weights, indices)
     torch.testing.assert_close(out, definition(experts, x, weights, indices), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("clamp", [None, Clamp()])
 def test_the_operator_for_compiled_graphs(clamp: Clamp | None) -> None:
     experts = make(bias=True, clamp=clamp)
-    x, (weights, indices, load) = torch.randn(5, 8), choose(5, 6, 2)
+    x, (weights, indices) = torch.randn(5, 8), choose(5, 6, 2)
     alpha, limit = (None, None) if clamp is None else (clamp.alpha, clamp.limit)
-    arguments = (x, weights, indices, load, *experts[:6], alpha, limit)
-    torch.library.opcheck(dispatch._mix_op, arguments, test_utils=("test_schema", "test_faketensor"))
+    arguments = (x, weights, indices, *experts[:6], alpha, limit)
+    torch.library.opcheck(kernel._mix_op, arguments, test_utils=("test_schema", "test_faketensor"))
     expected = definition(experts, x, weights, indices)
-    torch.testing.assert_close(dispatch._mix_op(*arguments), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(kernel._mix_op(*arguments), expected, rtol=1e-5, atol=1e-5)
