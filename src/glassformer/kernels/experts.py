@@ -179,9 +179,9 @@ _MIX_SCHEMA = (
 @torch.library.custom_op("glassformer::mix_experts", mutates_args=(), schema=_MIX_SCHEMA)
 def _mix_op(x: Tensor, weights: Tensor, indices: Tensor, *others: Any) -> Tensor:
     """The fast form as one opaque operator of a compiled graph without gradients."""
-    *parts, alpha, limit = others
+    alpha, limit = others[6:]
     clamp = None if alpha is None else Clamp(alpha, limit)
-    return _mix(Experts(*parts, clamp), x, weights, indices)
+    return _mix(Experts._make((*others[:6], clamp)), x, weights, indices)
 
 
 @_mix_op.register_fake

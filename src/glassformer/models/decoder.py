@@ -173,8 +173,9 @@ class Decoder(nn.Module):
         got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"
         require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
         heads, weight = config.num_kv_heads or config.num_heads, self.embedding.weight
-        sizes, place = (batch, heads, config.head_dim, length), {"dtype": weight.dtype, "device": weight.device}
-        return Cache([LayerCache(*sizes, config.layer_window(i), **place) for i in range(config.num_layers)])
+        sizes, dtype, device = (batch, heads, config.head_dim, length), weight.dtype, weight.device
+        windows = map(config.layer_window, range(config.num_layers))
+        return Cache([LayerCache(*sizes, window, dtype=dtype, device=device) for window in windows])
 
 
 def _block(config: DecoderConfig, layer: int) -> Block:

@@ -175,8 +175,15 @@ class EncoderDecoder(nn.Module):
         """
         config = self.config
         start = 0 if cache is None else cache.length
-        names = {"name": "target", "limit": "max_target_len", "real_name": "target_real"}
-        check_tokens(target, config.max_target_len, start, real=target_real, **names)
+        check_tokens(
+            target,
+            config.max_target_len,
+            start,
+            name="target",
+            limit="max_target_len",
+            real=target_real,
+            real_name="target_real",
+        )
         self._check_memory(memory, source_real, target, cache)
         batch, length = target.shape
         seen = unless_all(target != config.pad_id if target_real is None else target_real)
@@ -234,8 +241,8 @@ class EncoderDecoder(nn.Module):
             "Give every slot all its fields, pad_id for what is missing.",
         )
         places = source if fields == 1 else source[..., 0]
-        names = {"name": "source", "limit": "max_source_len", "real_name": "source_real"}
-        check_tokens(places, self.config.max_source_len, real=source_real, **names)
+        length = self.config.max_source_len
+        check_tokens(places, length, name="source", limit="max_source_len", real=source_real, real_name="source_real")
 
     def _check_memory(
         self, memory: Tensor, source_real: Tensor | None, target: Tensor, cache: DecodingCache | None

@@ -20,7 +20,7 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.models.tokens import look_up, require_tokens
+from glassformer.models.tokens import check_tokens, look_up
 
 
 class MultiHeadAttention(GroupedQueryAttention):
@@ -150,7 +150,7 @@ class Encoder(nn.Module):
         Raises:
             InputError: An empty context, one longer than ``max_seq_len``, unknown tokens, or a mask that does not fit.
         """
-        require_tokens(enc_input, self.max_seq_len, name="enc_input")
+        check_tokens(enc_input, self.max_seq_len, name="enc_input")
         real = _real("src_padding_mask", src_padding_mask, enc_input)
         x = self.dropout(look_up(self.embedding, "enc_input", enc_input) * self.embedding.embedding_dim**0.5)
         for layer in self.layers:
@@ -200,7 +200,7 @@ class Decoder(nn.Module):
         Raises:
             InputError: An empty target, one longer than ``max_seq_len``, unknown tokens, or a mask that does not fit.
         """
-        require_tokens(dec_input, self.max_seq_len, name="dec_input")
+        check_tokens(dec_input, self.max_seq_len, name="dec_input")
         real = _real("tgt_padding_mask", tgt_padding_mask, dec_input)
         read = None
         if src_padding_mask is not None:

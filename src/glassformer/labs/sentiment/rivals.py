@@ -21,7 +21,7 @@ from glassformer.errors import require, require_positive
 from glassformer.labs.sentiment.measured import Measured, measure
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
 from glassformer.labs.sentiment.training_runs import Epoch, epochs_of
-from glassformer.models.tokens import look_up, require_real, require_tokens
+from glassformer.models.tokens import check_tokens, look_up
 from glassformer.training import train
 from glassformer.training.classification import ClassificationTask
 
@@ -281,8 +281,7 @@ def train_rival(recipe: RivalRecipe, data: SentimentData, directory: Path | None
 
 def _without_gaps(tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
     """Real tokens moved together to the front, in their order; the columns that no text needs cut off."""
-    require_tokens(tokens, tokens.shape[-1])
-    require_real("real", real, tokens)
+    check_tokens(tokens, tokens.shape[-1], real=real, real_name="real")
     if real is None:
         return tokens, torch.ones_like(tokens, dtype=torch.bool)
     order = (~real).to(torch.uint8).argsort(dim=1, stable=True)
