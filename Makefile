@@ -12,8 +12,9 @@ PYTEST_FLAGS ?=
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Each test process keeps to one thread: there are JOBS of them.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_FLAGS)
+# Each test process keeps to one thread: there are JOBS of them. A file's tests stay in one process, so that its fixtures
+# are made once. Processes that tests start find the package compiled.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
 COVERAGE_FLOOR := 90
 
 .PHONY: help labs test test-slow test-all check page page-check bench notebooks clean

@@ -13,6 +13,7 @@ from glassformer.labs.gpt_oss import figures
 from glassformer.labs.gpt_oss.results import Results
 
 
+@pytest.mark.slow
 def test_every_figure_is_written_as_png_and_svg_and_is_not_blank(results: Results, tmp_path: Path) -> None:
     drawn = figures.draw_figures(results, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{kind}" for name in drawn for kind in ("png", "svg")}

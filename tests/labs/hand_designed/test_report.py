@@ -6,8 +6,16 @@ import dataclasses
 import re
 from pathlib import Path
 
+import pytest
+
 from glassformer.labs.hand_designed.report import report_text, write_report
 from glassformer.labs.hand_designed.results import Results
+
+
+@pytest.fixture
+def results(tiny_run: Path) -> Results:
+    """What the tiny run measured."""
+    return Results.read(tiny_run / "results.json")
 
 
 def text(results: Results, tiny_run: Path) -> str:

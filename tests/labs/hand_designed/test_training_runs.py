@@ -184,6 +184,7 @@ def test_the_same_seed_gives_the_same_head() -> None:
     assert results[-1].evaluations[-1][1] == HeadTask(task).evaluate(first)
 
 
+@pytest.mark.slow
 def test_training_teaches() -> None:
     head, _, _ = train_head(copy_first(), fast_recipe("copy_first"), 0)
     measured = HeadTask(copy_first()).evaluate(head)

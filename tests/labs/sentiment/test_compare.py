@@ -65,6 +65,7 @@ def test_everything_enters_once_for_each_seed() -> None:
     assert "encoder-from-minilm-0" not in {each.slug for each in short}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(3, 6))
 def test_networks_are_trained_and_looked_at(place: int, tmp_path: Path) -> None:
     contestant = contestants(1, 0, pretrained=False, short=True)[place]

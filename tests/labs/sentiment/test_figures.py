@@ -49,6 +49,7 @@ def test_the_leak_shows_every_split(results: Results, check_readable: Callable[[
     np.testing.assert_allclose(points[1], [100 * run.tfidf for run in leak.leaky])
 
 
+@pytest.mark.slow
 def test_effects_share_one_scale(results: Results, check_readable: Callable[[Figure], None]) -> None:
     looks = results.asked.looks
     figure = draw_effects(looks, ("negative", "positive"))

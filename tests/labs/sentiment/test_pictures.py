@@ -71,6 +71,7 @@ def drawings() -> dict[str, Figure]:
     }
 
 
+@pytest.mark.slow
 def test_every_picture_can_be_read(check_readable: Callable[[Figure], None]) -> None:
     for figure in drawings().values():
         check_readable(figure)

@@ -43,12 +43,14 @@ def test_decoding_gives_the_words_back() -> None:
     assert words.decode([4, 999]) == "good"
 
 
+COURSE, HOUSE = tokenizer(), WordTokenizer.from_texts(TEXTS, 100)
+
+
 @given(st.text(max_size=60))
 def test_any_text_has_a_row_of_the_same_length_and_as_many_tokens_as_in_the_house(text: str) -> None:
-    words = tokenizer()
-    row = words.tokenize(text, max_length=16)
+    row = COURSE.tokenize(text, max_length=16)
     assert len(row) == 16
-    house = WordTokenizer.from_texts(TEXTS, 100).encode(text, 16)
+    house = HOUSE.encode(text, 16)
     assert row == house + [0] * (16 - len(house))
 
 
