@@ -123,6 +123,7 @@ def test_a_mosaic_in_given_axes() -> None:
     assert (len(axes[0].images), len(axes[1].images), axes[1].get_title(loc="left")) == (0, 1, "here")
 
 
+@pytest.mark.slow
 def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
     check_readable(attention_grid(weights(2, 4, 5, 5), TEXT, title="A text"))
     check_readable(attention_grid(weights(1, 2, 300, 300), title="A long text", root=True))

@@ -108,6 +108,7 @@ def test_a_map_in_given_axes_writes_numbers_where_there_is_room() -> None:
         assert len(axes[1].texts) == written
 
 
+@pytest.mark.slow
 def test_figures_can_be_read_and_saved(check_readable: Callable[[Figure], None]) -> None:
     check_readable(attention_map(weights(13, 13), TEXT, title="Layer 1, head 2"))
     check_readable(attention_map(weights(40, 40), [f"word{place}" for place in range(40)]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
 from glassformer.observe import figures
@@ -21,6 +22,7 @@ def test_every_name_is_told_in_the_table() -> None:
         assert f"``{name}``" in told or name in told.split("The numbers come from")[1]
 
 
+@pytest.mark.slow
 def test_each_figure_draws() -> None:
     measures = figures.head_measures(WEIGHTS)
     tokens = np.array([[3, 1, 2], [2, 2, 2]])

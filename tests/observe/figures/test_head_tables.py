@@ -130,6 +130,7 @@ def test_panels_are_drawn_in_given_axes() -> None:
     assert [ax.get_title(loc="left") for ax in axes] == ["one", "two", "three", "four"]
 
 
+@pytest.mark.slow
 def test_figures_can_be_read_and_saved(
     check_readable: Callable[[Figure], None], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
