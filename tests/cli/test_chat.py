@@ -273,14 +273,17 @@ def test_what_cannot_be_done_is_one_line(
     assert (said.out, said.err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize(
-    "flags", [["--effort", "extreme"], ["--context", "0"], ["--max-new-tokens", "0"], ["--top-p", "2"]]
-)
+@pytest.mark.parametrize("flags", [["--effort", "extreme"], ["--context", "0"], ["--max-new-tokens", "0"]])
 def test_wrong_flags_are_told(flags: list[str], tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["chat", str(tiny_gpt_oss), *flags])
     assert stopped.value.code == 2
     assert flags[0] in capsys.readouterr().err or flags[0] != "--effort"
+
+
+def test_a_sampling_flag_out_of_range_is_refused(tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", str(tiny_gpt_oss), "--top-p", "2"]) == 2
+    assert "top_p = 2.0" in capsys.readouterr().err
 
 
 def test_a_signal_amid_a_step_stops_the_reply(

@@ -15,6 +15,7 @@ from torch import nn
 from glassformer.classifier import Classifier, load_classifier, save_classifier, token_effects
 from glassformer.cli import classify as command
 from glassformer.cli.main import main
+from glassformer.cli.main import run as run_command
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
@@ -60,7 +61,7 @@ def standard_input(text: str, encoding: str = "utf-8") -> io.TextIOWrapper:
 
 
 def classify(*arguments: str) -> int:
-    return command.main(list(arguments), prog="glassformer classify")
+    return run_command(["classify", *arguments])
 
 
 def test_texts_get_class_probability_and_tokens(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

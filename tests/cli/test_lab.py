@@ -11,7 +11,7 @@ import pytest
 
 from glassformer.cli import lab
 from glassformer.cli.main import main
-from glassformer.errors import InputError
+from refusals import refused
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def test_help_tells_every_flag(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 def test_a_negative_seed_is_refused_in_code_too() -> None:
-    with pytest.raises(InputError, match=r"seed = -1.*--seed 0"):
-        lab.LabConfig("gpt-oss", seed=-1)
+    with refused("seed = -1", fix="--seed 0"):
+        lab.LabFlags("gpt-oss", seed=-1)
 
 
 def test_every_lab_named_is_a_module() -> None:

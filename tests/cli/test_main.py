@@ -6,7 +6,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -21,9 +21,10 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str], s
 
     def register(function: Callable[[list[str], str], int]) -> None:
         module = ModuleType("probe_command")
-        module.main = function
+        module.Flags = SimpleNamespace(parse=lambda arguments, prog: (arguments, prog))
+        module.main = lambda flags: function(*flags)
         monkeypatch.setitem(sys.modules, "probe_command", module)
-        monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("probe_command", "for this test"))
+        monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("for this test", "probe_command.Flags", "probe_command"))
 
     return register
 
@@ -151,11 +152,12 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     script = """if True:
         import sys, types
         from glassformer.cli import main as cli
-        def talk(arguments, prog):
+        def talk(flags):
             while True:
                 print("word", flush=True)
-        sys.modules["probe"] = types.SimpleNamespace(main=talk)
-        cli.COMMANDS["probe"] = cli.Command("probe", "talk")
+        flags = types.SimpleNamespace(parse=lambda arguments, prog: None)
+        sys.modules["probe"] = types.SimpleNamespace(main=talk, Flags=flags)
+        cli.COMMANDS["probe"] = cli.Command("talk", "probe.Flags", "probe")
         sys.exit(cli.main(["probe"]))
     """
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -197,6 +199,25 @@ def test_help_answers_without_loading_torch() -> None:
     assert done.stdout.startswith("usage: glassformer")
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_of_a_command_loads_no_heavy_library(name: str) -> None:
+    script = f"""if True:
+        import sys
+        from glassformer.cli.main import main
+        try:
+            status = main([{name!r}, "--help"])
+        finally:
+            heavy = {{"torch", "numpy", "matplotlib", "accelerate", "jaxtyping", "glassformer.labs"}} & set(sys.modules)
+            if heavy:
+                sys.exit(f"loaded {{heavy}}")
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: glassformer {name}" in done.stdout
+
+
 def test_every_command_has_a_module_that_can_run_it() -> None:
     for entry in cli.COMMANDS.values():
+        module, _, flags = entry.flags.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), flags).parse)
         assert callable(importlib.import_module(entry.module).main)

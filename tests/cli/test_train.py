@@ -19,9 +19,10 @@ from safetensors.torch import load_file
 from glassformer.cli import train as command
 from glassformer.cli.main import main
 from glassformer.cli.runs import read_run
+from glassformer.cli.train_flags import ModelFlags, TrainFlags
 from glassformer.cli.training_data import TrainingData, open_data
 from glassformer.models import Decoder
-from glassformer.training import Batch, load_weights
+from glassformer.training import Batch, TrainingConfig, load_weights
 from refusals import refused
 
 TINY = [
@@ -226,7 +227,7 @@ def test_what_cannot_be_trained_is_one_line(
         (["--modle.window", "5"], "--model.window"),
         (["--seeds", "1"], "--seed"),
         (["--model.vocab-size", "9"], "Unrecognized"),
-        (["--model.num-heads", "0"], "at least"),
+        (["--model.num-heads", "0"], "num_heads = 0"),
         (["--training.optimizer", "rmsprop"], "adamw"),
         (["--seed", "-1"], "--seed 0"),
         (["--balance-weight", "-1"], "at least 0"),
@@ -260,7 +261,7 @@ def test_help_tells_every_field_but_the_vocabulary(
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
     simple = {"clamp", "yarn", "vocab_size", "expert_format"}
-    for prefix, kind in (("model", command.ModelFlags), ("training", command.TrainingConfig)):
+    for prefix, kind in (("model", ModelFlags), ("training", TrainingConfig)):
         for field in dataclasses.fields(kind):
             flag = f"--{prefix}.{field.name.replace('_', '-')}"
             assert (flag in shown) is (field.name not in simple), flag
@@ -269,7 +270,7 @@ def test_help_tells_every_field_but_the_vocabulary(
 
 
 def test_the_defaults_are_a_model_that_can_be_built() -> None:
-    flags = command.TrainFlags(data="recurrence", run=Path("run"))
+    flags = TrainFlags(data="recurrence", run=Path("run"))
     assert sum(weight.numel() for weight in Decoder(flags.model).parameters()) < 1_000_000
     with refused("seed = -1"):
         dataclasses.replace(flags, seed=-1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from glassformer.cli import verify as command
+from glassformer.cli.flags import TaskName
 from glassformer.cli.main import main
 from glassformer.handcraft.build import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
@@ -257,7 +258,7 @@ def test_weights_that_cannot_be_used_are_one_line_and_status_2(
         (["--task", "uniqe"], "unique"),
         (["--task", "unique", "--limit", "0"], "limit = 0"),
         (["--task", "unique", "--tolerance", "tight"], "readout"),
-        (["--task", "unique", "--json", "head.json"], "--json head.json, which is read as well"),
+        (["--task", "unique", "--json", "head.json"], "--json head.json, which is an input"),
     ],
 )
 def test_wrong_flags_say_what_is_right(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,10 +274,10 @@ def test_help_tells_formats_tasks_and_why_python_is_asked_for(capsys: pytest.Cap
         ".json",
         "numpy.savez",
         "Km.csv, Qm.csv, Vm.csv and pos.csv",
-        "a table of examples, and these alone are checked",
+        "a table of examples; only these are checked",
         "a Python file that defines letters, max_len and target(sequence)",
         "A Python file can do anything on this computer",
-        "run only when you ask for it with --run-python",
+        "run only with --run-python",
         "Exit status 0: proved",
         *TASKS,
     ):
@@ -284,7 +285,7 @@ def test_help_tells_formats_tasks_and_why_python_is_asked_for(capsys: pytest.Cap
 
 
 def test_the_names_are_those_of_the_tasks() -> None:
-    assert typing.get_args(command.TaskName) == tuple(TASKS)
+    assert typing.get_args(TaskName) == tuple(TASKS)
 
 
 def test_the_documented_example_of_a_table_works(tmp_path: Path) -> None:

@@ -7,17 +7,15 @@ import datetime
 import difflib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, get_args
-
-import tyro
-from tyro.conf import Positional
+from typing import get_args
 
 from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
+from glassformer.cli.flags import ChatFlags
 from glassformer.cli.released import find_released, write
 from glassformer.data.harmony import Effort, Piece, Setting
-from glassformer.errors import require, require_positive
+from glassformer.errors import require
 from glassformer.generation.continuation import Continuation
 from glassformer.generation.sampling import SamplingRule
 
@@ -33,72 +31,6 @@ _COMMANDS = ("/new", "/effort", "/reasoning", "/quit", "/help")
 
 _QUOTES = '"""'
 _DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
-
-
-@dataclass(frozen=True)
-class ChatFlags:
-    """Talk with gpt-oss. Answers go to standard output, everything else to standard error.
-
-    Raises:
-        InputError: A number out of its range.
-    """
-
-    model: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
-    """Directory of a gpt-oss, in Hugging Face's layout or OpenAI's; or a model on the hub: openai/gpt-oss-20b."""
-
-    message: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
-    """Answer this and end. None: a conversation; messages from a pipe are lines."""
-
-    effort: Effort = "medium"
-    """How much the model reasons before it answers."""
-
-    show_reasoning: bool = False
-    """Print the reasoning too, dimmed where the terminal can. It was trained to no standard but being useful: it may
-    say what an answer would not."""
-
-    instructions: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
-    """What holds for the whole conversation; other programs call it the system prompt."""
-
-    context: int | None = None
-    """Tokens of the whole conversation at most. Memory for them is taken at the start. None: 8192, or as many as the
-    model can read."""
-
-    max_new_tokens: int | None = None
-    """Tokens of each reply at most, reasoning included. None: until the context is full."""
-
-    temperature: float = 1.0
-    """Divides the logits: 0 always takes the most likely token, 1 leaves the model's distribution as it is."""
-
-    top_k: int | None = None
-    """Choose among this many most likely tokens only. None: among all."""
-
-    top_p: float = 1.0
-    """Choose among the most likely tokens that together reach this probability."""
-
-    seed: int | None = None
-    """The same seed and messages give the same answers on the same day. None: others each time."""
-
-    speed: bool = True
-    """Say after each reply how many tokens came a second."""
-
-    tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
-    """A tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub. None: the one beside the
-    weights, or one that is installed."""
-
-    device: str = "auto"
-    """cpu, cuda, or auto: a GPU where there is one."""
-
-    def __post_init__(self) -> None:
-        if self.context is not None:
-            require_positive(context=self.context)
-        if self.max_new_tokens is not None:
-            require_positive(max_new_tokens=self.max_new_tokens)
-        _ = self.rule
-
-    @property
-    def rule(self) -> SamplingRule:
-        """How tokens are chosen."""
-        return SamplingRule(self.temperature, self.top_k, self.top_p, self.seed)
 
 
 @dataclass
@@ -222,9 +154,9 @@ def talk(conversation: Conversation, screen: Screen) -> None:
             screen.end(conversation)
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """Parse ``arguments``, load the model and talk; return the exit status."""
-    flags = tyro.cli(ChatFlags, prog=prog, args=arguments)
+def main(flags: ChatFlags) -> int:
+    """Load the model and talk; return the exit status."""
+    rule = SamplingRule(flags.temperature, flags.top_k, flags.top_p, flags.seed)
     released = find_released(flags.model, flags.tokenizer)
     tokenizer = require_chat(released)
     longest = released.max_seq_len
@@ -236,7 +168,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     )
     model = released.load(flags.device)
     context = min(CONTEXT, model.config.max_seq_len) if flags.context is None else flags.context
-    continuation = Continuation(model, context, rule=flags.rule)
+    continuation = Continuation(model, context, rule=rule)
     conversation = Conversation(
         continuation,
         tokenizer,

@@ -5,57 +5,19 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from glassformer.classifier import Classifier, TokenEffect, load_classifier, token_effects
+from glassformer.cli.flags import ClassifyFlags
 from glassformer.cli.terminal import say
 from glassformer.data.tables import read_lines
 from glassformer.errors import InputError, require
 from glassformer.text import one_line
 
 _AT_ONCE = 64
-
-
-@dataclass(frozen=True)
-class ClassifyFlags:
-    """Classify texts with an encoder that `glassformer lab sentiment` trained.
-
-    Prints a line with the class, its probability and the text, and below it the tokens that mattered most: by how many
-    points of a hundred the class would be less probable without each. Minus: it speaks for another class.
-
-    Raises:
-        InputError: Texts and a file, or a negative number of tokens.
-    """
-
-    run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """Directory of the trained encoder."""
-
-    texts: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TEXT ...]")] = ()
-    """What to classify, each in quotes. None, and no file: lines from standard input."""
-
-    file: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """A UTF-8 file with a text on each line."""
-
-    tokens: int = 5
-    """How many of the tokens that mattered to print; 0 leaves them out and is faster."""
-
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print JSON, an object a line, with the probability of every class and the effect of every token."""
-
-    def __post_init__(self) -> None:
-        require(
-            not (self.texts and self.file),
-            f"{len(self.texts)} texts and --file {self.file}",
-            "one of the two",
-            "Leave one out.",
-        )
-        require(self.tokens >= 0, f"--tokens {self.tokens}", "0 or more", "0 prints none.")
 
 
 @dataclass(frozen=True)
@@ -132,9 +94,8 @@ def run(flags: ClassifyFlags) -> Iterator[Verdict]:
         yield from judge(classifier, lines, 1, effects)
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """Parse ``arguments``, print a verdict on each text; return the exit status."""
-    flags = tyro.cli(ClassifyFlags, prog=prog, args=arguments)
+def main(flags: ClassifyFlags) -> int:
+    """Print a verdict on each text."""
     for verdict in run(flags):
         for line in [verdict.to_json()] if flags.json else verdict.lines(flags.tokens):
             say(line)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
-from tyro.conf import FlagCreatePairsOff, Positional
+from typing import Any, Literal
 
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
 from glassformer.checkpoints.gpt_oss import stored_model
 from glassformer.checkpoints.gpt_oss_config import layout_of
-from glassformer.checkpoints.gpt_oss_experts import ExpertKind, with_experts
+from glassformer.checkpoints.gpt_oss_experts import with_experts
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
 from glassformer.checkpoints.gpt_oss_writing import PlannedModel, write_gpt_oss
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.mixtral import mixtral_lacks
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
+from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
@@ -54,36 +51,6 @@ _KEPT_SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class ConvertFlags:
-    """Write a decoder's weights in another layout, with the same logits.
-
-    gpt-oss goes from either layout to the other tensor by tensor, in less than a GiB of memory. Mixtral, glassformer's
-    own directories and runs (of 'glassformer train' or of the gpt-oss lab) go through memory. What the layout lacks is
-    rewritten with what it has, or refused.
-
-    Raises:
-        InputError: As :func:`convert`.
-    """
-
-    source: Annotated[Positional[str], tyro.conf.arg(metavar="IN")]
-    """A directory of weights, a run, or a model on the Hugging Face hub."""
-
-    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
-    """The directory to make: complete or absent, whatever happens."""
-
-    to: Target
-    """huggingface: Mixtral where that has all parts, otherwise gpt_oss. gpt_oss, mixtral: that one in Hugging Face's
-    layout. openai: gpt-oss as OpenAI's own programs read it. glassformer: every part as it is."""
-
-    experts: ExpertKind | None = None
-    """mxfp4: packed into 4.25 bits a weight, which rounds. bfloat16: as numbers, packed ones exactly. None: as they
-    are."""
-
-    replace: FlagCreatePairsOff[bool] = False
-    """Replace OUT if it exists."""
-
-
 def convert(flags: ConvertFlags) -> list[str]:
     """Do it; return what there is to say about what was written.
 
@@ -106,9 +73,9 @@ def convert(flags: ConvertFlags) -> list[str]:
     return _write(load_decoder(directory, experts=_experts_to_load(form, flags)), flags)
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """Parse ``arguments``, convert, say what was written; return the exit status."""
-    for line in convert(tyro.cli(ConvertFlags, prog=prog, args=arguments)):
+def main(flags: ConvertFlags) -> int:
+    """Convert, and print what was written."""
+    for line in convert(flags):
         say(line)
     return 0
 

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import tyro
-from tyro.conf import FlagCreatePairsOff, Positional
-
+from glassformer.cli.flags import DesignFlags
 from glassformer.cli.terminal import say
-from glassformer.cli.verify import TaskName, built_in
+from glassformer.cli.verify import built_in
 from glassformer.errors import InputError, require
 from glassformer.handcraft.build import design
 from glassformer.handcraft.certificate import Certificate
@@ -20,33 +14,6 @@ from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import require_place, require_size, write_head
 from glassformer.text import shown
-
-
-@dataclass(frozen=True)
-class DesignFlags:
-    """Build the weights of an attention head that solves a task, prove that it does, and write them.
-
-    OUT ends in .json or .npz; without an ending it is a directory of Km.csv, Qm.csv, Vm.csv and, where the head has to
-    know positions, pos.csv. 'glassformer verify OUT --task TASK' reads it again.
-    """
-
-    task: Positional[TaskName]
-    """What the head is to do; 'parity' is there to be refused."""
-
-    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
-    """Where to write the weights."""
-
-    letters: Annotated[str | None, tyro.conf.arg(metavar="ABC")] = None
-    """Alphabet. None: the task's own, mostly ABC."""
-
-    max_len: int | None = None
-    """Longest sequence, CLS not counted. None: the task's own, 4 to 6."""
-
-    largest_error: float = 1e-9
-    """Largest error of any output that is allowed: the smaller, the sharper the attention."""
-
-    overwrite: FlagCreatePairsOff[bool] = False
-    """Replace OUT if it is there."""
 
 
 def run(flags: DesignFlags) -> Certificate:
@@ -86,9 +53,9 @@ def run(flags: DesignFlags) -> Certificate:
     return certificate
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """Parse ``arguments``, design, and return the exit status: 0 if the head is proved and written, else 1."""
-    return 0 if run(tyro.cli(DesignFlags, prog=prog, args=arguments)).holds else 1
+def main(flags: DesignFlags) -> int:
+    """Design; return the exit status: 0 if the head is proved and written, else 1."""
+    return 0 if run(flags).holds else 1
 
 
 def _require_possible(task: Task) -> None:

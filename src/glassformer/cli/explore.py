@@ -7,14 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 from urllib.parse import urlencode
 
-import tyro
-from tyro.conf import Positional
-
+from glassformer.cli.flags import ExploreFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_door
@@ -24,43 +19,6 @@ from glassformer.explorer.exhibits.found import offers
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.text import one_line, short, shown
-
-
-@dataclass(frozen=True)
-class ExploreFlags:
-    """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
-
-    Without arguments it offers the models that come along and every run under --runs. RUN is one more, which is shown
-    first: the directory of a run or checkpoint, the weights of a head, or the name of a model that comes along. Without
-    RUN, --text and --view are shown with the first model that reads the text and has the view.
-
-    The page is served to this machine alone, until Ctrl-C. With --save it is written to one file instead, which opens
-    without a server and without network.
-    """
-
-    run: Annotated[Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
-    """What to look into: a run, a checkpoint, the weights of a head, or a name. None: whatever there is."""
-
-    runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs")
-    """Where runs lie."""
-
-    text: str | None = None
-    """What the model is to read. None: a text that suits it."""
-
-    view: m.View | None = None
-    """What to show first. None: what suits the model."""
-
-    port: int = 8017
-    """Where to serve. If it is taken, the next free one; 0: any."""
-
-    browser: bool = True
-    """Open the page in the browser."""
-
-    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write the page to this file instead of serving it."""
-
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Replace the file of --save if it is there."""
 
 
 def run(flags: ExploreFlags) -> None:
@@ -96,10 +54,10 @@ def run(flags: ExploreFlags) -> None:
     server.serve(explorer, listener, address, browser=flags.browser)
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """Parse ``arguments``, serve or write, and return the exit status."""
+def main(flags: ExploreFlags) -> int:
+    """Serve the page or write it."""
     try:
-        run(tyro.cli(ExploreFlags, prog=prog, args=arguments))
+        run(flags)
     except InputError as error:
         # What is said of a file may name it, or quote it: neither is to steer the terminal.
         raise InputError(one_line(error.got), one_line(error.expected), one_line(error.fix)) from error

@@ -11,95 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
+from glassformer.cli.flags import GenerateFlags
 from glassformer.cli.released import Stopwatch, find_released, require_tokenizer, write
-from glassformer.cli.runs import read_run
+from glassformer.cli.runs import RECURRENCE, TEXT, read_run
 from glassformer.cli.trained import TrainedRun, find_trained
-from glassformer.cli.training_data import BYTES, RECURRENCE
-from glassformer.errors import InputError, require, require_positive
+from glassformer.cli.training_data import BYTES
+from glassformer.errors import InputError, require
 from glassformer.generation import SamplingRule, stream
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training.run_directory import RunDirectory
-
-TEXT = "text"
-
-
-@dataclass(frozen=True)
-class GenerateFlags:
-    """Continue a prompt; prints both in one. With --run the best model of a run of 'glassformer train' or of the
-    gpt-oss lab, with --model one that was downloaded or converted: gpt-oss, Mixtral, or what glassformer wrote.
-
-    Raises:
-        InputError: A number out of its range, neither or both of run and model, or flags that belong to the other.
-    """
-
-    prompt: Annotated[str, tyro.conf.arg(metavar="TEXT")]
-    """What to continue: a text, or numbers as in "1 2 3" for a run on the recurrence."""
-
-    run: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Directory of a run."""
-
-    model: Annotated[str | None, tyro.conf.arg(metavar="DIR|NAME")] = None
-    """Directory of a model, or its name on the Hugging Face hub."""
-
-    tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME|bytes|numbers")] = None
-    """For --model: a tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub; 'bytes' or
-    'numbers' for a model whose tokens are these. None: the one beside the weights."""
-
-    max_new_tokens: int = 200
-    """Tokens to add at most: bytes of a text, numbers, or what the tokenizer makes of a text."""
-
-    temperature: float = 0.8
-    """Divides the logits: 0 always takes the most likely token, 1 leaves the model's distribution as it is."""
-
-    top_k: int | None = None
-    """Choose among this many most likely tokens only. None: among all."""
-
-    top_p: float = 1.0
-    """Choose among the most likely tokens that together reach this probability."""
-
-    seed: int | None = None
-    """The same seed gives the same text. None: another one each time."""
-
-    stop: tuple[str, ...] = ()
-    """Special tokens that end the text, by name or number, beside those that the model's files name."""
-
-    stream: bool = True
-    """Print each token as soon as it is chosen, or all at the end."""
-
-    speed: bool = True
-    """Say at the end, on standard error, how many tokens came a second."""
-
-    compile: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Compile the step first: half a minute or so, then about 1.5 times as fast. Needs a C++ compiler."""
-
-    device: str = "auto"
-    """For --model: cpu, cuda, or auto, a GPU where there is one."""
-
-    def __post_init__(self) -> None:
-        require(
-            (self.run is None) != (self.model is None),
-            "neither --run nor --model" if self.run is None else "--run and --model",
-            "one of the two",
-            "Pass --run DIR for a run of 'glassformer train', --model DIR for a model's directory.",
-        )
-        require(
-            self.run is None or self.tokenizer is None,
-            "--tokenizer with --run",
-            "--tokenizer with --model",
-            "A run knows its tokens: leave it out.",
-        )
-        require_positive(max_new_tokens=self.max_new_tokens)
-        _ = self.rule
-
-    @property
-    def rule(self) -> SamplingRule:
-        """How tokens are chosen."""
-        return SamplingRule(self.temperature, self.top_k, self.top_p, self.seed)
 
 
 @dataclass(frozen=True)
@@ -123,12 +45,13 @@ def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: Non
         InputError: No run or model there, or none with weights yet; a prompt that is empty or has tokens that the model
             does not know; more tokens than it can read.
     """
+    rule = SamplingRule(flags.temperature, flags.top_k, flags.top_p, flags.seed)
     task = _of_run(flags, flags.run) if flags.run is not None else _of_model(flags)
     steps = stream(
         task.load(),
         [task.prompt],
         flags.max_new_tokens,
-        rule=flags.rule,
+        rule=rule,
         stop_tokens=task.stop_tokens,
         compile=flags.compile,
     )
@@ -251,9 +174,8 @@ def decode(tokens: Iterable[int], kind: str) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """Parse ``arguments``, print the prompt and its continuation; return the exit status."""
-    flags = tyro.cli(GenerateFlags, prog=prog, args=arguments)
+def main(flags: GenerateFlags) -> int:
+    """Print the prompt and its continuation."""
     stopwatches: list[Stopwatch] = []
     pieces = run(flags, stopwatches.append)
     for piece in pieces if flags.stream else ["".join(pieces)]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
-from tyro.conf import FlagCreatePairsOff, Positional
+from typing import Any
 
 from glassformer.checkpoints.assembly import machine_memory
 from glassformer.checkpoints.description import Description, describe, describe_decoder
 from glassformer.checkpoints.hub import find_directory, hub_tensors
+from glassformer.cli.flags import InfoFlags
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
@@ -22,19 +19,6 @@ from glassformer.models import DecoderConfig
 from glassformer.quantized import mxfp4_native
 
 _CACHED_TOKENS = 4096
-
-
-@dataclass(frozen=True)
-class InfoFlags:
-    """Tell what a directory of weights holds and what memory it needs here. Only headers are read."""
-
-    directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
-    """A directory with config.json and weights: gpt-oss in Hugging Face's layout or OpenAI's, Mixtral, the BERT family,
-    what glassformer wrote, or a run of a decoder. Where there is none of that name, a model on the Hugging Face hub,
-    of which the weights stay there."""
-
-    json: FlagCreatePairsOff[bool] = False
-    """Print JSON, with sizes in bytes."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +95,8 @@ def as_text(found: Description, machine: Machine, directory: Path) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """Parse ``arguments``, look and print; return the exit status."""
-    flags = tyro.cli(InfoFlags, prog=prog, args=arguments)
+def main(flags: InfoFlags) -> int:
+    """Print what the directory contains."""
     directory = find_directory(flags.directory, weights=False)
     run = find_trained(directory)
     if run is None:

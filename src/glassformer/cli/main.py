@@ -1,7 +1,7 @@
-"""The ``glassformer`` command: finds the sub-command, runs it, turns what went wrong into one line.
+"""The ``glassformer`` command: finds the sub-command, parses its flags, runs it, and prints an error as one line.
 
-This file imports neither torch nor tyro, so that ``glassformer --help`` answers at once; a command's module is imported
-when that command is called.
+This module imports neither torch nor tyro, and no command's flags import torch, so that ``--help`` answers at once. A
+command's module is imported when its flags are parsed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ OPTIONS = ("--help", "--version", "--debug")
 
 @dataclass(frozen=True)
 class Command:
-    """A sub-command: the module whose ``main(arguments, prog)`` runs it, and the line that ``--help`` gives it."""
+    """A sub-command: its line in ``--help``, the class that parses its flags, and the module whose main runs it."""
 
-    module: str
     summary: str
+    flags: str
+    module: str
 
 
 COMMANDS: dict[str, Command] = {
-    "lab": Command("glassformer.cli.lab", "run a lab from start to end and write its report"),
-    "train": Command("glassformer.cli.train", "train a decoder on a text file or on the recurrence"),
-    "generate": Command("glassformer.cli.generate", "continue a prompt with a trained or released decoder"),
-    "chat": Command("glassformer.cli.chat", "talk with gpt-oss"),
-    "classify": Command("glassformer.cli.classify", "tell the class of texts, and which tokens mattered"),
-    "explore": Command("glassformer.cli.explore", "look inside models in the browser, or save the page as one file"),
-    "design": Command("glassformer.cli.design", "build an attention head that solves a task, with its proof"),
-    "info": Command("glassformer.cli.info", "tell what a directory of weights holds and what memory it needs"),
-    "convert": Command("glassformer.cli.convert", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
-    "random-model": Command("glassformer.cli.random_model", "write a gpt-oss of any size with random weights"),
-    "verify": Command("glassformer.cli.verify", "check whether an attention head solves a task, on every sequence"),
+    name: Command(summary, f"glassformer.cli.{flags}", f"glassformer.cli.{name.replace('-', '_')}")
+    for name, flags, summary in (
+        ("lab", "flags.LabFlags", "run a lab from start to end and write its report"),
+        ("train", "train_flags.TrainFlags", "train a decoder on a text file or on the recurrence"),
+        ("generate", "flags.GenerateFlags", "continue a prompt with a trained or released decoder"),
+        ("chat", "flags.ChatFlags", "talk with gpt-oss"),
+        ("classify", "flags.ClassifyFlags", "print the class of texts, and which tokens mattered"),
+        ("explore", "flags.ExploreFlags", "look inside models in the browser, or save the page as one file"),
+        ("design", "flags.DesignFlags", "build an attention head that solves a task, with its proof"),
+        ("info", "flags.InfoFlags", "print what a directory of weights contains and the memory it needs"),
+        ("convert", "flags.ConvertFlags", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
+        ("random-model", "flags.RandomModelFlags", "write a gpt-oss of any size with random weights"),
+        ("verify", "flags.VerifyFlags", "check whether an attention head solves a task, on every sequence"),
+    )
 }
 
 
@@ -58,7 +62,7 @@ commands:
 {commands}
 
 options:
-  --help, -h   show this help and exit; 'glassformer COMMAND --help' tells about one command
+  --help, -h   show this help and exit; 'glassformer COMMAND --help' describes one command
   --version    show the version and exit
   --debug      show the whole traceback of an error (so does {DEBUG_VARIABLE}=1)
 """
@@ -89,17 +93,19 @@ def run(arguments: Sequence[str]) -> int:
     if first not in COMMANDS:
         kind, known = ("option", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
         raise InputError(f"'{first}'", f"a known {kind}", suggestion(first, known))
-    module = importlib.import_module(COMMANDS[first].module)
-    status: int = module.main(rest, prog=f"glassformer {first}")
+    command = COMMANDS[first]
+    module, _, name = command.flags.rpartition(".")
+    flags = getattr(importlib.import_module(module), name).parse(rest, prog=f"glassformer {first}")
+    status: int = importlib.import_module(command.module).main(flags)
     return status
 
 
 def _shown(error: Exception) -> str:
-    """Its message on one line: names in a stranger's file may hold what steers a terminal."""
+    """The message on one line, without control characters that an untrusted file's names may contain."""
     text = str(error)
     if text.isprintable():
         return text
-    from glassformer.text import one_line  # takes a while, and few messages need it
+    from glassformer.text import one_line  # takes a while to import, and few messages need it
 
     return one_line(text)
 
@@ -123,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"glassformer: error: {_shown(error)}", file=sys.stderr)
         return EXIT_INPUT
     except BrokenPipeError:
-        # Whoever read the output has gone, as `head` does; Python would complain again when it closes the stream.
+        # The reader of the output has exited, as `head` does; Python would complain again on closing the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:

@@ -10,7 +10,9 @@ from typing import Any
 from glassformer.errors import InputError, require
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training.config import TrainingConfig
-from glassformer.training.run_directory import RunDirectory
+
+TEXT, RECURRENCE = "text", "recurrence"
+"""Kinds of data: bytes of a text, or numbers of the recurrence."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def read_run(directory: Path) -> StoredRun:
     Raises:
         InputError: No run there, or one whose description tells no decoder and data.
     """
-    path = RunDirectory(directory).config_file
+    path = directory / "config.json"
     require(
         path.is_file(),
         f"--run {directory}, which holds no run",
@@ -52,7 +54,7 @@ def read_run(directory: Path) -> StoredRun:
         stored = json.loads(path.read_text(encoding="utf-8"))
         described = dict(stored["description"])
         model, data = json.dumps(described.pop("model")), described.pop("data")
-        require(data["kind"] in ("text", "recurrence"), f"data {data}", "kind 'text' or 'recurrence'", "Mend it.")
+        require(data["kind"] in (TEXT, RECURRENCE), f"data {data}", "kind 'text' or 'recurrence'", "Mend it.")
         training = TrainingConfig.from_json(json.dumps(stored["training"]))
         return StoredRun(training, DecoderConfig.from_json(model), data, options=described)
     except (ValueError, KeyError, TypeError) as error:

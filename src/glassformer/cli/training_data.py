@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from glassformer.cli.runs import RECURRENCE, TEXT
 from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
 from glassformer.errors import InputError, require, require_positive
 from glassformer.training.task import Batch, mix_seed
 
-RECURRENCE = "recurrence"
 BYTES = 256
 
 _TEXT_SEQ_LEN = 256
@@ -123,7 +123,7 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
         evaluation=_crops(text, learned + spread * (seq_len + 1), seq_len),
         metric="loss",
         description={
-            "kind": "text",
+            "kind": TEXT,
             "path": str(path.resolve()),
             "bytes": len(text),
             "sha256": hashlib.sha256(content.data).hexdigest(),

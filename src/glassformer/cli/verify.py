@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import tyro
-from tyro.conf import FlagCreatePairsOff, Positional
 
+from glassformer.cli.flags import VerifyFlags
 from glassformer.cli.terminal import draw_attention_map, draw_outputs, needs_plain, say, terminal_width
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError
 from glassformer.files import write_text
 from glassformer.handcraft.certificate import Certificate, Failure
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
@@ -25,128 +23,6 @@ from glassformer.handcraft.verify import verify
 from glassformer.handcraft.weight_files import read_head
 
 Written = TypeVar("Written")
-
-TaskName = Literal[
-    "identity",
-    "copy_first",
-    "unique",
-    "previous_token",
-    "last_token",
-    "majority_letter",
-    "occurs_earlier",
-    "parity",
-]
-"""The built-in tasks by name; the keys of :data:`~glassformer.handcraft.tasks.TASKS`."""
-
-
-@dataclass(frozen=True)
-class VerifyFlags:
-    """Check whether an attention head solves a task, on every sequence.
-
-    Exit status 0: proved. 1: refuted, and the first failing sequence is shown with its attention; or undecided. 2: the
-    weights or the task cannot be used.
-
-    WEIGHTS is one of
-      head.json    {"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}
-      head.npz     arrays of these names, as numpy.savez writes them
-      directory    with Km.csv, Qm.csv, Vm.csv and pos.csv: numbers between commas, no header
-
-    pos may be left out. Km, Qm and Vm have a row for each letter, then one for CLS if the task has it, then one
-    for each column of pos; pos has a row for each position, CLS's first. Vm has a column for each number of an output.
-
-    The task is one of
-      --task NAME           a built-in one, for any letters and length
-      --task-file my.json   a table of examples, and these alone are checked:
-                            {"letters": "ABC", "examples": [{"input": "CA", "output": "CC"}]}
-                            An output is text, a list of numbers or a list of lists; "cls" (true or false), "readout"
-                            ("argmax" or "sign") and "tolerance" may be added.
-      --task-file my.py     a Python file that defines letters, max_len and target(sequence), which returns such an
-                            output, so that every sequence up to max_len is checked; also cls, readout, tolerance.
-
-    A Python file can do anything on this computer: read, change or delete files, use the network. So it is run only
-    when you ask for it with --run-python; read it first if it is not yours. A table of examples is never run.
-
-    Raises:
-        InputError: Not exactly one task; a flag that does not go with it; a number out of its range.
-    """
-
-    weights: Annotated[Positional[Path], tyro.conf.arg(metavar="WEIGHTS")]
-    """The head: a .json or .npz file, or a directory of .csv files."""
-
-    task: TaskName | None = None
-    """A built-in task."""
-
-    letters: Annotated[str | None, tyro.conf.arg(metavar="ABC")] = None
-    """Alphabet of the built-in task. None: its own, mostly ABC."""
-
-    max_len: int | None = None
-    """Longest sequence of the built-in task, CLS not counted. None: its own, 4 to 6."""
-
-    task_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """A task of your own, in a .json or .py file."""
-
-    run_python: FlagCreatePairsOff[bool] = False
-    """Run the task file if it is a Python file, which can do anything on this computer."""
-
-    tolerance: float | Literal["task", "readout"] = "task"
-    """Largest error of an output. readout: only the largest entry, or the sign, has to be right. task: what it says."""
-
-    float32: FlagCreatePairsOff[bool] = False
-    """Run the head in float32 instead of float64."""
-
-    limit: int = 1_000_000
-    """Run all sequences if they are at most this many; beyond that a bound decides, or nothing does."""
-
-    figure: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Draw the attention of the failing sequence (if all is well, of the one with the largest error) into DIR."""
-
-    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write the certificate as JSON as well."""
-
-    def __post_init__(self) -> None:
-        given = [name for name in ("task", "task_file") if getattr(self, name) is not None]
-        require(
-            len(given) == 1,
-            "both --task and --task-file" if given else "no task",
-            "one of --task and --task-file",
-            "Pass --task unique, for example; 'glassformer verify --help' lists the tasks.",
-        )
-        require(
-            self.task is not None or (self.letters is None and self.max_len is None),
-            "--letters or --max-len with --task-file",
-            "letters and length in the file itself",
-            "Leave these flags away.",
-        )
-        require(
-            not self.run_python or self.task_file is not None,
-            "--run-python without --task-file",
-            "a Python task file to run",
-            "Leave it away, or add --task-file FILE.",
-        )
-        require_positive(limit=self.limit)
-        require(
-            isinstance(self.tolerance, str) or (self.tolerance > 0 and math.isfinite(self.tolerance)),
-            f"--tolerance {self.tolerance}",
-            "a number above 0, 'task' or 'readout'",
-            "Pass 1e-3, for example.",
-        )
-        for flag, path, taken in (
-            ("--json", self.json, self.json is not None and self.json.is_dir()),
-            ("--figure", self.figure, self.figure is not None and self.figure.exists() and not self.figure.is_dir()),
-        ):
-            require(
-                not taken,
-                f"{flag} {path}, which is a {'directory' if flag == '--json' else 'file'}",
-                f"a {'file' if flag == '--json' else 'directory'}, new or old",
-                "Choose another name.",
-            )
-        inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
-        require(
-            self.json is None or self.json.resolve() not in inputs,
-            f"--json {self.json}, which is read as well",
-            "another file to write to",
-            "Choose another name.",
-        )
 
 
 @dataclass(frozen=True)
@@ -243,9 +119,8 @@ def run(flags: VerifyFlags) -> Certificate:
     return certificate
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """Parse ``arguments``, verify, and return the exit status: 0 if the head is proved to solve the task, else 1."""
-    flags = tyro.cli(VerifyFlags, prog=prog, args=arguments)
+def main(flags: VerifyFlags) -> int:
+    """Verify; return the exit status: 0 if the head is proved to solve the task, else 1."""
     return 0 if run(flags).holds else 1
 
 

@@ -1,22 +1,39 @@
-"""One training loop for every model: optimisers and schedules, resumable checkpoints, one process or many."""
+"""One training loop for every model: optimizers and schedules, resumable checkpoints, one process or many."""
 
-from glassformer.training.checkpoint import load_weights, save_weights
-from glassformer.training.config import TrainingConfig
-from glassformer.training.loop import TrainingResult, train
-from glassformer.training.next_token import NextTokenTask
-from glassformer.training.stepper import DivergedError
-from glassformer.training.task import Batch, EpochBatches, Task, mix_seed
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Batch",
-    "DivergedError",
-    "EpochBatches",
-    "NextTokenTask",
-    "Task",
-    "TrainingConfig",
-    "TrainingResult",
-    "load_weights",
-    "mix_seed",
-    "save_weights",
-    "train",
-]
+if TYPE_CHECKING:
+    from glassformer.training.checkpoint import load_weights as load_weights
+    from glassformer.training.checkpoint import save_weights as save_weights
+    from glassformer.training.config import TrainingConfig as TrainingConfig
+    from glassformer.training.loop import TrainingResult as TrainingResult
+    from glassformer.training.loop import train as train
+    from glassformer.training.next_token import NextTokenTask as NextTokenTask
+    from glassformer.training.stepper import DivergedError as DivergedError
+    from glassformer.training.task import Batch as Batch
+    from glassformer.training.task import EpochBatches as EpochBatches
+    from glassformer.training.task import Task as Task
+    from glassformer.training.task import mix_seed as mix_seed
+
+_MODULES = {
+    "Batch": "task",
+    "DivergedError": "stepper",
+    "EpochBatches": "task",
+    "NextTokenTask": "next_token",
+    "Task": "task",
+    "TrainingConfig": "config",
+    "TrainingResult": "loop",
+    "load_weights": "checkpoint",
+    "mix_seed": "task",
+    "save_weights": "checkpoint",
+    "train": "loop",
+}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: the configuration needs no torch.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

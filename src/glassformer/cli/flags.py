@@ -1,0 +1,515 @@
+"""The flags of every command but ``train``. Nothing here imports torch, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional
+
+from glassformer.errors import require, require_positive
+
+TaskName = Literal[
+    "identity",
+    "copy_first",
+    "unique",
+    "previous_token",
+    "last_token",
+    "majority_letter",
+    "occurs_earlier",
+    "parity",
+]
+"""The built-in tasks by name: the keys of :data:`~glassformer.handcraft.tasks.TASKS`."""
+
+LabName = Literal["hand-designed", "sentiment", "lookup", "gpt-oss"]
+LABS_WITH_DATA: tuple[LabName, ...] = ("sentiment",)
+View = Literal["attention", "design", "scramble", "sampling", "experts"]
+"""The views of :data:`glassformer.explorer.messages.View`."""
+Effort = Literal["low", "medium", "high"]
+Layout = Literal["huggingface", "openai"]
+Experts = Literal["mxfp4", "bfloat16"]
+
+_Flags = TypeVar("_Flags")
+
+
+class Flags:
+    """What the flags of all commands can do."""
+
+    @classmethod
+    def parse(cls: type[_Flags], arguments: Sequence[str], prog: str) -> _Flags:
+        """Read ``arguments``; prints the help or a complaint and exits where tyro does.
+
+        Raises:
+            InputError: Values that the command refuses.
+        """
+        return tyro.cli(cls, prog=prog, args=arguments)
+
+
+@dataclass(frozen=True)
+class LabFlags(Flags):
+    """Run a lab from start to end: train, measure, draw, write the report.
+
+    The results are written to one directory: report.md, the figures (PNG and SVG) and results.json.
+
+    Raises:
+        InputError: ``seed`` is negative, or ``data`` for a lab that takes none.
+    """
+
+    name: Positional[LabName]
+    """Which lab."""
+
+    quick: FlagCreatePairsOff[bool] = False
+    """A short version that shows every part in under two minutes."""
+
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Output directory; by default runs/NAME, or runs/NAME-quick."""
+
+    seed: int = 0
+    """Seed of the data, the initial weights and the sampling."""
+
+    resume: FlagCreatePairsOff[bool] = False
+    """Continue an interrupted run in the directory."""
+
+    data: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
+    """Labelled texts for the sentiment lab: a TSV, CSV or JSONL file, a directory with such files for train, dev and
+    test, or the name of a data set on the Hugging Face hub. By default the reviews bundled with glassformer."""
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed = {self.seed}", "a whole number of at least 0", "Pass --seed 0 or more.")
+        require(
+            self.data is None or self.name in LABS_WITH_DATA,
+            f"--data for the lab {self.name}, which makes its own data",
+            f"a lab that takes data: {', '.join(LABS_WITH_DATA)}",
+            "Leave --data out.",
+        )
+
+    @property
+    def directory(self) -> Path:
+        """The output directory: ``out``, or a directory under ``runs/`` named after the lab."""
+        return self.out or Path("runs") / (f"{self.name}-quick" if self.quick else self.name)
+
+
+@dataclass(frozen=True)
+class GenerateFlags(Flags):
+    """Continue a prompt; prints the prompt and its continuation. Use --run for the best model of a run of 'glassformer
+    train' or of the gpt-oss lab, --model for a downloaded or converted model: gpt-oss, Mixtral, or glassformer's own.
+
+    Raises:
+        InputError: A number out of its range, neither or both of run and model, or flags that belong to the other.
+    """
+
+    prompt: Annotated[str, tyro.conf.arg(metavar="TEXT")]
+    """What to continue: a text, or numbers as in "1 2 3" for a run on the recurrence."""
+
+    run: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Directory of a run."""
+
+    model: Annotated[str | None, tyro.conf.arg(metavar="DIR|NAME")] = None
+    """Directory of a model, or its name on the Hugging Face hub."""
+
+    tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME|bytes|numbers")] = None
+    """For --model: a tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub; 'bytes' or
+    'numbers' for a model whose tokens are bytes or numbers. None: the one next to the weights."""
+
+    max_new_tokens: int = 200
+    """Maximum number of new tokens."""
+
+    temperature: float = 0.8
+    """Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."""
+
+    top_k: int | None = None
+    """Sample from this many most likely tokens only. None: from all."""
+
+    top_p: float = 1.0
+    """Sample from the most likely tokens that together reach this probability."""
+
+    seed: int | None = None
+    """The same seed gives the same text. None: a different text each time."""
+
+    stop: tuple[str, ...] = ()
+    """Special tokens that end the text, by name or number, in addition to those in the model's files."""
+
+    stream: bool = True
+    """Print each token when it is generated, or all at the end."""
+
+    speed: bool = True
+    """Print the number of tokens per second at the end, to standard error."""
+
+    compile: FlagCreatePairsOff[bool] = False
+    """Compile the decoding step first: takes about half a minute, then about 1.5 times as fast. Needs a C++
+    compiler."""
+
+    device: str = "auto"
+    """For --model: cpu, cuda, or auto (a GPU if there is one)."""
+
+    def __post_init__(self) -> None:
+        require(
+            (self.run is None) != (self.model is None),
+            "neither --run nor --model" if self.run is None else "--run and --model",
+            "one of the two",
+            "Pass --run DIR for a run of 'glassformer train', --model DIR for a model's directory.",
+        )
+        require(
+            self.run is None or self.tokenizer is None,
+            "--tokenizer with --run",
+            "--tokenizer with --model",
+            "Leave --tokenizer out: a run records its tokens.",
+        )
+        require_positive(max_new_tokens=self.max_new_tokens)
+
+
+@dataclass(frozen=True)
+class ChatFlags(Flags):
+    """Talk with gpt-oss. Answers go to standard output, everything else to standard error.
+
+    Raises:
+        InputError: A number out of its range.
+    """
+
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
+    """Directory of a gpt-oss model, in Hugging Face's or OpenAI's layout; or a model on the hub: openai/gpt-oss-20b."""
+
+    message: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
+    """Answer this message and exit. None: a conversation; from a pipe, each line is a message."""
+
+    effort: Effort = "medium"
+    """How much the model reasons before it answers."""
+
+    show_reasoning: bool = False
+    """Print the reasoning too, dimmed if the terminal supports it. It was trained to be useful only: it may contain
+    what an answer would not."""
+
+    instructions: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
+    """Instructions for the whole conversation; other programs call this the system prompt."""
+
+    context: int | None = None
+    """Maximum number of tokens of the whole conversation. Its memory is allocated at the start. None: 8192, or the
+    model's maximum if that is less."""
+
+    max_new_tokens: int | None = None
+    """Maximum number of tokens of each reply, reasoning included. None: until the context is full."""
+
+    temperature: float = 1.0
+    """Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."""
+
+    top_k: int | None = None
+    """Sample from this many most likely tokens only. None: from all."""
+
+    top_p: float = 1.0
+    """Sample from the most likely tokens that together reach this probability."""
+
+    seed: int | None = None
+    """The same seed and messages give the same answers on the same day. None: different ones each time."""
+
+    speed: bool = True
+    """Print the number of tokens per second after each reply."""
+
+    tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
+    """A tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub. None: the one next to the
+    weights, or an installed one."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto (a GPU if there is one)."""
+
+    def __post_init__(self) -> None:
+        if self.context is not None:
+            require_positive(context=self.context)
+        if self.max_new_tokens is not None:
+            require_positive(max_new_tokens=self.max_new_tokens)
+
+
+@dataclass(frozen=True)
+class ClassifyFlags(Flags):
+    """Classify texts with a trained encoder, such as the sentiment lab's.
+
+    Prints a line with the class, its probability and the text, and below it the tokens with the largest effects: the
+    decrease of the class's probability, in percentage points, without the token. A negative effect favours another
+    class.
+
+    Raises:
+        InputError: Texts and a file, or a negative number of tokens.
+    """
+
+    run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """Directory of the trained encoder."""
+
+    texts: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TEXT ...]")] = ()
+    """Texts to classify, each in quotes. With neither texts nor a file: lines from standard input."""
+
+    file: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """A UTF-8 file with one text per line."""
+
+    tokens: int = 5
+    """Number of tokens whose effects are printed; 0 is faster."""
+
+    json: FlagCreatePairsOff[bool] = False
+    """Print JSON, one object per line, with the probability of every class and the effect of every token."""
+
+    def __post_init__(self) -> None:
+        require(
+            not (self.texts and self.file),
+            f"{len(self.texts)} texts and --file {self.file}",
+            "one of the two",
+            "Leave one out.",
+        )
+        require(self.tokens >= 0, f"--tokens {self.tokens}", "0 or more", "Pass --tokens 0 to print none.")
+
+
+@dataclass(frozen=True)
+class ExploreFlags(Flags):
+    """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
+
+    Without arguments, the page offers the bundled models and every run under --runs. RUN adds one model, which is shown
+    first: the directory of a run or checkpoint, the weights of a head, or the name of a bundled model. Without RUN,
+    --text and --view are shown with the first model that reads the text and has the view.
+
+    The page is served to this machine only, until Ctrl-C. With --save it is written to one file instead, which opens
+    without a server and without network.
+    """
+
+    run: Annotated[Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
+    """Model to look into: a run, a checkpoint, the weights of a head, or a name. None: all that are found."""
+
+    runs: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs")
+    """Directory that is searched for runs."""
+
+    text: str | None = None
+    """Text that the model reads. None: a text that suits the model."""
+
+    view: View | None = None
+    """View that is shown first. None: one that suits the model."""
+
+    port: int = 8017
+    """Port of the server. If it is taken, the next free one; 0: any."""
+
+    browser: bool = True
+    """Open the page in the browser."""
+
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the page to this file instead of serving it."""
+
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Replace the file of --save if it exists."""
+
+
+@dataclass(frozen=True)
+class DesignFlags(Flags):
+    """Build the weights of an attention head that solves a task, prove that it does, and write them.
+
+    OUT ends in .json or .npz; without an extension it is a directory of Km.csv, Qm.csv, Vm.csv and, if the head uses
+    positions, pos.csv. 'glassformer verify OUT --task TASK' reads it again.
+    """
+
+    task: Positional[TaskName]
+    """Task of the head; 'parity' shows how an impossible task is refused."""
+
+    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
+    """Where to write the weights."""
+
+    letters: Annotated[str | None, tyro.conf.arg(metavar="ABC")] = None
+    """Alphabet. None: the task's default, usually ABC."""
+
+    max_len: int | None = None
+    """Maximum sequence length, CLS not counted. None: the task's default, 4 to 6."""
+
+    largest_error: float = 1e-9
+    """Largest allowed error of any output; a smaller error needs sharper attention."""
+
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Replace OUT if it exists."""
+
+
+@dataclass(frozen=True)
+class InfoFlags(Flags):
+    """Print what a directory of weights contains and how much memory it needs on this machine. Reads headers only."""
+
+    directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
+    """A directory with config.json and weights: gpt-oss in Hugging Face's or OpenAI's layout, Mixtral, BERT models,
+    glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face hub, whose
+    weights are not downloaded."""
+
+    json: FlagCreatePairsOff[bool] = False
+    """Print JSON, with sizes in bytes."""
+
+
+@dataclass(frozen=True)
+class ConvertFlags(Flags):
+    """Write a decoder's weights in another layout, with the same logits.
+
+    gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Mixtral, glassformer's
+    own directories and runs (of 'glassformer train' or of the gpt-oss lab) are loaded into memory. Parts that the new
+    layout lacks are rewritten as equivalent ones, or refused.
+    """
+
+    source: Annotated[Positional[str], tyro.conf.arg(metavar="IN")]
+    """A directory of weights, a run, or a model on the Hugging Face hub."""
+
+    out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
+    """Output directory. It is written completely or not at all."""
+
+    to: Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
+    """gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: mixtral if it has all parts, otherwise
+    gpt_oss. openai: gpt-oss in OpenAI's layout. glassformer: every part unchanged."""
+
+    experts: Experts | None = None
+    """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
+
+    replace: FlagCreatePairsOff[bool] = False
+    """Replace OUT if it exists."""
+
+
+@dataclass(frozen=True)
+class RandomModelFlags(Flags):
+    """Write a gpt-oss model with random weights in the format of the released ones. The size 20b takes 13.8 GB of disk,
+    some minutes, and less than 1 GiB of memory.
+    """
+
+    out: Annotated[Positional[Path], tyro.conf.arg(metavar="DIR")]
+    """Output directory. It is written completely or not at all."""
+
+    size: Literal["tiny", "eighth", "20b", "120b"] = "tiny"
+    """tiny: 1 MB. eighth: an eighth of the 20b. 20b, 120b: the released sizes."""
+
+    layout: Layout = "huggingface"
+    """Hugging Face's or OpenAI's."""
+
+    experts: Experts = "mxfp4"
+    """Packed as in the released files, or unpacked, which takes 3.8 times the space."""
+
+    num_layers: int | None = None
+    """Number of layers, instead of the size's."""
+
+    num_experts: int | None = None
+    """Number of experts, instead of the size's."""
+
+    hidden_dim: int | None = None
+    """Width of the residual stream, a multiple of 32, instead of the size's."""
+
+    ff_dim: int | None = None
+    """Width of the experts, a multiple of 32, instead of the size's."""
+
+    vocab_size: int | None = None
+    """Number of tokens, instead of the size's."""
+
+    seed: int = 0
+    """The same seed gives the same model, in both layouts."""
+
+    replace: FlagCreatePairsOff[bool] = False
+    """Replace DIR if it exists."""
+
+
+@dataclass(frozen=True)
+class VerifyFlags(Flags):
+    """Check whether an attention head solves a task, on every sequence.
+
+    Exit status 0: proved. 1: refuted, and the first failing sequence is shown with its attention; or undecided. 2: the
+    weights or the task cannot be used.
+
+    WEIGHTS is one of
+      head.json    {"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}
+      head.npz     arrays of these names, as numpy.savez writes them
+      directory    with Km.csv, Qm.csv, Vm.csv and pos.csv: comma-separated numbers, no header
+
+    pos may be left out. Km, Qm and Vm have a row for each letter, then one for CLS if the task has it, then one
+    for each column of pos; pos has a row for each position, CLS's first. Vm has a column for each number of an output.
+
+    The task is one of
+      --task NAME           a built-in task, for any letters and length
+      --task-file my.json   a table of examples; only these are checked:
+                            {"letters": "ABC", "examples": [{"input": "CA", "output": "CC"}]}
+                            An output is text, a list of numbers or a list of lists; "cls" (true or false), "readout"
+                            ("argmax" or "sign") and "tolerance" may be added.
+      --task-file my.py     a Python file that defines letters, max_len and target(sequence), which returns such an
+                            output; every sequence up to max_len is checked. Optional: cls, readout, tolerance.
+
+    A Python file can do anything on this computer: read, change or delete files, use the network. It is run only with
+    --run-python; read it first if you did not write it. A table of examples is never run.
+
+    Raises:
+        InputError: Not exactly one task; a flag that does not go with it; a number out of its range.
+    """
+
+    weights: Annotated[Positional[Path], tyro.conf.arg(metavar="WEIGHTS")]
+    """The head: a .json or .npz file, or a directory of .csv files."""
+
+    task: TaskName | None = None
+    """A built-in task."""
+
+    letters: Annotated[str | None, tyro.conf.arg(metavar="ABC")] = None
+    """Alphabet of the built-in task. None: the task's default, usually ABC."""
+
+    max_len: int | None = None
+    """Maximum sequence length of the built-in task, CLS not counted. None: the task's default, 4 to 6."""
+
+    task_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A task of your own, in a .json or .py file."""
+
+    run_python: FlagCreatePairsOff[bool] = False
+    """Run the task file if it is a Python file, which can do anything on this computer."""
+
+    tolerance: float | Literal["task", "readout"] = "task"
+    """Largest error of an output. readout: only the largest entry, or the sign, has to be right. task: the task's
+    own."""
+
+    float32: FlagCreatePairsOff[bool] = False
+    """Run the head in float32 instead of float64."""
+
+    limit: int = 1_000_000
+    """Run all sequences if there are at most this many; otherwise a bound decides, or the result is undecided."""
+
+    figure: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Draw the attention of the failing sequence into DIR (of the one with the largest error if none fails)."""
+
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the certificate as JSON as well."""
+
+    def __post_init__(self) -> None:
+        tasks = [name for name in ("task", "task_file") if getattr(self, name) is not None]
+        require(
+            len(tasks) == 1,
+            "both --task and --task-file" if tasks else "no task",
+            "one of --task and --task-file",
+            "Pass --task unique, for example; 'glassformer verify --help' lists the tasks.",
+        )
+        require(
+            self.task is not None or (self.letters is None and self.max_len is None),
+            "--letters or --max-len with --task-file",
+            "letters and length in the file itself",
+            "Leave these flags out.",
+        )
+        require(
+            not self.run_python or self.task_file is not None,
+            "--run-python without --task-file",
+            "a Python task file to run",
+            "Leave --run-python out, or add --task-file FILE.",
+        )
+        require_positive(limit=self.limit)
+        require(
+            isinstance(self.tolerance, str) or (self.tolerance > 0 and math.isfinite(self.tolerance)),
+            f"--tolerance {self.tolerance}",
+            "a number above 0, 'task' or 'readout'",
+            "Pass 1e-3, for example.",
+        )
+        require(
+            self.json is None or not self.json.is_dir(),
+            f"--json {self.json}, which is a directory",
+            "a file, new or existing",
+            "Choose another name.",
+        )
+        require(
+            self.figure is None or not self.figure.exists() or self.figure.is_dir(),
+            f"--figure {self.figure}, which is a file",
+            "a directory, new or existing",
+            "Choose another name.",
+        )
+        inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
+        require(
+            self.json is None or self.json.resolve() not in inputs,
+            f"--json {self.json}, which is an input as well",
+            "another file to write to",
+            "Choose another name.",
+        )

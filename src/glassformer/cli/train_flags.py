@@ -1,0 +1,135 @@
+"""The flags of ``glassformer train``, whose configurations need pydantic but not torch."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import AvoidSubcommands, FlagCreatePairsOff, SuppressFixed
+
+from glassformer.cli.flags import Flags
+from glassformer.cli.runs import RECURRENCE, StoredRun, read_run
+from glassformer.config import config
+from glassformer.errors import require
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.training.config import TrainingConfig
+
+SMALL_TRAINING = TrainingConfig(
+    batch_size=32,
+    optimizer="muon",
+    learning_rate=5e-3,
+    warmup_steps=10,
+    eval_every=100,
+    checkpoint_every=100,
+)
+"""The defaults of ``--training.*``, for a small model."""
+
+
+# A subclass, because tyro reads flags off a class: the same fields with the defaults of a small model.
+@config
+class ModelFlags(DecoderConfig):
+    """The parts of the model; its vocabulary is that of the data."""
+
+    vocab_size: tyro.conf.Suppress[int] = 256
+    num_layers: int = 4
+    hidden_dim: int = 128
+    ff_dim: int = 384
+    num_heads: int = 4
+    head_dim: int = 32
+    # Packed experts cannot be trained.
+    expert_format: tyro.conf.Suppress[Literal["dense", "mxfp4"]] = "dense"
+
+
+SMALL_MODEL = ModelFlags()
+
+
+@dataclass(frozen=True)
+class TrainFlags(Flags):
+    """Train a decoder to predict the next token of a text, byte by byte, or of the recurrence.
+
+    The defaults make a small model that a laptop can train: 'glassformer train --data FILE --run DIR'. Ctrl-C saves the
+    run, and 'glassformer train --run DIR --resume' continues it.
+
+    Raises:
+        InputError: A seed or weight that is negative, or balanced experts where there are none.
+    """
+
+    data: Annotated[str, tyro.conf.arg(metavar="FILE|recurrence")]
+    """A text file, read as bytes; or 'recurrence': sequences from hidden rules, whose best accuracy is known."""
+
+    run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """Directory for the configuration, metrics, checkpoints and the best model."""
+
+    resume: bool = False
+    """Continue the run in the directory; the flags it was started with become the defaults, --data included."""
+
+    seq_len: int | None = None
+    """Tokens the model reads of each sequence. None: 256 of a text, 64 of the recurrence."""
+
+    seed: int = 0
+    """Seed of the initial weights and of the data."""
+
+    balance_weight: float = 0.01
+    """Weight of the load-balancing loss, with --model.balance-experts."""
+
+    model: ModelFlags = SMALL_MODEL
+    training: TrainingConfig = SMALL_TRAINING
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed = {self.seed}", "a whole number of at least 0", "Pass --seed 0 or more.")
+        require(
+            self.balance_weight >= 0,
+            f"balance_weight = {self.balance_weight}",
+            "a number of at least 0",
+            "Pass --balance-weight 0 or more.",
+        )
+        require(
+            self.model.num_experts is not None or not self.model.balance_experts,
+            "--model.balance-experts without experts",
+            "both or none",
+            "Pass --model.num-experts 8, for example.",
+        )
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str], prog: str) -> TrainFlags:
+        """Read ``arguments``; with ``--resume`` the flags of the stored run are the defaults."""
+        started = _named_run(arguments)
+        flags: TrainFlags = tyro.cli(
+            TrainFlags,
+            prog=prog,
+            args=arguments,
+            default=tyro.MISSING_NONPROP if started is None else _flags_of(started, read_run(started)),
+            config=(FlagCreatePairsOff, AvoidSubcommands, SuppressFixed),
+        )
+        return flags
+
+
+def _named_run(arguments: Sequence[str]) -> Path | None:
+    """The run to resume. It is needed before parsing, because its flags become the defaults."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--run", type=Path, nargs="?")
+    parser.add_argument("--resume", action="store_true")
+    known, _ = parser.parse_known_args(arguments)
+    return known.run if known.resume else None
+
+
+def _flags_of(directory: Path, stored: StoredRun) -> TrainFlags:
+    """The flags that start the run stored in ``directory``."""
+    require(
+        stored.options.keys() == {"seed", "balance_weight"},
+        f"--run {directory} with {sorted(stored.options)} in its description",
+        "seed and balance_weight, as in a run of 'glassformer train'",
+        "Continue the run with the program that started it.",
+    )
+    return TrainFlags(
+        data=stored.data.get("path", RECURRENCE),
+        run=directory,
+        seq_len=stored.data.get("seq_len"),
+        model=ModelFlags(**vars(stored.model)),
+        training=stored.training,
+        **stored.options,
+    )
