@@ -138,7 +138,7 @@ def token_effects(classifier: Classifier, text: str, label: int, batch_size: int
     return [TokenEffect(piece, whole - rest) for piece, rest in zip(pieces, without, strict=True)]
 
 
-def save_classifier(classifier: Classifier, directory: Path) -> None:
+def save_classifier(classifier: Classifier, directory: Path | str) -> None:
     """Write a directory that :func:`load_classifier` reads.
 
     An existing directory is replaced as a whole: after an error it is as it was before.

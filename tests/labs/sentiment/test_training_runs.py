@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from glassformer.checkpoints.bert import load_encoder
+from glassformer.checkpoints.hub import minilm
 from glassformer.classifier import load_classifier
 from glassformer.data.examples import Example, SentimentData
 from glassformer.labs.sentiment import training_runs
-from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, PretrainedRecipe, TrainingRecipe, minilm
+from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, PretrainedRecipe, TrainingRecipe
 from glassformer.labs.sentiment.training_runs import build_classifier, train_recipe
 from glassformer.training import Batch, TrainingResult
 from glassformer.training.classification import ClassificationTask

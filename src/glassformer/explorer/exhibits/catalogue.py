@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.checkpoints.bert import load_encoder
+from glassformer.checkpoints.hub import MINILM_PACKAGE, minilm
 from glassformer.checkpoints.tensor_files import read_json
 from glassformer.classifier import load_classifier
 from glassformer.data import lookup
@@ -29,7 +30,6 @@ from glassformer.explorer.exhibits.lab_models import (
     recurrence_exhibit,
 )
 from glassformer.explorer.messages import ModelCard
-from glassformer.labs.sentiment.recipes import MINILM_PACKAGE, minilm
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder

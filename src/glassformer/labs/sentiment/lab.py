@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from glassformer.checkpoints.hub import find_directory
+from glassformer.checkpoints.hub import find_directory, minilm
 from glassformer.classifier import Classifier, load_classifier, save_classifier
 from glassformer.data.examples import Example, SentimentData, fingerprint, split_by_text
 from glassformer.data.sentiment import reviews
@@ -31,7 +31,7 @@ from glassformer.labs.sentiment.padding import PaddingResult, measure_padding
 from glassformer.labs.sentiment.plan import FULL, QUICK, Plan
 from glassformer.labs.sentiment.probes import probe_pairs, probe_words
 from glassformer.labs.sentiment.reach import ReachResult, measure_reach
-from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH, minilm
+from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH
 from glassformer.labs.sentiment.report import write_report
 from glassformer.labs.sentiment.results import Asked, CourseRun, DataSummary, Experiments, Results
 from glassformer.labs.sentiment.sources import find_data, kind_examples

