@@ -35,8 +35,8 @@ import torch
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
 from glassformer.generation.decoding import stream
+from glassformer.kernels import mxfp4_native
 from glassformer.models import Decoder
-from glassformer.quantized import mxfp4_native
 
 HERE = Path(__file__).parent
 GIB = 2**30

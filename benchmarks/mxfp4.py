@@ -26,9 +26,12 @@ from timing import in_turns, keep
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from glassformer.kernels import mxfp4_native
+from glassformer.kernels.mxfp4 import expand as expand_into
+from glassformer.kernels.mxfp4 import multiply
 from glassformer.kernels.options import Clamp
-from glassformer.quantized import mxfp4, mxfp4_native
-from glassformer.quantized.packed_experts import PackedMixture, _product
+from glassformer.quantized import mxfp4
+from glassformer.quantized.packed_experts import PackedMixture
 
 HERE = Path(__file__).parent
 HIDDEN, FF, MATRICES, EXPERTS, TOP_K = 2880, 2880, 8, 8, 4
@@ -112,6 +115,10 @@ def expansion(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
     given = matrices()
     out = torch.empty(2 * FF, HIDDEN, dtype=torch.bfloat16)
 
+    def into(blocks: Tensor, scales: Tensor) -> Tensor:
+        expand_into(blocks, scales, out)
+        return out
+
     def transformers_transposed(blocks: Tensor, scales: Tensor) -> Tensor:
         return convert_moe_packed_tensors(blocks[None], scales[None])
 
@@ -123,7 +130,7 @@ def expansion(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
     }
     if fast:
         contestants["glassformer"] = mxfp4.decode
-        contestants["glassformer, out given"] = lambda *packed: mxfp4.decode(*packed, out=out)
+        contestants["glassformer, out given"] = into
     expected = openai(*given[0])
     equal = {}
     for name, expand in contestants.items():
@@ -150,7 +157,7 @@ def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
         out = torch.empty(tokens, 2 * FF)
 
         def packed_product(blocks: Tensor, scales: Tensor, x: Tensor = x, out: Tensor = out) -> Tensor:
-            _product(x, blocks, scales, out)
+            multiply(x, blocks, scales, out)
             return out
 
         def expanded(blocks: Tensor, scales: Tensor, x: Tensor = x) -> Tensor:
@@ -216,7 +223,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    warnings.filterwarnings("ignore", message="MXFP4 runs on torch's operators")
+    warnings.filterwarnings("ignore", message="MXFP4 runs on PyTorch's operators")
     openai = steps_of_openai if arguments.openai is None else openai_itself(arguments.openai)
     kernel = mxfp4_native.kernel()
     results: dict[str, Any] = {}

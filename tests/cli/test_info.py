@@ -13,8 +13,8 @@ from glassformer.cli import info
 from glassformer.cli.info import Machine
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
+from glassformer.kernels import mxfp4_native
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
-from glassformer.quantized import mxfp4_native
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 
@@ -121,12 +121,12 @@ def test_a_model_of_the_hub_stays_there(
 def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
     found = info.describe(tmp_path / "model")
-    machine = Machine(3_000_000, 1_000_000, None, "MXFP4 runs on torch's operators")
+    machine = Machine(3_000_000, 1_000_000, None, "MXFP4 runs on PyTorch's operators")
     shown = [" ".join(line.split()) for line in info.as_text(found, machine, tmp_path).splitlines()]
     assert "experts packed 859.31 KiB fits" in shown
     assert "all in bfloat16 1.94 MiB more than is free now" in shown
     assert "all in float32 3.88 MiB more than this machine has" in shown
-    assert "MXFP4 kernel: MXFP4 runs on torch's operators" in shown
+    assert "MXFP4 kernel: MXFP4 runs on PyTorch's operators" in shown
     nothing_known = info.as_text(found, Machine(None, None, "AVX2", None), tmp_path)
     assert "fits" not in nothing_known
     assert nothing_known.endswith("MXFP4 kernel: AVX2")
@@ -146,9 +146,9 @@ def test_only_packed_experts_ask_for_the_kernel(
 ) -> None:
     asked: list[None] = []
 
-    def look() -> mxfp4_native.Found:
+    def look() -> tuple[None, str]:
         asked.append(None)
-        return mxfp4_native.Found(None, "There is none.", "Mend it.")
+        return None, "There is none."
 
     monkeypatch.setattr(mxfp4_native, "look", look)
     Decoder(DENSE).save_pretrained(tmp_path / "own", layout="glassformer")
@@ -157,7 +157,7 @@ def test_only_packed_experts_ask_for_the_kernel(
     assert asked == []
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
     assert main(["info", str(tmp_path / "model")]) == 0
-    assert "MXFP4 kernel: There is none. Mend it." in lines(capsys)
+    assert "MXFP4 kernel: There is none." in lines(capsys)
     assert asked == [None]
 
 

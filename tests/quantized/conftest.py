@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 
 import pytest
 
-from glassformer.quantized import mxfp4, mxfp4_native, packed_experts
-from glassformer.quantized.mxfp4_native import Kernel
+from glassformer import kernels
+from glassformer.kernels import mxfp4, mxfp4_native
+from glassformer.kernels.mxfp4_native import Kernel
 
 
 @pytest.fixture(scope="session")
@@ -18,21 +20,24 @@ def compiler() -> None:
 
 @pytest.fixture
 def kernel(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The kernel. A compiler that is there has to build it: a fault of the source must not look like a missing one."""
+    """The kernel. If there is a compiler it has to build it: a fault of the source must not look like a missing one."""
     monkeypatch.delenv(mxfp4_native.SWITCH, raising=False)
-    found = mxfp4_native.look()
-    assert found.kernel is not None, found.remark
-    return found.kernel
+    found, problem = mxfp4_native.look()
+    assert found is not None, problem
+    return found
 
 
-@pytest.fixture(params=["kernel", "torch"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Once with the kernel for every size, and once without it."""
-    for module in (mxfp4, packed_experts):
-        monkeypatch.setattr(module, "_LEAST_GROUPS", 0)
-    if request.param == "torch":
-        monkeypatch.setenv(mxfp4_native.SWITCH, "1")
-        monkeypatch.setattr(mxfp4_native, "_say_once", lambda *_: None)
-    else:
+@pytest.fixture(params=["kernel", "torch", "plain"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With the C++ kernel for every size, without it, and with definitions only."""
+    monkeypatch.setattr(mxfp4, "_LEAST_GROUPS", 0)
+    if request.param == "kernel":
         request.getfixturevalue("kernel")
-    return request.param
+        yield request.param
+    elif request.param == "torch":
+        monkeypatch.setenv(mxfp4_native.SWITCH, "1")
+        monkeypatch.setattr(mxfp4_native, "_warn_once", lambda _: None)
+        yield request.param
+    else:
+        with kernels.plain():
+            yield request.param

@@ -14,9 +14,11 @@ from transformers import GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 
+from glassformer.kernels import mxfp4 as kernel_module
+from glassformer.kernels.mxfp4 import PackedExperts
 from glassformer.kernels.options import Clamp
 from glassformer.layers.experts import MixtureOfExperts
-from glassformer.quantized import mxfp4, packed_experts
+from glassformer.quantized import mxfp4
 from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
@@ -87,7 +89,6 @@ def test_it_is_the_loop_over_tokens(
         out = mixture(x)
         weights, indices, _ = mixture.router.choose(x[0])
     assert out.dtype == dtype
-    assert mixture.load.tolist() == indices.flatten().bincount(minlength=num_experts).tolist()
     expected = token_by_token(mixture, x[0], weights, indices)
     # In bfloat16 the activation and the output are rounded to 8 bits.
     near = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype] * float(expected.abs().max() + 1)
@@ -136,13 +137,12 @@ def test_it_is_no_further_from_the_truth_than_expanded_weights(path: str, tokens
 def test_with_the_kernel_a_token_does_not_mind_company(dtype: torch.dtype) -> None:
     """So decoding with a cache gives the same bits as decoding without one."""
     mixture = make(hidden_dim=512, ff_dim=256, bias=True, clamp=Clamp()).to(dtype)
-    assert mixture.down_scales[0].numel() >= packed_experts._LEAST_GROUPS
+    assert mixture.down_scales[0].numel() >= kernel_module._LEAST_GROUPS
     x = torch.randn(9, 512).to(dtype)
     indices, weights = torch.tensor([[0, 2], [1, 2], [3, 0]]).repeat(3, 1), torch.rand(9, 2).to(dtype)
 
     def mixed(rows: slice) -> Tensor:
-        load = indices[rows].flatten().bincount(minlength=4)
-        return mixture.mix(x[rows], weights[rows], indices[rows], load)
+        return mixture.mix(x[rows], weights[rows], indices[rows])
 
     with torch.no_grad():
         together = mixed(slice(None))
@@ -155,10 +155,8 @@ def test_many_tokens_go_through_in_pieces(path: str, monkeypatch: pytest.MonkeyP
     x = torch.randn(2, 11, 64)
     with torch.no_grad():
         whole = mixture(x)
-        load = mixture.load.clone()
-        monkeypatch.setattr(packed_experts, "_MOST_TOKENS", 5)
+        monkeypatch.setattr(kernel_module, "_MOST_TOKENS", 5)
         torch.testing.assert_close(mixture(x), whole, rtol=1e-5, atol=1e-4)
-    assert torch.equal(mixture.load, load)
 
 
 @pytest.mark.parametrize("clamp", CLAMPS)
@@ -169,7 +167,8 @@ def test_the_path_of_one_token_on_other_devices(bias: bool, clamp: Clamp | None)
     x = torch.randn(1, 64)
     with torch.no_grad():
         weights, indices, _ = mixture.router.choose(x)
-        got = packed_experts._mix_for_one_token(mixture.experts(), x, weights[0], indices[0])
+        tensors = {name: getattr(mixture, name) for name in PackedExperts._fields}
+        got = kernel_module._mix_one_token(PackedExperts(**tensors), x, weights[0], indices[0])
         torch.testing.assert_close(got, mixture(x), rtol=1e-5, atol=1e-4)
 
 
@@ -186,14 +185,15 @@ def test_on_a_gpu(tokens: int) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2, 50])
 @pytest.mark.parametrize("expert", [0, 2, 3])
-def test_an_expert_that_nobody_chose_is_never_read(path: str, tokens: int, expert: int) -> None:
-    """Whoever expanded it would get NaN."""
+def test_an_expert_that_was_not_chosen_is_not_read(path: str, tokens: int, expert: int) -> None:
+    """Its weights would give NaN."""
+    if path == "plain":
+        pytest.skip("the definition reads all experts")
     mixture = make(bias=True)
     with torch.no_grad():
         mixture.router.score.bias[expert] = -1e4
         mixture.gate_up_scales[expert] = mixture.down_scales[expert] = mxfp4.NAN_SCALE
         out = mixture(torch.randn(tokens, 64))
-    assert mixture.load[expert] == 0
     assert bool(out.isfinite().all())
 
 
@@ -237,9 +237,8 @@ def test_a_dense_mixture_mixes_the_same_way() -> None:
     dense = packed.unpack(torch.float32)
     x, ones = torch.randn(5, 64), torch.ones(5, 1)
     choice = torch.tensor([[3], [0], [0], [2], [3]])
-    load = choice.flatten().bincount(minlength=4)
     with torch.no_grad():
-        got, expected = packed.mix(x, ones, choice, load), dense.mix(x, ones, choice, load)
+        got, expected = packed.mix(x, ones, choice), dense.mix(x, ones, choice)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-4)
     truth = token_by_token(packed, x, ones, choice)
     torch.testing.assert_close(expected.double(), truth, rtol=1e-5, atol=1e-4)
@@ -260,7 +259,7 @@ def test_what_it_holds() -> None:
         "down_bias": ((5, 64), torch.bfloat16),
     }
     dense = sum(weight.numel() for weight in (MixtureOfExperts(64, 96, 5, 2).gate,) * 3)
-    packed = sum(each.nbytes for name, each in mixture.named_buffers() if name != "load")
+    packed = sum(each.nbytes for name, each in mixture.named_buffers())
     assert packed == dense * 17 // 32
     assert {name for name, each in mixture.named_parameters() if each.requires_grad} == {
         "router.score.weight",
@@ -315,8 +314,8 @@ def test_under_autocast_it_computes_in_that_dtype() -> None:
     [
         ({"top_k": 5}, "top_k = 5 with num_experts = 4"),
         ({"num_experts": 0}, "num_experts = 0"),
-        ({"hidden_dim": 48}, "hidden_dim = 48; expected a multiple of 32"),
-        ({"ff_dim": 33}, "ff_dim = 33; expected a multiple of 32"),
+        ({"hidden_dim": 48}, "hidden_dim = 48"),
+        ({"ff_dim": 33}, "ff_dim = 33"),
         ({"ff_dim": 0}, "ff_dim = 0"),
     ],
 )

@@ -15,8 +15,8 @@ from glassformer.cli.flags import InfoFlags
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
+from glassformer.kernels import mxfp4_native
 from glassformer.models import DecoderConfig
-from glassformer.quantized import mxfp4_native
 
 _CACHED_TOKENS = 4096
 
@@ -44,10 +44,10 @@ def this_machine(kernel: bool = True) -> Machine:
     memory, free = machine_memory(), _free()
     if not kernel:
         return Machine(memory, free, None, None)
-    found = mxfp4_native.look()
-    if found.kernel is None:
-        return Machine(memory, free, None, f"{found.remark} {found.fix}")
-    return Machine(memory, free, mxfp4_native.LEVELS[found.kernel.level], None)
+    found, problem = mxfp4_native.look()
+    if found is None:
+        return Machine(memory, free, None, problem)
+    return Machine(memory, free, mxfp4_native.LEVELS[found.level], None)
 
 
 def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Number formats of weights: MXFP4, and experts kept in it."""
+"""Number formats of weights: MXFP4, and experts stored in it."""

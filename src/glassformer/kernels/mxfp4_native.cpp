@@ -1,4 +1,4 @@
-// MXFP4 on the CPU: expansion, and the product of packed rows with tokens. Called by mxfp4_native.py through ctypes.
+// MXFP4 on the CPU: expansion, and the product of packed rows with tokens. mxfp4_native.py compiles and calls it.
 //
 // A group is 32 weights: 16 bytes of two 4-bit codes (the low nibble first) and one scale byte s, which means
 // 2^(s - 127); s = 255 makes the group NaN. Each scale has its own row of 16 ready numbers in bfloat16, which holds
@@ -53,7 +53,7 @@ inline float widened(uint16_t upper) {
   return value;
 }
 
-// ---- expansion of groups that lie one behind the other -------------------------------------------------------------
+// ---- expansion of contiguous groups ---------------------------------------------------------------------------------
 
 void expand_plain(const uint8_t* blocks, const uint8_t* scales, int64_t groups, uint16_t* out) {
   for (int64_t g = 0; g < groups; ++g, blocks += BYTES, out += GROUP) {

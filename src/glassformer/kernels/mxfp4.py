@@ -1,0 +1,307 @@
+"""Weights packed as MXFP4: their expansion, their products, and mixtures of experts that keep them packed.
+
+Definitions come first, then the fast forms. On the CPU a C++ kernel multiplies by packed weights without storing them
+expanded (:mod:`glassformer.kernels.mxfp4_native`); without it, and on other devices, torch expands a part at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from glassformer.errors import InputError
+from glassformer.kernels import PLAIN, mxfp4_native
+from glassformer.kernels.options import Clamp
+from glassformer.kernels.rule import autocast_dtype, transformed
+from glassformer.kernels.swiglu import swiglu
+
+GROUP = 32
+"""Weights that share a scale."""
+GROUP_BYTES = 16
+"""Bytes of a group, of two codes each."""
+NAN_SCALE = 255
+"""The scale that makes its whole group NaN."""
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Values of the lower three bits of a code (E2M1: two of exponent, one of mantissa); the fourth bit is the sign."""
+
+# Smaller tensors do not pay for loading the kernel.
+_LEAST_GROUPS = 2**11
+# Groups that torch expands at a time; on the CPU, intermediate results then stay in its cache.
+_CHUNK, _CHUNK_ELSEWHERE = 2**14, 2**21
+# Rows that torch expands at a time for a product on the CPU, for the same reason.
+_ROWS = 128
+# Tokens mixed at a time: intermediate results then take at most some 200 MB at the sizes of gpt-oss.
+_MOST_TOKENS = 1024
+
+
+class PackedExperts(NamedTuple):
+    """The weights of several SwiGLU networks in MXFP4, as gpt-oss's checkpoints hold them.
+
+    ``gate_up_blocks [expert, 2 * ff_dim, hidden_dim / 32, 16]`` and its scales have row 2i for the gate and row
+    2i + 1 for the up projection of unit i; ``down_blocks [expert, hidden_dim, ff_dim / 32, 16]`` and its scales;
+    biases ``gate_up_bias [expert, 2 * ff_dim]`` and ``down_bias [expert, hidden_dim]`` or None.
+    """
+
+    gate_up_blocks: Tensor
+    gate_up_scales: Tensor
+    down_blocks: Tensor
+    down_scales: Tensor
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+    clamp: Clamp | None = None
+
+
+# ---- definitions ----------------------------------------------------------------------------------------------------
+
+
+def expand_definition(
+    blocks: UInt8[Tensor, "*batch groups 16"], scales: UInt8[Tensor, "*batch groups"]
+) -> Float[Tensor, "*batch weights"]:
+    """``2 ** (scale - 127) * value(code)`` in float64, which holds every one; scale 255 is NaN."""
+    values = torch.tensor([*MAGNITUDES, *(-each for each in MAGNITUDES)], dtype=torch.float64, device=blocks.device)
+    codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2).int()
+    exponents = (scales.int() - 127).unsqueeze(-1)
+    return torch.ldexp(values[codes], exponents).where(exponents <= 127, torch.nan).flatten(-2)
+
+
+def mix_definition(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where e was not chosen.
+
+    Computed in float32 at least; the activation is rounded to ``x``'s dtype.
+    """
+    wide, count = torch.promote_types(x.dtype, torch.float32), len(experts.down_blocks)
+    share = weights.new_zeros(len(x), count).scatter(1, indices, weights).to(wide)
+
+    def linear(rows: Tensor, blocks: Tensor, scales: Tensor, bias: Tensor | None, e: int) -> Tensor:
+        weight = expand_definition(blocks[e], scales[e]).to(wide)
+        return F.linear(rows.to(wide), weight, None if bias is None else bias[e].to(wide))
+
+    mixed = torch.zeros_like(x, dtype=wide)
+    for e in range(count):
+        inside = linear(x, experts.gate_up_blocks, experts.gate_up_scales, experts.gate_up_bias, e)
+        hidden = swiglu(inside[:, 0::2], inside[:, 1::2], experts.clamp).to(x.dtype)
+        out = linear(hidden, experts.down_blocks, experts.down_scales, experts.down_bias, e)
+        mixed = mixed + share[:, e, None] * out
+    return mixed.to(x.dtype)
+
+
+# ---- expansion ------------------------------------------------------------------------------------------------------
+
+
+def expand(
+    blocks: UInt8[Tensor, "*batch groups 16"],
+    scales: UInt8[Tensor, "*batch groups"],
+    out: Float[Tensor, "*batch weights"],
+) -> None:
+    """Write the weights of packed groups to ``out``, which is contiguous: :func:`expand_definition`, bit by bit."""
+    if out.is_meta or out.numel() == 0:
+        return
+    kernel = _native(scales) if out.dtype in (torch.bfloat16, torch.float32) else None
+    if PLAIN.get():
+        out.copy_(expand_definition(blocks, scales))
+    elif kernel is not None:
+        kernel.expand(blocks.contiguous(), scales.contiguous(), out)
+    else:
+        _expand_by_table(blocks, scales, out)
+
+
+def expanded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weights of packed groups in a new tensor."""
+    out = torch.empty(*scales.shape[:-1], GROUP * scales.shape[-1], dtype=dtype, device=blocks.device)
+    expand(blocks, scales, out)
+    return out
+
+
+def _native(scales: Tensor) -> mxfp4_native.Kernel | None:
+    """The C++ kernel, for weights on the CPU that are worth it."""
+    worth = scales.device.type == "cpu" and scales.numel() >= _LEAST_GROUPS and not PLAIN.get()
+    return mxfp4_native.kernel() if worth else None
+
+
+def _expand_by_table(blocks: Tensor, scales: Tensor, out: Tensor) -> None:
+    """One look-up for four codes and one product for each group."""
+    values, powers = _four_codes(out.device), _powers(out.device, out.dtype)
+    chunk = _CHUNK if out.device.type == "cpu" else _CHUNK_ELSEWHERE
+    parts = zip(
+        blocks.reshape(-1, GROUP_BYTES).split(chunk),
+        scales.reshape(-1).split(chunk),
+        out.view(-1, GROUP).split(chunk),
+        strict=True,
+    )
+    for some, their_scales, to in parts:
+        # A view as two bytes each needs an even address, which a part of a file may lack.
+        pairs = (some if some.storage_offset() % 2 == 0 and some.is_contiguous() else some.clone()).view(torch.int16)
+        index = pairs.to(torch.int32).bitwise_and_(0xFFFF).view(-1)
+        four = values.index_select(0, index).view(torch.bfloat16).view(-1, GROUP)
+        torch.mul(four, powers.index_select(0, their_scales.int()).unsqueeze(1), out=to)
+
+
+@functools.cache
+def _four_codes(device: torch.device) -> Tensor:
+    """For every two bytes, the four values of their codes in bfloat16, as one integer of 64 bits."""
+    with torch.inference_mode(False):
+        values = torch.tensor([*MAGNITUDES, *(-each for each in MAGNITUDES)], dtype=torch.bfloat16, device="cpu")
+        both = torch.arange(2**16, device="cpu")
+        codes = torch.stack([both >> shift & 15 for shift in (0, 4, 8, 12)], dim=1)
+        return values[codes].view(torch.int64).view(-1).to(device)
+
+
+@functools.cache
+def _powers(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The factor of every scale; in float32 for float16, which cannot hold them."""
+    with torch.inference_mode(False):
+        powers = [2.0 ** (scale - 127) for scale in range(NAN_SCALE)] + [float("nan")]
+        return torch.tensor(powers, dtype=torch.float32 if dtype == torch.float16 else dtype, device="cpu").to(device)
+
+
+# ---- products and mixtures ------------------------------------------------------------------------------------------
+
+
+def multiply(
+    x: Float[Tensor, "token in"],
+    blocks: UInt8[Tensor, "out groups 16"],
+    scales: UInt8[Tensor, "out groups"],
+    out: Float[Tensor, "token out"],
+) -> None:
+    """Write ``x @ weights.T`` to ``out``, in float32 at least; on an accelerator rounded to ``x``'s dtype."""
+    kernel = _native(scales) if x.dtype != torch.float64 else None
+    if x.device.type != "cpu":
+        out.copy_(x @ expanded(blocks, scales, x.dtype).T)
+    elif kernel is not None:
+        x = x if x.dtype == torch.bfloat16 else x.float()
+        kernel.multiply(x.contiguous(), blocks.contiguous(), scales.contiguous(), out)
+    else:
+        x = x.to(out.dtype)
+        # One piece of memory for all: asking the system for each anew takes longer than filling it.
+        weights = x.new_empty(min(_ROWS, len(scales)), x.shape[1])
+        for start in range(0, len(scales), _ROWS):
+            rows = slice(start, start + _ROWS)
+            part = weights[: len(scales[rows])]
+            expand(blocks[rows], scales[rows], part)
+            out[:, rows] = F.linear(x, part)
+
+
+def mix_packed_experts(
+    experts: PackedExperts,
+    x: Float[Tensor, "token hidden_dim"],
+    weights: Float[Tensor, "token top_k"],
+    indices: Int[Tensor, "token top_k"],
+) -> Float[Tensor, "token hidden_dim"]:
+    """:func:`mix_definition`, with each expert on its own tokens only: experts that no token chose are not read.
+
+    Args:
+        experts: Their packed weights.
+        x: Tokens.
+        weights: Routing weights.
+        indices: The experts of each token.
+
+    Raises:
+        InputError: From the backward pass, if there is one.
+    """
+    x, grad, compiling = x.to(autocast_dtype(x)), torch.is_grad_enabled(), torch.compiler.is_compiling()
+    if not compiling and transformed():
+        return mix_definition(experts, x, weights, indices)
+    if compiling and not grad:
+        clamp = [] if experts.clamp is None else [experts.clamp.alpha, experts.clamp.limit]
+        return _mix_op(x, weights, indices, list(experts[:4]), list(experts[4:6]), clamp)
+    with torch.no_grad():
+        mixed = _mix(experts, x, weights, indices)
+    return _NoGradient.apply(mixed, x, weights) if grad and (x.requires_grad or weights.requires_grad) else mixed
+
+
+@torch.compiler.disable
+def _mix(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    if x.is_meta or len(x) == 0:
+        return torch.empty_like(x)
+    with torch.autocast(x.device.type, enabled=False):
+        if PLAIN.get():
+            return mix_definition(experts, x, weights, indices)
+        if len(x) == 1 and x.device.type != "cpu":
+            return _mix_one_token(experts, x, weights[0], indices[0])
+        parts = zip(x.split(_MOST_TOKENS), weights.split(_MOST_TOKENS), indices.split(_MOST_TOKENS), strict=True)
+        return torch.cat([_mix_tokens(experts, *part) for part in parts])
+
+
+def _mix_tokens(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    """Token-expert pairs sorted by expert, one product for each expert; then each token sums its rows."""
+    expert, order = indices.flatten().sort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    counts = expert.bincount(minlength=len(experts.down_blocks)).tolist()
+
+    def product(rows: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
+        out = rows.new_empty(len(rows), scales.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32))
+        for e, (its_rows, its_out) in enumerate(zip(rows.split(counts), out.split(counts), strict=True)):
+            if len(its_rows) > 0:
+                multiply(its_rows, blocks[e], scales[e], its_out)
+        return out
+
+    outputs = _through(experts, x.index_select(0, order // indices.shape[1]), expert, product)
+    bags = F.embedding_bag(place.view_as(indices), outputs, per_sample_weights=weights.to(outputs.dtype), mode="sum")
+    return bags.to(x.dtype)
+
+
+def _mix_one_token(experts: PackedExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """The same for one token on an accelerator: no number is read on the host, so nothing waits for the device."""
+
+    def product(rows: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
+        each = expanded(blocks.index_select(0, chosen), scales.index_select(0, chosen), rows.dtype)
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        return torch.bmm(each, rows.unsqueeze(2)).squeeze(2).to(wide)
+
+    outputs = _through(experts, x.expand(len(chosen), -1), chosen, product)
+    return (weights.unsqueeze(1).to(outputs.dtype) * outputs).sum(0, keepdim=True).to(x.dtype)
+
+
+def _through(
+    experts: PackedExperts, rows: Tensor, expert: Tensor, product: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Each row's output of its expert."""
+    inside = product(rows, experts.gate_up_blocks, experts.gate_up_scales)
+    if experts.gate_up_bias is not None:
+        inside += experts.gate_up_bias.index_select(0, expert)
+    gate, up = inside.unflatten(1, (-1, 2)).unbind(2)
+    outputs = product(swiglu(gate, up, experts.clamp).to(rows.dtype), experts.down_blocks, experts.down_scales)
+    if experts.down_bias is not None:
+        outputs += experts.down_bias.index_select(0, expert)
+    return outputs
+
+
+class _NoGradient(torch.autograd.Function):
+    """The identity, whose backward pass raises."""
+
+    @staticmethod
+    def forward(ctx: Any, mixed: Tensor, *_sources: Tensor) -> Tensor:
+        return mixed.view_as(mixed)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        raise InputError(
+            "a backward pass through packed experts",
+            "inference only: MXFP4 experts have no gradient",
+            "Call the model under torch.no_grad(), or train what PackedMixture.unpack() returns.",
+        )
+
+
+# Written out, because torch cannot read it off a function that a run-time type checker has wrapped.
+_SCHEMA = "(Tensor x, Tensor weights, Tensor indices, Tensor[] packed, Tensor?[] biases, float[] clamp) -> Tensor"
+
+
+@torch.library.custom_op("glassformer::mix_packed_experts", mutates_args=(), schema=_SCHEMA)
+def _mix_op(
+    x: Tensor, weights: Tensor, indices: Tensor, packed: list[Tensor], biases: list[Tensor | None], clamp: list[float]
+) -> Tensor:
+    """The same as one operator: a compiled graph cannot depend on which experts are chosen."""
+    experts = PackedExperts._make([*packed, *biases, Clamp(*clamp) if clamp else None])
+    return _mix(experts, x, weights, indices)
+
+
+@_mix_op.register_fake
+def _(x: Tensor, *_others: Any) -> Tensor:
+    return torch.empty_like(x)
