@@ -136,13 +136,13 @@ def test_no_error_exceeds_the_bound_where_two_scores_and_extreme_values_make_it_
 @both
 @pytest.mark.parametrize("n", [2, 3, 40])
 @pytest.mark.parametrize("margin", [-2.0, 0.01, 1.0, 5.0, 12.0])
-@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize("value", [-1.0, 0.25])
 def test_leakage_is_exact_where_all_others_have_one_score(
-    bound_of: BoundOf, n: int, margin: float, sign: float
+    bound_of: BoundOf, n: int, margin: float, value: float
 ) -> None:
-    row, ideal = np.where(np.arange(n) == 0, margin, 0.0), np.where(np.arange(n) == 0, 0.0, sign)[:, None]
+    row, ideal = np.where(np.arange(n) == 0, margin, 0.0), np.where(np.arange(n) == 0, 0.0, value)[:, None]
     head, description = head_of(np.tile(row, (n, 1)), ideal), description_of(ideal, at_position(0))
-    assert error_of(head, description) == pytest.approx((n - 1) / (n - 1 + math.exp(margin)), rel=1e-9)
+    assert error_of(head, description) == pytest.approx(abs(value) * (n - 1) / (n - 1 + math.exp(margin)), rel=1e-9)
     assert_tight(head, description, bound_of, 1 + 1e-6)
     assert bound_of(head, description).margin == pytest.approx(margin, rel=1e-12)
 

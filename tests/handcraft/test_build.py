@@ -116,7 +116,7 @@ IMPOSSIBLE: list[Selector] = [
 
 @pytest.mark.parametrize("selector", IMPOSSIBLE, ids=lambda selector: selector.text)
 def test_what_no_sum_of_relations_can_say_is_refused(selector: Selector) -> None:
-    with refused(fix="One head adds its relations up"):
+    with refused(fix="A single head adds its relations"):
         build(Description(SequenceSpace(tuple("ABC"), 4), selector))
 
 

@@ -155,7 +155,7 @@ square = np.eye(3)
         ({"Vm": np.ones((3, 0))}, r"Vm of shape \[3, 0\]"),
         ({"Qm": np.diag([1, np.nan, 1])}, r"Qm\[1, 1\] = nan"),
         ({"Vm": np.diag([1, 1, -np.inf])}, r"Vm\[2, 2\] = -inf"),
-        ({"Km": [[1.0, 2.0], [3.0]]}, "Km, which is not a table of numbers"),
+        ({"Km": [[1.0, 2.0], [3.0]]}, "Km, which is not a table"),
         ({"Km": [["a"]]}, "a matrix of numbers"),
         ({"Km": np.array([[None]])}, "a matrix of numbers"),
         ({"Km": np.array([[1j]])}, "a matrix of numbers"),
@@ -177,7 +177,7 @@ def test_sequences_that_do_not_fit_are_refused() -> None:
             twin(np.ones((7, 4)))
     with refused(expected="at least one row"):
         NumpyHead(head)(np.ones((0, 4)))
-    with refused("padding of a single sequence"):
+    with refused("real with a single sequence"):
         run_head(torch.ones(2, 3), torch.ones(3, 1), torch.ones(3, 1), torch.ones(3, 1), None, torch.ones(1, 2).bool())
 
 

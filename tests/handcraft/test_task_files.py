@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from glassformer.errors import InputError
 from glassformer.handcraft import task_files
 from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import MAX_EXAMPLES, read_task
 from glassformer.handcraft.tasks import TASKS, Task, previous_token
 from glassformer.handcraft.verify import verify
@@ -112,46 +113,47 @@ def test_two_letters_of_text_are_one_hot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"letter": "AB"}, ["'letter'", "Did you mean 'letters'?"]),
-        ({"letters": 3}, ["letters '3.0'", "different letters"]),
+        ({"letter": "AB"}, ["letter", "Did you mean letters?"]),
+        ({"letters": 3}, ["letters", "3.0"]),
         ({"letters": "AAB"}, ["letters = ('A', 'A', 'B')"]),
         ({"letters": ""}, ["letters = ()"]),
         ({"letters": ["AB"]}, ["letters = ('AB',)"]),
         ({"letters": "A\ud800"}, ["letters"]),
-        ({"letters": "A"}, ["example 2 with 'B'", "letters among A"]),
-        ({"cls": "yes"}, ["cls", "true or false"]),
-        ({"readout": "softmax"}, ["softmax", "sign for one number"]),
+        ({"letters": "A"}, ["'B'", "'BAB'", "letters among A"]),
+        ({"cls": "yes"}, ["cls = 'yes'", "boolean"]),
+        ({"readout": "softmax"}, ["softmax", "sign"]),
         ({"readout": "argmax"}, ["argmax", "sign for one number"]),
-        ({"readout": ["sign"]}, ["readout", "sign for one number"]),
-        ({"tolerance": 0}, ["tolerance '0.0'", "above 0"]),
-        ({"tolerance": "0.1"}, ["tolerance", "above 0"]),
-        ({"tolerance": True}, ["tolerance 'True'", "above 0"]),
-        ({"examples": []}, ["0 examples"]),
-        ({"examples": {"A": "B"}}, ["no list of examples"]),
-        ({"examples": ["AB"]}, ["example 1, which is no object"]),
-        ({"examples": [{"input": "A"}]}, ["example 1 without 'output'"]),
-        ({"examples": [{"input": "A", "ouput": [1]}]}, ["'ouput'", "Did you mean 'output'?"]),
-        ({"examples": [{"input": "", "output": []}]}, ["the input", "one letter or more"]),
-        ({"examples": [{"input": ["A"], "output": [1]}]}, ["the input", "one letter or more"]),
-        ({"examples": [{"input": "AC", "output": [1, 1]}]}, ["example 1 with 'C'", "letters among A B"]),
-        ({"examples": [{"input": "ab", "output": [1, 1]}]}, ["example 1 with 'a'"]),
+        ({"readout": ["sign"]}, ["readout = ['sign']"]),
+        ({"tolerance": 0}, ["tolerance = 0.0"]),
+        ({"tolerance": "0.1"}, ["tolerance = '0.1'"]),
+        ({"tolerance": True}, ["tolerance = True"]),
+        ({"examples": []}, ["examples = []"]),
+        ({"examples": {"A": "B"}}, ["examples = {'A': 'B'}"]),
+        ({"examples": ["AB"]}, ["examples.0 = 'AB'"]),
+        ({"examples": [{"input": "A"}]}, ["without examples.0.output"]),
+        ({"examples": [{"input": "A", "ouput": [1]}]}, ["without examples.0.output"]),
+        ({"examples": [{"input": "A", "output": [1], "weight": 2}]}, ["examples.0.weight"]),
+        ({"examples": [{"input": "", "output": []}]}, ["examples.0.input"]),
+        ({"examples": [{"input": ["A"], "output": [1]}]}, ["examples.0.input"]),
+        ({"examples": [{"input": "AC", "output": [1, 1]}]}, ["'C'", "'AC'", "letters among A B"]),
+        ({"examples": [{"input": "ab", "output": [1, 1]}]}, ["'a'", "letters among A B"]),
         ({"examples": [{"input": "AB", "output": [1]}]}, ["as long as the input: 2"]),
         ({"examples": [{"input": "AB", "output": "A"}]}, ["as long as the input: 2"]),
-        ({"examples": [{"input": "AB", "output": "AC"}]}, ["the output 'AC'", "letters among A B"]),
+        ({"examples": [{"input": "AB", "output": "AC"}]}, ["'C'", "'AC'", "letters among A B"]),
         ({"examples": [{"input": "AB", "output": 1}]}, ["the output '1.0'"]),
         ({"examples": [{"input": "AB", "output": [1, "x"]}]}, ["finite numbers"]),
         ({"examples": [{"input": "AB", "output": [1, None]}]}, ["finite numbers"]),
         ({"examples": [{"input": "AB", "output": [True, False]}]}, ["finite numbers"]),
-        ({"examples": [{"input": "AB", "output": [[1], [1, 2]]}]}, ["equally many"]),
-        ({"examples": [{"input": "AB", "output": [[], []]}]}, ["equally many"]),
+        ({"examples": [{"input": "AB", "output": [[1], [1, 2]]}]}, ["the output", "finite numbers"]),
+        ({"examples": [{"input": "AB", "output": [[], []]}]}, ["the output", "finite numbers"]),
         ({"examples": [{"input": "AB", "output": [[[1]], [[1]]]}]}, ["finite numbers"]),
         (
             {"examples": [{"input": "A", "output": [1]}, {"input": "B", "output": [[1, 2]]}]},
-            ["1 numbers for 'A' and 2 for 'B'"],
+            ["for the input 'B'", "1 for each letter"],
         ),
         (
             {"examples": [{"input": "A", "output": [1]}, {"input": "A", "output": [-1]}]},
-            ["example 2, 'A', once more"],
+            ["'A' twice"],
         ),
         ({"examples": [{"input": "A" * 3000, "output": [1] * 3000}]}, ["2 letters at 3000 positions"]),
     ],
@@ -165,14 +167,14 @@ def test_a_table_that_cannot_be_used(change: dict[str, Any], words: list[str], t
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("[]", "no object"),
-        ('"AB"', "no object"),
-        ("{}", "without 'letters'"),
-        ('{"letters": "AB"}', "without 'examples'"),
+        ("[]", "not an object"),
+        ('"AB"', "not an object"),
+        ("{}", "without letters"),
+        ('{"letters": "AB"}', "no examples"),
         ('{"letters": "AB", "letters": "ABC", "examples": []}', "'letters' twice"),
         ('{"letters": "AB", "examples": [{"input": "A", "output": [NaN]}]}', "the number 'NaN'"),
         ('{"letters": "AB", "examples": [{"input": "A", "output": [1e999]}]}', "the number '1e999'"),
-        ('{"letters": "AB", "examples": [{"in', "no JSON"),
+        ('{"letters": "AB", "examples": [{"in', "invalid JSON"),
         ("[" * 50_000, "nested too deeply"),
         ("", "empty"),
     ],
@@ -190,7 +192,7 @@ def test_tables_whose_work_would_not_fit_into_memory(tmp_path: Path, monkeypatch
     assert "1 examples of up to 1,000 letters with outputs of 9 numbers" in message
     assert "not 9,000,000" in message
     many = [{"input": "A", "output": [1]}] * (MAX_EXAMPLES + 1)
-    assert "20001 examples" in complaint(table(tmp_path / "mine.json", {"letters": "AB", "examples": many}))
+    assert "examples = [" in complaint(table(tmp_path / "mine.json", {"letters": "AB", "examples": many}))
     monkeypatch.setattr(task_files, "MAX_CELLS", 18)
     assert read_task(table(tmp_path / "mine.json", SIGNS)).count == 2
     monkeypatch.setattr(task_files, "MAX_CELLS", 17)
@@ -261,6 +263,18 @@ def test_programs_may_write_outputs_in_many_ways(target: str, tmp_path: Path) ->
     assert (certificate.verdict, certificate.num_checked) == ("holds", 120)
 
 
+def test_a_program_whose_outputs_are_text_only_at_first_is_read_output_by_output(tmp_path: Path) -> None:
+    """An error below 1/2 means the right letter for one-hot targets, and for no others."""
+    text = "letters, max_len = 'AB', 2\ndef target(s):\n    return s if len(s) == 1 else [[0.4, 0.6], [0.4, 0.6]]\n"
+    task = read_task(program(tmp_path / "mine.py", text), run_python=True)
+    head = HeadWeights([[0.0], [0.0]], [[0.0], [0.0]], [[0.6, 0.4], [0.4, 0.6]])
+    certificate = verify(head, task)
+    assert certificate.verdict == "fails"
+    assert certificate.counterexample is not None
+    assert certificate.counterexample.sequence == "AA"
+    assert certificate.num_right == 2 + 2  # A, B and both outputs of BB; AB and BA are ties
+
+
 def test_a_program_may_ask_for_cls_and_a_readout(tmp_path: Path) -> None:
     path = program(tmp_path / "mine.py", PROGRAM + "cls, readout, tolerance = True, 'sign', 2\n")
     task = read_task(path, run_python=True)
@@ -270,17 +284,17 @@ def test_a_program_may_ask_for_cls_and_a_readout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("letters = 'AB'\nmax_len = 3\n", ["without target", "Define target there"]),
-        ("def target(s): return s\n", ["without letters"]),
+        ("letters = 'AB'\nmax_len = 3\n", ["no target", "Define target"]),
+        ("def target(s): return s\n", ["no letters"]),
         (PROGRAM + "target = 'ABC'\n", ["target = ", "a function"]),
         (PROGRAM + "max_len = '3'\n", ["max_len = '3'", "whole number"]),
         (PROGRAM + "max_len = 10**9\n", ["positions"]),
-        (PROGRAM + "letters = 5\n", ["letters '5'"]),
+        (PROGRAM + "letters = 5\n", ["letters", "5"]),
         (PROGRAM + "letters = 'AA'\n", ["('A', 'A')"]),
-        (PROGRAM + "cls = 1\n", ["cls '1'", "true or false"]),
+        (PROGRAM + "cls = 1\n", ["cls = 1", "boolean"]),
         (PROGRAM + "readout = 'argmax'\n", ["argmax"]),
-        (PROGRAM + "tolerance = float('nan')\n", ["tolerance 'nan'"]),
-        (PROGRAM + "tolerance = 10**400\n", ["tolerance '1000"]),
+        (PROGRAM + "tolerance = float('nan')\n", ["tolerance = nan"]),
+        (PROGRAM + "tolerance = 10**400\n", ["tolerance = 1000"]),
         ("letters = 'AB'\nmax_len = = 3\n", ["line 2", "SyntaxError", "when it was run"]),
         ("letters = 'AB'\n\n\nmax_len = 1 / 0\n", ["line 4: ZeroDivisionError: division by zero"]),
         ("import not_a_module_at_all\n", ["line 1: ModuleNotFoundError"]),
@@ -293,10 +307,10 @@ def test_a_program_may_ask_for_cls_and_a_readout(tmp_path: Path) -> None:
         (PROGRAM + "def target(s): return s[5]\n", ["line 4: IndexError", "for target('A')"]),
         (PROGRAM + "def target(s): raise SystemExit\n", ["SystemExit", "for target('A')"]),
         (PROGRAM + "def target(): pass\n", ["TypeError", "for target('A')"]),
-        (PROGRAM + "def target(s): return None\n", ["target('A') with the output 'None'"]),
-        (PROGRAM + "def target(s): return {1}\n", ["target('A') with the output '{1}'"]),
+        (PROGRAM + "def target(s): return None\n", ["the output 'None'", "'A'"]),
+        (PROGRAM + "def target(s): return {1}\n", ["the output '{1}'", "'A'"]),
         (PROGRAM + "def target(s): return [1, 2]\n", ["as long as the input: 1"]),
-        (PROGRAM + "def target(s): return 'Z'\n", ["the output 'Z'", "letters among A B"]),
+        (PROGRAM + "def target(s): return 'Z'\n", ["'Z'", "letters among A B"]),
         (PROGRAM + "def target(s): return [float('inf')]\n", ["finite numbers"]),
         (PROGRAM + "def target(s): return [10**400]\n", ["finite numbers"]),
         (PROGRAM + "def target(s): return [1j]\n", ["finite numbers"]),
@@ -313,7 +327,7 @@ def test_a_program_that_cannot_be_used(text: str, words: list[str], tmp_path: Pa
     ("body", "words"),
     [
         ("    return s if len(s) < 3 else 1 / 0", ["line 3: ZeroDivisionError", "for target('AAA')"]),
-        ("    return s if len(s) < 3 else [1, 1, 1]", ["2 numbers for 'A' and 1 for 'AAA'"]),
+        ("    return s if len(s) < 3 else [1, 1, 1]", ["the input 'AAA'", "2 for each letter"]),
         ("    return s if len(s) < 3 else s + s", ["as long as the input: 3"]),
     ],
 )

@@ -41,7 +41,7 @@ def test_text_is_utf_8_with_or_without_its_mark(tmp_path: Path) -> None:
     (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfa")
     assert read_text(tmp_path / "marked") == "a"
     (tmp_path / "latin").write_bytes(b"a\xe9")
-    with refused("0xe9 at place 1"):
+    with refused("0xe9 at offset 1"):
         read_text(tmp_path / "latin")
 
 

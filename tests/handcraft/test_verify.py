@@ -187,17 +187,17 @@ def test_tasks_of_listed_examples_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"),
+    ("shape", "got", "expected"),
     [
-        ({"Km": (4, 3), "Qm": (4, 3), "Vm": (4, 3)}, r"Km of shape \[4, 3\].*3 \+ 0 = 3 rows, for the 3 letters"),
-        ({"Vm": (3, 2)}, r"Vm of shape \[3, 2\].*3 columns"),
-        ({"Km": (5, 1), "Qm": (5, 1), "Vm": (5, 3), "pos": (4, 2)}, r"pos of shape \[4, 2\].*at least 6 rows"),
+        ({"Km": (4, 3), "Qm": (4, 3), "Vm": (4, 3)}, r"Km of shape \[4, 3\]", r"3 \+ 0 = 3 rows, for 3 letters"),
+        ({"Vm": (3, 2)}, r"Vm of shape \[3, 2\]", "3 columns"),
+        ({"Km": (5, 1), "Qm": (5, 1), "Vm": (5, 3), "pos": (4, 2)}, r"pos of shape \[4, 2\]", "at least 6 rows"),
     ],
 )
-def test_shapes_that_do_not_fit_the_task_are_named(shape: dict[str, tuple[int, int]], message: str) -> None:
+def test_shapes_that_do_not_fit_the_task_are_named(shape: dict[str, tuple[int, int]], got: str, expected: str) -> None:
     shapes = {"Km": (3, 3), "Qm": (3, 3), "Vm": (3, 3), **shape}
     head = HeadWeights(**{name: np.ones(size) for name, size in shapes.items()})
-    with refused(message):
+    with refused(got, expected=expected):
         require_fits(head, identity())
 
 
@@ -208,7 +208,7 @@ def test_positions_are_those_of_the_space_however_short_the_listed_examples_are(
     assert weights.pos is not None
     for rows in (2, 3):
         short = HeadWeights(weights.Km, weights.Qm, weights.Vm, weights.pos[:rows])
-        with refused(rf"pos of shape \[{rows}, .*at least 4 rows"):
+        with refused(rf"pos of shape \[{rows}, ", expected="at least 4 rows"):
             verify(short, task)
 
 
@@ -220,7 +220,7 @@ def test_weights_that_overflow_are_refused() -> None:
     assert verify(large, identity()).holds
     with refused(fix="Scale Km or Qm down"):
         verify(large, identity(), dtype=torch.float32)
-    with refused("float32 can hold"):
+    with refused(expected="float32 can hold"):
         verify(HeadWeights(np.eye(3), np.eye(3), 1e60 * np.eye(3)), identity(), dtype=torch.float32)
 
 

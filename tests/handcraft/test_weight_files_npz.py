@@ -51,17 +51,17 @@ def shaped(shape: str, descr: str = "'<f8'") -> str:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (header(shaped("(1000000000, 2)")) + bytes(32), ["shape (1000000000, 2)", "at most 1,048,576 numbers"]),
-        (header(shaped("(4294967296, 4294967296)")), ["at most 1,048,576 numbers"]),
+        (header(shaped("(1000000000, 2)")) + bytes(32), ["shape '(1000000000, 2)'", "1 to 1,048,576 numbers"]),
+        (header(shaped("(4294967296, 4294967296)")), ["1 to 1,048,576 numbers"]),
         (header(shaped(f"(2, {10**200})")), ["shape"]),
         (header(shaped("(-2, -2)")) + bytes(32), ["shape '(-2, -2)'"]),
         (header(shaped("(0, 2)")), ["shape '(0, 2)'"]),
         (header(shaped("(2,)")) + bytes(16), ["a matrix"]),
         (header(shaped("()")) + bytes(8), ["Km"]),
-        (header(shaped("(2, 2)")) + bytes(31), ["with a header that says"]),
-        (header(shaped("(2, 2)")) + bytes(33), ["with a header that says"]),
-        (header(shaped("(2, 2)", "'|O'")) + bytes(32), ["pickled Python objects", "never opened"]),
-        (header(shaped("(2, 2)", "[('a', '|O')]")) + bytes(32), ["pickled Python objects"]),
+        (header(shaped("(2, 2)")) + bytes(31), ["with a header for the shape"]),
+        (header(shaped("(2, 2)")) + bytes(33), ["with a header for the shape"]),
+        (header(shaped("(2, 2)", "'|O'")) + bytes(32), ["of type 'object'"]),
+        (header(shaped("(2, 2)", "[('a', '|O')]")) + bytes(32), ["of type", "'|O'"]),
         (header(shaped("(2, 2)", "[('a', '<f8')]")) + bytes(32), ["Km.npy of"]),
         (header(shaped("(2, 2)", "'(1000000, 1000000)f8'")) + bytes(32), ["damaged"]),
         (header(shaped("(2, 2)", "'<c16'")) + bytes(64), ["complex128"]),
@@ -105,11 +105,18 @@ class Payload:
 def test_pickled_objects_are_never_opened(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     content = npy(np.array([[Payload(trace)]], dtype=object))
-    refused_file(archive(tmp_path / "head.npz", content), "pickled Python objects")
+    refused_file(archive(tmp_path / "head.npz", content), "of type 'object'")
     assert not trace.exists()
     # The file is armed: unpickling it does run the payload.
     np.load(io.BytesIO(content), allow_pickle=True)
     assert trace.exists()
+
+
+def test_numbers_are_limited_whatever_their_width(tmp_path: Path) -> None:
+    content = header(shaped("(8000, 1000)", "'|i1'")) + bytes(8_000_000)
+    path = archive(tmp_path / "head.npz", content, zipfile.ZIP_DEFLATED)
+    with little_memory():
+        refused_file(path, "1 to 1,048,576 numbers")
 
 
 def bomb(start: bytes, zeros: int) -> bytes:
@@ -138,7 +145,7 @@ def test_a_zip_bomb_that_says_it_is_small_is_not_unpacked_either(tmp_path: Path)
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_methods_that_unpack_without_a_limit_are_refused(method: int, tmp_path: Path) -> None:
     path = archive(tmp_path / "head.npz", bomb(header(shaped("(2, 2)")), 32), method)
-    refused_file(path, f"compressed by method {method}", "numpy.savez")
+    refused_file(path, f"compressed by method {method}")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,7 @@ def test_members_twice_missing_hidden_encrypted_or_far_too_many(tmp_path: Path) 
             made.writestr(name, npy(np.eye(2)))
     refused_file(path, "Km twice")
     np.savez(path, Km=np.eye(2), Qm=np.eye(2))
-    refused_file(path, "without Vm")
+    refused_file(path, "no Vm")
     archive(path, npy(np.eye(2)), more={"pos.npyZ.sh": npy(np.eye(2))})
     path.write_bytes(path.read_bytes().replace(b"pos.npyZ.sh", b"pos.npy\0.sh"))
     refused_file(path, "pos.npy\\x00.sh")
@@ -176,7 +183,7 @@ def test_members_twice_missing_hidden_encrypted_or_far_too_many(tmp_path: Path) 
     # The flags of the first entry of the zip directory.
     content[content.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(content)
-    refused_file(path, "Km.npy, which is encrypted")
+    refused_file(path, "Km.npy, encrypted")
     with zipfile.ZipFile(path, "w") as made:
         for number in range(30_000):
             made.writestr(f"{number}.npy", b"")

@@ -1,4 +1,4 @@
-"""Weights that a person chooses: described, built, proved or refuted, and compared with what training finds."""
+"""Single attention heads designed by hand: described, built, verified, and compared with trained ones."""
 
 from glassformer.handcraft.build import Design, build, design
 from glassformer.handcraft.certificate import Certificate, Failure
@@ -16,6 +16,7 @@ from glassformer.handcraft.selectors import (
     token,
 )
 from glassformer.handcraft.sequences import CLS, SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verify import verify
 
@@ -26,8 +27,11 @@ __all__ = [
     "Description",
     "Design",
     "Failure",
+    "HeadWeights",
+    "NumpyHead",
     "Selector",
     "SequenceSpace",
+    "SingleHead",
     "Task",
     "at_position",
     "build",

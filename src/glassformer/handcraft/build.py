@@ -1,28 +1,23 @@
-r"""Weights from a description instead of from numbers.
+r"""Build the weights of a head from a description.
 
-A :class:`~glassformer.handcraft.selectors.Selector` is a weighted sum of relations, each given by two matrices. Side by
-side they are the columns of Qm and Km, so that one score is the sum. A factor on Qm, the *sharpness*, turns the gaps
-between tiers into margins: with n keys, values that differ by at most D and a smallest gap g, an error of at most e
-takes
+A :class:`~glassformer.handcraft.selectors.Selector` is a weighted sum of relations, each given by two matrices. Their
+columns, concatenated, are those of Qm and Km, so that the score is the sum. A factor on Qm, the *sharpness*, turns the
+gaps between tiers into margins: with n keys, values that differ by at most D and a smallest gap g, an error of at most
+e needs
 
     sharpness = ln((n - 1) D / e) / g
 
 since the leakage is below ``(n - 1) exp(-g sharpness)`` (:mod:`glassformer.handcraft.bounds`).
 
-What one head without an MLP cannot do:
+What a single head without an MLP cannot do:
 
-- *Tell keys apart by an exclusive or.* Scores add up: for any two queries and two keys of tokens and positions,
-  ``score(token, position)`` is a sum of a part for each. So "the same letter or the place before, but not both" cannot
-  be built, and :func:`build` says so.
-- *Follow a pointer.* What a key has to offer is fixed by its own token and position. "The letter that came after my
-  last occurrence" (induction) needs the key to know its predecessor, and that takes a layer before this one.
-- *Read a parity* of two letters in sequences of three or more. See :func:`glassformer.handcraft.tasks.parity` for the
-  proof. The verifier refutes every attempt:
-
-      verify(head, parity())    # fails on a sequence of at most three letters, whatever the weights
-
-- *Count* without positions and CLS: weights add up to 1, so "A" and "AA" give one output. Shares can be read, numbers
-  cannot. A CLS mends that: as one more key, always there, it turns numbers into shares.
+- *An exclusive or of relations.* Scores add up: ``score(token, position)`` is a sum of a part for each. So "the same
+  letter or the place before, but not both" cannot be built, and :func:`build` refuses it.
+- *Following a pointer.* A key depends only on its own token and position. "The letter that came after my last
+  occurrence" (induction) needs keys that know their predecessor, which takes an earlier layer.
+- *Parity* of two letters in sequences of three or more: :func:`glassformer.handcraft.tasks.parity` has the proof.
+- *Counting* without positions and CLS: weights add up to 1, so "A" and "AA" give the same output. With CLS, a key that
+  is always present, numbers become shares, which a head can compute.
 """
 
 from __future__ import annotations
@@ -44,14 +39,14 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """A head that was made from a description.
+    """A head built from a description.
 
     Attributes:
         weights: Its matrices.
-        description: What it was made from.
+        description: Its description.
         sharpness: The factor on its scores.
         margin: Smallest distance of a wanted score from an unwanted one, over every sequence.
-        bound: No output of any sequence is further from the description's, in float64.
+        bound: Upper bound on the error of any output of any sequence, in float64.
     """
 
     weights: HeadWeights
@@ -64,16 +59,16 @@ class Design:
 def build(description: Description, largest_error: float = 1e-9) -> Design:
     """The weights of a head that does what ``description`` says, to within ``largest_error``, on every sequence.
 
-    Tokens are one-hot and so are positions; a head whose description mentions no position has none, and takes sequences
-    of any length. The sharpness is what ``largest_error`` needs, rounded up to a whole number.
+    Tokens and positions are one-hot. If the description mentions no position, the head has none and takes sequences of
+    any length. The sharpness is the smallest integer that gives ``largest_error``.
 
     Args:
-        description: What to attend to, and what it is worth.
-        largest_error: The largest error of any output that is allowed, in the units of the values.
+        description: What to attend to, and the values.
+        largest_error: The largest allowed error of any output, in the units of the values.
 
     Raises:
         InputError: ``largest_error`` is not above 0, or so small that rounding alone exceeds it; or no sum of the
-            description's relations orders the keys as it asks, with a pair of keys that shows it.
+            description's relations orders the keys as its tiers do.
     """
     require(
         largest_error > 0 and math.isfinite(largest_error),
@@ -87,7 +82,7 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
     require(
         bound.error <= largest_error,
         f"largest_error = {largest_error}",
-        f"at least {bound.error:.2g}, which rounding in float64 comes to here",
+        f"at least {bound.error:.2g}, the rounding error in float64",
         "Allow a larger error.",
     )
     return Design(weights, description, sharpness, bound.margin, bound.error)
@@ -102,14 +97,14 @@ def design(task: Task, largest_error: float = 1e-9) -> Design:
     if task.description is None:
         raise InputError(
             f"the task {task.name!r}, which has no description",
-            "a task that says what a head is to attend to",
-            "Write a Description for it, if one head can do it at all, and call build().",
+            "a task with a description",
+            "Write a Description for it, if a single head can do it, and call build().",
         )
     return build(task.description, largest_error)
 
 
 def needed_sharpness(description: Description, largest_error: float) -> float:
-    """The sharpness that keeps every error at or below ``largest_error``: a whole number of at least 1.
+    """The sharpness that keeps every error at or below ``largest_error``: an integer of at least 1.
 
     Raises:
         InputError: The description's scores do not order the keys as its tiers do.
@@ -120,7 +115,7 @@ def needed_sharpness(description: Description, largest_error: float) -> float:
     others = description.space.num_positions - 1
     if math.isinf(gap) or difference == 0 or others == 0:
         return 1.0
-    # Half of the error is left to rounding.
+    # Half of the error is reserved for rounding.
     return float(max(1, math.ceil((math.log(2 * others * difference) - math.log(largest_error)) / gap)))
 
 
@@ -132,8 +127,8 @@ def _smallest_gap(description: Description) -> float:
             query = int(case.queries[((case.spread > _SAME) | (case.margin < _SAME)).argmax()])
             raise InputError(
                 f"{description}, for which the query {_name(description, query)} cannot score its keys",
-                "relations whose sum is the same for all keys that are wanted alike, and lower for all others",
-                "One head adds its relations up. Say it with fewer of them, or use two heads.",
+                "relations whose sum is equal for all keys of a tier, and lower for lower tiers",
+                "A single head adds its relations. Use fewer of them, or two heads.",
             )
         gap = min(gap, float(case.margin.min()))
     return gap

@@ -1,26 +1,23 @@
-r"""What of a head's weights can be compared: its circuits, the two maps that are well defined.
+r"""The QK and OV circuits of a head: the two maps that its weights determine uniquely.
 
-Km and Qm meet in one product only. Write x for an input vector with its position; the score of a query and a key is
+Km and Qm only occur as a product. For input vectors x, with their positions, the score of a query and a key is
 
     score = x_query C x_keyᵀ        C = Qm Kmᵀ / sqrt(qk_dim)
 
-so for every invertible M, ``Km M`` and ``Qm M⁻ᵀ`` are the same head: ``Qm M⁻ᵀ Mᵀ Kmᵀ = Qm Kmᵀ``. Entries of Km and Qm
-mean nothing by themselves. The QK circuit C does. The same holds for the coordinates of the position vectors: ``pos M``
-with ``M⁻¹`` times the rows of Km, Qm and Vm that belong to them. Scores between *places* (a token at a position) are
-free of both.
+so for every invertible M, ``Km M`` and ``Qm M⁻ᵀ`` are the same head: ``Qm M⁻ᵀ Mᵀ Kmᵀ = Qm Kmᵀ``. Single entries of Km
+and Qm mean nothing; the QK circuit C does. The same holds for the coordinates of the position vectors: ``pos M`` with
+``M⁻¹`` times the rows of Km, Qm and Vm that belong to them. Scores between *places* (a token at a position) are free of
+both choices.
 
-What softmax ignores. A query i of a sequence with places S gives place j the weight
-``exp(s_ij) / sum_{k in S} exp(s_ik)``. A number c_i added to all of the row, a function of the query alone, cancels.
-Nothing else does: every sequence with query i has i itself among its keys, and wherever j stands beside it,
-``log(w_ij / w_ii) = s_ij - s_ii``. So the attention over all sequences determines the differences within a row, for all
-keys j that can stand in one sequence with i, and nothing but those differences. Keys that cannot (another token at the
-query's own position) never have a weight at all. One constant per query *place* is therefore what has to be removed,
-and :func:`centred_scores` does so with the mean over the possible keys. A constant per key is seen by softmax; one per
-query token or per query position is a special case of one per query place.
+What the softmax ignores: a query i of a sequence with places S gives place j the weight
+``exp(s_ij) / sum_{k in S} exp(s_ik)``, so a number c_i added to the whole row cancels. Nothing else does: every
+sequence with query i has i itself among its keys, and ``log(w_ij / w_ii) = s_ij - s_ii`` for every j in it. So the
+attention over all sequences determines exactly the differences within a row, for all keys j that can occur in a
+sequence with i. (Another token at the query's own position cannot.) :func:`centred_scores` therefore subtracts one
+constant per query place, the mean over the possible keys.
 
-Values have no such freedom. Weights add up to 1, so a constant added to all values moves every output by just as much:
-values are compared as they are. One limit remains: the value of a place that no query attends to hardly shows in any
-output, and a comparison of the maps counts it like the others.
+Values have no such freedom: weights add up to 1, so a constant added to all values moves every output by it. Values are
+compared as they are, including those of places to which no query attends.
 
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", QK and OV circuits. Here the output
 matrix is the identity, so Vm is the OV circuit.
@@ -75,16 +72,15 @@ def qk_between_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.nd
 
 
 def possible_pairs(space: SequenceSpace) -> Bool[np.ndarray, "query key"]:
-    """Which two places can stand in one sequence: at different positions, or the same place."""
+    """Which pairs of places can occur in one sequence: those at different positions, and each place with itself."""
     tokens, positions = space.places
     return np.asarray((positions[:, None] != positions) | (tokens[:, None] == tokens))
 
 
 def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "query key"]:
-    """The scores between places less what softmax ignores: each row less its mean over the possible keys.
+    """The scores between places without what the softmax ignores: each row minus its mean over the possible keys.
 
-    NaN where the two places cannot stand in one sequence. Heads with equal attention everywhere have equal tables; the
-    module's text derives it.
+    NaN where the two places cannot occur in one sequence. Heads with equal attention everywhere have equal tables.
 
     Raises:
         InputError: As :func:`qk_between_places`.
@@ -92,14 +88,14 @@ def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarr
     scores, possible = qk_between_places(weights, space), possible_pairs(space)
     mean = scores.sum(axis=1, keepdims=True, where=possible) / possible.sum(axis=1, keepdims=True)
     centred = scores - mean
-    # A head that prefers nothing would otherwise be told by its rounding errors.
+    # Rounding errors would otherwise be all that is left of a head with uniform attention.
     largest = np.abs(scores).max()
     centred[np.abs(centred) <= _ROUNDING * largest] = 0.0
     return np.where(possible, centred, np.nan)
 
 
 def value_circuit(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts v_dim"]:
-    """The value of every token and, where the head has positions, of every position; a place's value is the sum of two.
+    """The value of every token and, if the head has positions, of every position; a place's value is their sum.
 
     Raises:
         InputError: The weights do not fit the space.
@@ -117,14 +113,14 @@ def values_at_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.nda
 
 
 def part_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
-    """What to call the rows of :func:`qk_parts` and :func:`value_circuit`: tokens, then positions as ``@0``."""
+    """Names of the rows of :func:`qk_parts` and :func:`value_circuit`: tokens, then positions as ``@0``."""
     first = int(space.has_cls)
     positions = [f"@{position - first}" if position >= first else f"@{CLS}" for position in range(space.num_positions)]
     return [*space.token_names, *(positions if weights.pos is not None else [])]
 
 
 def place_names(space: SequenceSpace) -> list[str]:
-    """What to call the places: ``A0`` is the letter A as the first letter, ``CLS`` stands for itself."""
+    """Names of the places: ``A0`` is the letter A as the first letter, ``CLS`` stands for itself."""
     return [
         CLS if token == len(space.letters) else f"{space.token_names[token]}{position - space.has_cls}"
         for token, position in zip(*space.places, strict=True)
@@ -132,24 +128,21 @@ def place_names(space: SequenceSpace) -> list[str]:
 
 
 def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
-    """The same head with keys and queries in another basis: ``Km M`` and ``Qm M⁻ᵀ``.
-
-    All scores, weights and outputs stay, to rounding; see the module's text.
+    """The same head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``: equal outputs up to rounding.
 
     Args:
         weights: The head.
         matrix: M, ``[qk_dim, qk_dim]``.
 
     Raises:
-        InputError: M has another shape, has NaN or infinity, or is singular or nearly so (condition above 1e6, when
-            rounding would show).
+        InputError: M has another shape, NaN or infinity, or a condition number above 1e6.
     """
     _require_basis(matrix, weights.qk_dim, "qk_dim")
     return HeadWeights(weights.Km @ matrix, np.linalg.solve(matrix, weights.Qm.T).T, weights.Vm, weights.pos)
 
 
 def change_position_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
-    """The same head with its position vectors in another basis: ``pos M``, and M⁻¹ times their rows of Km, Qm and Vm.
+    """The same head with ``pos M`` for its position vectors, and M⁻¹ times their rows of Km, Qm and Vm.
 
     Args:
         weights: A head with positions.
@@ -158,8 +151,7 @@ def change_position_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows 
     Raises:
         InputError: The head has no positions, or M is refused as by :func:`change_basis`.
     """
-    if weights.pos is None:
-        require(False, "a head without pos", "a head with positions", "Use change_basis for its keys and queries.")
+    require(weights.pos is not None, "a head without pos", "a head with positions", "Use change_basis instead.")
     _require_basis(matrix, weights.pos_dim, "pos_dim")
 
     def changed(name: str) -> Float[np.ndarray, "inputs columns"]:
@@ -171,7 +163,7 @@ def change_position_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows 
 
 
 def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
-    """A random change of basis that loses no accuracy: a random rotation or reflection, axes scaled by 1/2 to 2.
+    """A random, well conditioned change of basis: an orthogonal matrix with its columns scaled by 1/2 to 2.
 
     Raises:
         InputError: ``size`` below 1.
@@ -179,13 +171,13 @@ def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
     require_positive(size=size)
     rng = np.random.default_rng(seed)
     orthogonal, triangular = np.linalg.qr(rng.standard_normal((size, size)))
-    # With the signs put right, all rotations are equally likely (Mezzadri 2007).
+    # With these signs the orthogonal matrix is uniformly distributed (Mezzadri 2007).
     return orthogonal * np.sign(np.diagonal(triangular)) * 2.0 ** rng.uniform(-1, 1, size)
 
 
 def _part_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts inputs"]:
     """The input vector's share of each token and of each position."""
-    _require_fits(weights, space)
+    require_fits(weights, space)
     tokens = np.eye(space.num_tokens, space.num_tokens + weights.pos_dim)
     if weights.pos is None:
         return tokens
@@ -195,24 +187,32 @@ def _part_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray
 
 
 def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place inputs"]:
-    """What the head is given for each place: the token's one-hot vector, then its position's vector, if any."""
+    """The head's input for each place: the token's one-hot vector, then the position's vector, if any."""
     parts = _part_inputs(weights, space)
     tokens, positions = space.places
     return parts[tokens] if weights.pos is None else parts[tokens] + parts[space.num_tokens + positions]
 
 
-def _require_fits(weights: HeadWeights, space: SequenceSpace) -> None:
+def require_fits(weights: HeadWeights, space: SequenceSpace) -> None:
+    """Check that the matrices have a row for each token and each position of ``space``.
+
+    Raises:
+        InputError: Naming the matrix, its shape and the needed one.
+    """
+    cls = " and CLS" if space.has_cls else ""
     require(
         weights.input_dim == space.num_tokens,
-        f"weights for inputs of length {weights.input_dim} and sequences of {space.num_tokens} tokens",
-        "inputs as long as there are tokens, one-hot",
+        f"Km of shape {list(weights.Km.shape)} with pos of {weights.pos_dim} columns, so inputs of length "
+        f"{weights.input_dim}",
+        f"{space.num_tokens} + {weights.pos_dim} = {space.num_tokens + weights.pos_dim} rows, for "
+        f"{len(space.letters)} letters{cls}" + (" and the position" if weights.pos is not None else ""),
         "Give Km, Qm and Vm one row for each token and below them one for each column of pos.",
     )
     require(
         weights.max_seq_len is None or weights.max_seq_len >= space.num_positions,
-        f"pos of {weights.max_seq_len} rows and sequences of up to {space.num_positions} positions",
-        "a row for each position",
-        "Give pos more rows, or compare on shorter sequences.",
+        f"pos of shape {[weights.max_seq_len, weights.pos_dim]}",
+        f"at least {space.num_positions} rows, one for each position of the longest sequence",
+        "Give pos a row for each position" + (", including that of CLS." if space.has_cls else "."),
     )
 
 
@@ -220,14 +220,13 @@ def _require_basis(matrix: Float[np.ndarray, "rows columns"], size: int, name: s
     require(
         matrix.shape == (size, size),
         f"a change of basis of shape {list(matrix.shape)}",
-        f"[{size}, {size}], {name} both ways",
+        f"[{size}, {size}], {name} x {name}",
         "Use random_basis() for one.",
     )
-    require(bool(np.isfinite(matrix).all()), "a change of basis with NaN or infinity", "finite numbers", "Mend it.")
-    condition = float(np.linalg.cond(matrix))
+    condition = float(np.linalg.cond(matrix)) if np.isfinite(matrix).all() else np.nan
     require(
         condition <= _WORST_CONDITION,
         f"a change of basis of condition {condition:.2g}",
-        f"an invertible matrix of condition at most {_WORST_CONDITION:.0e}",
-        "Take one whose rows are further from depending on one another, such as random_basis().",
+        f"a finite, invertible matrix of condition at most {_WORST_CONDITION:.0e}",
+        "Use a better conditioned one, such as random_basis().",
     )

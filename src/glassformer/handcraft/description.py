@@ -1,4 +1,4 @@
-"""A head in words: what its queries attend to, and what the attended places are worth."""
+"""Descriptions of heads: which places a query attends to, and the values of places."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from glassformer.handcraft.sequences import Block, SequenceSpace
 
 @dataclass(frozen=True)
 class Description:
-    """What a head is to do: every query outputs the mean value of the places it attends to.
+    """The function of a head: every query outputs the mean value of the places it attends to.
 
     Args:
         space: The sequences it is for.
         attend: Which places a query attends to.
-        values: What each token is worth, a number or a list of numbers of one length for all. A token that is left out
-            is worth zeros. None makes each letter worth its one-hot vector, and CLS zeros.
-        position_values: What is added for the position, ``[num_positions, v_dim]``; nothing when None.
+        values: The value of each token, numbers or lists of numbers of one length; zeros for omitted tokens. None gives
+            each letter its one-hot vector, and CLS zeros.
+        position_values: Added to the value for the position, ``[num_positions, v_dim]``; zeros when None.
 
     Raises:
         InputError: Values for unknown tokens, of different lengths, or not finite.
@@ -37,7 +37,7 @@ class Description:
 
     @cached_property
     def table(self) -> Table:
-        """The selector worked out for all pairs of places.
+        """The selector evaluated for all pairs of places.
 
         Raises:
             InputError: A tier below 0.
@@ -50,7 +50,7 @@ class Description:
 
     @cached_property
     def value_rows(self) -> Float[np.ndarray, "inputs v_dim"]:
-        """The value map: a row for each token and, below, one for each position."""
+        """The value map: a row for each token, then one for each position."""
         tokens = self._token_values()
         shape = (self.space.num_positions, tokens.shape[1])
         positions = np.zeros(shape) if self.position_values is None else np.array(self.position_values, dtype=float)
@@ -58,25 +58,25 @@ class Description:
             positions.shape == shape and bool(np.isfinite(positions).all()),
             f"position_values of shape {list(positions.shape)}",
             f"finite numbers of shape {list(shape)}, a row for each position",
-            "Give one row for each position, CLS's first where there is one.",
+            "Give one row for each position, CLS first.",
         )
         return np.concatenate([tokens, positions])
 
     @cached_property
     def place_values(self) -> Float[np.ndarray, "place v_dim"]:
-        """What each place is worth."""
+        """The value of each place."""
         tokens, positions = self.space.places
         return self.value_rows[tokens] + self.value_rows[self.space.num_tokens + positions]
 
     def wanted(self, block: Block) -> Bool[np.ndarray, "sequence query key"]:
-        """Which keys each query is to attend to: those in the highest tier that its sequence has."""
+        """The keys that each query should attend to: those in the highest tier present in its sequence."""
         place = self.space.place_of(block)
         tiers = self.table.tiers[place[:, :, None], place[:, None, :]]
         tiers = np.where(block.real[:, None, :], tiers, -1)
         return np.asarray(tiers == tiers.max(axis=2, keepdims=True))
 
     def output(self, block: Block) -> Float[np.ndarray, "sequence query v_dim"]:
-        """What a perfect head of this description outputs: the plain mean over the wanted keys."""
+        """The exact output of this description: the mean over the wanted keys."""
         wanted = self.wanted(block).astype(float)
         values = self.place_values[self.space.place_of(block)]
         return wanted @ values / wanted.sum(axis=2, keepdims=True)
@@ -91,11 +91,13 @@ class Description:
         for name in self.values:
             if name not in names:
                 raise InputError(f"a value for {name!r}", f"values for {', '.join(names)}", "Name one of these.")
-        require(bool(self.values), "no values", "a value for at least one token", "Leave values away for one-hot ones.")
+        require(bool(self.values), "no values", "a value for at least one token", "Omit values for one-hot ones.")
         try:
             given = {name: np.atleast_1d(np.array(value, dtype=float)) for name, value in self.values.items()}
         except (TypeError, ValueError) as error:
-            raise InputError(f"values {self.values!r}", "a number or a list of numbers each", "Mend them.") from error
+            raise InputError(
+                f"values {self.values!r}", "a number or a list of numbers for each token", "Pass numbers."
+            ) from error
         lengths = {value.shape for value in given.values()}
         require(
             len(lengths) == 1 and all(value.ndim == 1 and np.isfinite(value).all() for value in given.values()),

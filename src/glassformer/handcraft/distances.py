@@ -1,4 +1,4 @@
-"""How far two heads are from one another: in what they attend to, in what they output, and in their circuits."""
+"""Distances between two heads: of their attention, their outputs and their circuits."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ _SCORES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class HeadDistance:
-    """How far two heads are from one another, in terms that no change of basis moves.
+    """Distances between two heads that do not depend on the basis of their weights.
 
-    Queries are all letters of all compared sequences; CLS's own are left out, since no task judges them.
+    Queries are all letters of all compared sequences; CLS as a query is left out, since no task judges it.
 
     Attributes:
         attention_mean: Jensen-Shannon divergence of the two heads' weights, mean over the queries, in bits: 0 for the
             same attention, 1 for attention to different places.
         attention_max: The largest of these.
-        farthest: The sequence that has it.
+        farthest: The sequence with the largest.
         output_mean: Mean absolute difference of the outputs' entries, in the units of the values.
         output_max: The largest of these.
-        qk_cosine: Of the scores between places, less what softmax ignores. It does not see how sharp a head is; the
-            attention does. See :func:`circuit_similarity`.
-        value_cosine: Of the values of the places.
-        num_sequences: How many sequences were compared.
-        num_possible: How many there are.
+        qk_cosine: Cosine of the centred scores; independent of the sharpness, see :func:`circuit_similarity`.
+        value_cosine: Cosine of the values of the places.
+        num_sequences: Number of sequences compared.
+        num_possible: Number of sequences of the space.
     """
 
     attention_mean: float
@@ -65,7 +64,7 @@ def jensen_shannon(
 ) -> Float[np.ndarray, "*queries"]:
     """The Jensen-Shannon divergence of two heads' weights over the last axis, in bits, from 0 to 1.
 
-    With m = (p + q) / 2 it is ``(KL(p, m) + KL(q, m)) / 2``: how much one drawn key tells about which head drew it.
+    ``(KL(p, m) + KL(q, m)) / 2`` with m = (p + q) / 2.
 
     Source: Lin 1991, "Divergence measures based on the Shannon entropy".
     """
@@ -82,13 +81,17 @@ def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceS
 
     QK: of :func:`~glassformer.handcraft.circuits.centred_scores` over the possible pairs whose query is a letter. A
     factor on all scores, the sharpness, does not change it. Values: of
-    :func:`~glassformer.handcraft.circuits.values_at_places`, as they are; :mod:`glassformer.handcraft.circuits` says
-    why. Two tables of zeros have the cosine 1, one beside another table 0.
+    :func:`~glassformer.handcraft.circuits.values_at_places`. The cosine of two zero tables is 1, of one zero table 0.
 
     Raises:
         InputError: A head does not fit the space, or the two have values of different lengths.
     """
-    _require_alike(first, second)
+    require(
+        first.v_dim == second.v_dim,
+        f"values of length {first.v_dim} and {second.v_dim}",
+        "two heads with values of one length",
+        "Compare heads for the same task.",
+    )
     judged = slice(int(space.has_cls), None)
     scores = [np.nan_to_num(centred_scores(head, space)[judged]) for head in (first, second)]
     return _cosine(*scores), _cosine(values_at_places(first, space), values_at_places(second, space))
@@ -97,14 +100,14 @@ def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceS
 def head_distance(
     first: HeadWeights, second: HeadWeights, space: SequenceSpace, *, limit: int = 20_000, seed: int = 0
 ) -> HeadDistance:
-    """How far two heads are from one another over every sequence of ``space``.
+    """The distances between two heads over every sequence of ``space``.
 
     Args:
         first: A head.
-        second: Another; its qk_dim and positions' dimension may differ.
+        second: Another; its qk_dim and pos_dim may differ.
         space: The sequences.
-        limit: If there are more sequences than this, so many random ones stand for them: every length equally often.
-        seed: Of these.
+        limit: If there are more sequences than this, as many random ones are compared: every length equally often.
+        seed: Seed of these.
 
     Raises:
         InputError: A head does not fit the space, or the two have values of different lengths.
@@ -165,14 +168,5 @@ def _cosine(first: Float[np.ndarray, "..."], second: Float[np.ndarray, "..."]) -
     lengths = np.linalg.norm(first), np.linalg.norm(second)
     if not all(lengths):
         return float(lengths[0] == lengths[1])
-    # Each is made of length 1 first: the product of two long ones could overflow.
+    # Normalised first: the product of two long vectors could overflow.
     return float(np.clip(np.vdot(first / lengths[0], second / lengths[1]), -1.0, 1.0))
-
-
-def _require_alike(first: HeadWeights, second: HeadWeights) -> None:
-    require(
-        first.v_dim == second.v_dim,
-        f"values of length {first.v_dim} and {second.v_dim}",
-        "two heads whose values are equally long",
-        "Compare heads for one task.",
-    )

@@ -1,13 +1,12 @@
-"""A language for what a head attends to, made of relations that one head can compute exactly.
+"""Selectors: which keys a query attends to, composed of relations that a single head can compute exactly.
 
-A head's score for a query and a key is one bilinear form of the two, so scores of several relations add up. A
-:class:`Selector` keeps both sides of this: what it *means* (which keys are wanted, as whole-numbered tiers) and the
-*scores* that are to say so (a weighted sum of relations). :mod:`glassformer.handcraft.build` checks that the scores
-order the keys as the meaning does, and makes weights of them.
+A head's score is a bilinear form of query and key, so the scores of several relations add up. A :class:`Selector` has
+two parts: its *meaning* (integer tiers of keys) and the *scores* that implement it (a weighted sum of relations).
+:mod:`glassformer.handcraft.build` checks that the scores order the keys as the tiers do, and builds weights from them.
 
 The meaning: every query attends, equally, to those keys of the sequence that are in the highest tier present.
 ``same_token().but_not(itself()).otherwise(token(CLS))`` puts other places with the same letter into tier 2, CLS into
-tier 1 and everything else into tier 0: attend to the repetitions of my letter, and if there are none, to CLS.
+tier 1 and everything else into tier 0: attend to other places with my letter, and if there are none, to CLS.
 
 Source: the selectors of RASP, Weiss et al. 2021 (arXiv:2106.06981), section 3; hard attention from a large scale.
 """
@@ -29,11 +28,7 @@ from glassformer.handcraft.sequences import SequenceSpace
 class Factors(NamedTuple):
     """A relation as two matrices: its score for a query x and a key y is ``(x query) . (y key)``.
 
-    x and y are one-hot for the token and, below that, one-hot for the position.
-
-    Attributes:
-        query: ``[num_tokens + num_positions, columns]``.
-        key: Of the same shape.
+    x and y are the token's one-hot vector followed by the position's: inputs = num_tokens + num_positions.
     """
 
     query: Float[np.ndarray, "inputs columns"]
@@ -48,13 +43,7 @@ class Term(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A selector worked out for one space of sequences.
-
-    Attributes:
-        tiers: What is wanted, ``[query place, key place]``: the higher, the more; 0 where nothing was said.
-        scores: The sum of the terms, ``[query place, key place]``.
-        terms: What the scores are made of.
-    """
+    """A selector evaluated for all pairs of places; ``scores`` is the sum of ``terms``, tier 0 is unwanted."""
 
     tiers: Int[np.ndarray, "query key"]
     scores: Float[np.ndarray, "query key"]
@@ -63,18 +52,18 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Selector:
-    """Which keys each query attends to. Made by the functions below and combined by its methods.
+    """Which keys each query attends to. Created by the functions below and combined by its methods.
 
     Attributes:
         text: The selector in words.
-        table: Works it out for a space of sequences.
+        table: Evaluates it for a space of sequences.
     """
 
     text: str
     table: Callable[[SequenceSpace], Table]
 
     def otherwise(self, fallback: Selector) -> Selector:
-        """What this one wants; for a query that finds nothing of that in its sequence, what ``fallback`` wants."""
+        """The keys of this selector; for queries whose sequence has none of them, those of ``fallback``."""
 
         def table(space: SequenceSpace) -> Table:
             first, second = self.table(space), fallback.table(space)
@@ -85,7 +74,7 @@ class Selector:
         return Selector(f"{self.text}, otherwise {fallback.text}", table)
 
     def but_not(self, other: Selector) -> Selector:
-        """What this one wants and ``other`` does not."""
+        """The keys of this selector that ``other`` does not select."""
 
         def table(space: SequenceSpace) -> Table:
             first, second = self.table(space), other.table(space)
@@ -102,12 +91,12 @@ class Selector:
 
 
 def everything() -> Selector:
-    """Every key alike: the output is the mean of all values."""
+    """Every key equally: the output is the mean of all values."""
     return _relation("everything", lambda space: _between(space, 1))
 
 
 def same_token() -> Selector:
-    """Keys that hold the query's own token, the query's own place among them."""
+    """Keys with the query's own token, including the query's own place."""
 
     def factors(space: SequenceSpace) -> Factors:
         made = _between(space, space.num_tokens)
@@ -145,7 +134,7 @@ def later() -> Selector:
 
 
 def token(name: str) -> Selector:
-    """Keys that hold the token ``name``: a letter, or CLS.
+    """Keys with the token ``name``: a letter, or CLS.
 
     Raises:
         InputError: When built for sequences without such a token.
@@ -184,7 +173,7 @@ def at_position(index: int) -> Selector:
 
 
 def latest() -> Selector:
-    """The last place of the sequence, wherever it ends: the later a key, the higher its tier."""
+    """The last place of the sequence: the later a key, the higher its tier."""
 
     def factors(space: SequenceSpace) -> Factors:
         made = _from_any_query(space)
@@ -204,7 +193,7 @@ def pair_scores(factors: Factors, space: SequenceSpace) -> Float[np.ndarray, "qu
 
 
 def _relation(text: str, factors: Callable[[SequenceSpace], Factors]) -> Selector:
-    """A selector whose tiers are its scores, which are whole numbers."""
+    """A selector whose tiers are its scores, which are integers."""
 
     def table(space: SequenceSpace) -> Table:
         made = factors(space)
@@ -243,7 +232,7 @@ def _sum(tiers: Int[np.ndarray, "query key"], first: Table, second: Table, weigh
 
 
 def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float:
-    """How much of the fallback's scores lifts its keys above the rest and leaves them below the wanted ones."""
+    """The factor on the fallback's scores that puts its keys between the other keys and the wanted ones."""
     judged = slice(int(space.has_cls), None)
     wanted = first.tiers[judged] > 0
     fallback = ~wanted & (second.tiers[judged] > 0)
@@ -252,12 +241,11 @@ def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float
         return 1.0
 
     def lowest(keys: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
-        return np.asarray(np.where(keys, first.scores[judged], np.inf).min(axis=1))
+        return first.scores[judged].min(axis=1, where=keys, initial=np.inf)
 
     def highest(keys: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
-        return np.asarray(np.where(keys, first.scores[judged], -np.inf).max(axis=1))
+        return first.scores[judged].max(axis=1, where=keys, initial=-np.inf)
 
-    # For each query, between the best of the rest and the worst wanted key, from where the fallback's keys stand.
     has_fallback = fallback.any(axis=1)
     most = float((lowest(wanted) - highest(fallback))[has_fallback].min())
     least = float((highest(rest) - lowest(fallback))[has_fallback].max())

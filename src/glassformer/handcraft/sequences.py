@@ -1,4 +1,4 @@
-"""All the sequences that a head may meet: which letters, how long, with a CLS token in front or not."""
+"""Spaces of sequences: an alphabet, a maximal length, and whether CLS comes first."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_PLACES = 2048
 
 
 class Block(NamedTuple):
-    """Some sequences side by side, the shorter ones padded at the end.
+    """A batch of sequences, the shorter ones padded at the end.
 
     Attributes:
-        tokens: Token numbers ``[sequence, position]``, CLS included where there is one; 0 in the padding.
-        real: Where a position belongs to its sequence, ``[sequence, position]``.
+        tokens: Token numbers, including CLS; 0 in the padding.
+        real: True where a position belongs to its sequence.
     """
 
     tokens: Int[np.ndarray, "sequence position"]
@@ -37,16 +37,16 @@ class Block(NamedTuple):
 class SequenceSpace:
     """Every sequence of 1 to ``max_len`` letters.
 
-    Tokens are numbered in the order of the letters, CLS last. A *place* is a token at a position: the head sees nothing
-    else of a key or a query, so what holds for every pair of places holds for every sequence.
+    Tokens are numbered in the order of the letters, CLS last. A *place* is a token at a position. Keys and queries
+    depend on nothing else, so what holds for every pair of places holds for every sequence.
 
     Args:
         letters: The alphabet, 1 to 26 different letters.
         max_len: The longest sequence, in letters; CLS is not counted.
-        has_cls: Whether a CLS token stands before the letters.
+        has_cls: Whether a CLS token precedes the letters.
 
     Raises:
-        InputError: No letters, more than 26, repeated or many-lettered ones; ``max_len`` below 1.
+        InputError: No letters, more than 26, repeated ones, or strings of several letters; ``max_len`` below 1.
     """
 
     letters: tuple[str, ...]
@@ -65,7 +65,7 @@ class SequenceSpace:
         require(
             len(self.letters) * self.max_len <= _MAX_PLACES,
             f"{len(self.letters)} letters at {self.max_len} positions",
-            f"letters times positions of at most {_MAX_PLACES:,}, since every pair of them is looked at",
+            f"at most {_MAX_PLACES:,} letters times positions, since all pairs of them are computed",
             "Take fewer letters or shorter sequences.",
         )
 
@@ -76,22 +76,22 @@ class SequenceSpace:
 
     @property
     def num_positions(self) -> int:
-        """Positions of the longest sequence, that of CLS included."""
+        """Positions of the longest sequence, including that of CLS."""
         return self.max_len + self.has_cls
 
     @property
     def token_names(self) -> tuple[str, ...]:
-        """What the tokens are called, in the order of their numbers."""
+        """Names of the tokens, in the order of their numbers."""
         return (*self.letters, CLS) if self.has_cls else self.letters
 
     @property
     def count(self) -> int:
-        """How many sequences there are: the sum of ``letters ** length`` over all lengths."""
+        """Number of sequences: the sum of ``letters ** length`` over all lengths."""
         return sum(len(self.letters) ** length for length in range(1, self.max_len + 1))
 
     @cached_property
     def places(self) -> tuple[Tokens, Tokens]:
-        """Token and position of every place, CLS's first where there is one, then position by position."""
+        """Token and position of every place: CLS first, then position by position."""
         first = int(self.has_cls)
         positions = np.repeat(np.arange(first, self.num_positions), len(self.letters))
         tokens = np.tile(np.arange(len(self.letters)), self.max_len)
@@ -115,7 +115,7 @@ class SequenceSpace:
         """The letters of ``text`` as numbers, without CLS.
 
         Raises:
-            InputError: A letter that the alphabet does not have, or too few or too many.
+            InputError: A letter outside the alphabet, or too few or too many letters.
         """
         known = {letter: number for number, letter in enumerate(self.letters)}
         for place, letter in enumerate(text):
@@ -123,13 +123,13 @@ class SequenceSpace:
                 raise InputError(
                     f"the letter {letter!r} at place {place + 1} of {''.join(map(str, text))[:80]!r}",
                     f"letters among {' '.join(self.letters)}",
-                    "Use the task's letters, in this case.",
+                    "Use the task's letters, with their case.",
                 )
         require(
             1 <= len(text) <= self.max_len,
             f"a sequence of {len(text)} letters",
             f"1 to {self.max_len} letters",
-            "Shorten it, or choose a task with longer sequences." if text else "Give a letter or more.",
+            "Shorten it, or choose a task with longer sequences." if text else "Give at least one letter.",
         )
         return np.array([known[letter] for letter in text], dtype=np.int64)
 
@@ -144,7 +144,7 @@ class SequenceSpace:
         return numbers // powers % len(self.letters)
 
     def block(self, letters: Sequence[Int[np.ndarray, "..."]]) -> Block:
-        """Sequences of letters, or matrices of equally long ones, side by side; CLS is put in front of each."""
+        """A batch of sequences, or of matrices of equally long ones, with CLS in front of each."""
         matrices = [np.atleast_2d(each) for each in letters]
         width = max(each.shape[1] for each in matrices) + self.has_cls
         tokens = np.zeros((sum(map(len, matrices)), width), dtype=np.int64)
@@ -163,7 +163,7 @@ class SequenceSpace:
 
         Args:
             size: The largest number of sequences in a block.
-            longest: Only those of at most this many letters, with 0 none at all; ``max_len`` when None.
+            longest: The largest number of letters; ``max_len`` when None.
         """
         require_positive(size=size)
         waiting: list[Int[np.ndarray, "..."]] = []
@@ -187,9 +187,9 @@ class SequenceSpace:
         return [rng.integers(0, len(self.letters), size=length) for length in lengths]
 
     def regular(self, num_lengths: int = 64) -> list[Int[np.ndarray, " letter"]]:
-        """Sequences that random ones hardly ever are, of every length or of ``num_lengths`` different ones.
+        """Regular sequences, which random ones rarely are, of every length or of ``num_lengths`` different ones.
 
-        They are: one letter repeated, with another one first, last or in the middle; two letters in turns; all letters
+        One letter repeated, also with another one first, last or in the middle; two letters alternating; all letters
         in order.
         """
         size, lengths = len(self.letters), np.unique(np.linspace(1, self.max_len, num_lengths).astype(int)).tolist()
@@ -204,7 +204,7 @@ class SequenceSpace:
         return made
 
     def longest_listable(self, limit: int) -> int:
-        """The largest length up to which there are at most ``limit`` sequences; 0 if there are more of one letter."""
+        """The largest length up to which there are at most ``limit`` sequences; 0 if there is none."""
         total = 0
         for length in range(1, self.max_len + 1):
             total += len(self.letters) ** length

@@ -1,11 +1,11 @@
-"""One attention head and nothing else, whose weights a person can choose: NumPy and PyTorch twins of one another.
+"""A single attention head with weights chosen by hand, in NumPy and in PyTorch.
 
-Both compute, for a sequence of vectors x with a position vector concatenated to each where there is one::
+Both compute, for a sequence of vectors x, each with its position vector concatenated if the head has positions::
 
     K = x Km     Q = x Qm     V = x Vm     output = softmax(Q Kᵀ / sqrt(qk_dim)) V
 
-No mask, no residual, no norm, no MLP. The NumPy twin goes query by query and keeps every intermediate result; the
-PyTorch twin does whole batches and can be trained.
+There is no mask, residual, norm or MLP. The NumPy version goes query by query and keeps every intermediate result; the
+PyTorch version computes batches and can be trained.
 """
 
 from __future__ import annotations
@@ -27,40 +27,38 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class HeadWeights:
-    """The weights of one head, in float64 and read-only; what both twins are made from and converted to.
+    """The weights of one head, in float64 and read-only; both versions are made from it.
 
     Args:
-        Km: Makes keys; ``[input_dim + pos_dim, qk_dim]``.
-        Qm: Makes queries; of the same shape.
-        Vm: Makes values; ``[input_dim + pos_dim, v_dim]``.
-        pos: One vector for each position, ``[max_seq_len, pos_dim]``, concatenated to the input; None for a head that
-            does not know positions.
+        Km: Key matrix, ``[input_dim + pos_dim, qk_dim]``.
+        Qm: Query matrix, of the same shape.
+        Vm: Value matrix, ``[input_dim + pos_dim, v_dim]``.
+        pos: Position vectors, ``[max_seq_len, pos_dim]``, concatenated to the inputs; None without positions.
 
     Raises:
-        InputError: A matrix that is not one, is empty, or has NaN or infinite entries; shapes that do not fit one
-            another.
+        InputError: An argument that is not a matrix, is empty, or has NaN or infinite entries; shapes that do not fit
+            one another.
     """
 
     def __init__(self, Km: ArrayLike, Qm: ArrayLike, Vm: ArrayLike, pos: ArrayLike | None = None) -> None:
         self.Km, self.Qm, self.Vm = _matrix("Km", Km), _matrix("Qm", Qm), _matrix("Vm", Vm)
         self.pos = None if pos is None else _matrix("pos", pos)
-        rows = {"Km": len(self.Km), "Qm": len(self.Qm), "Vm": len(self.Vm)}
         require(
-            len(set(rows.values())) == 1,
-            f"matrices with {', '.join(f'{count} rows ({name})' for name, count in rows.items())}",
+            len(self.Km) == len(self.Qm) == len(self.Vm),
+            f"matrices with {len(self.Km)} rows (Km), {len(self.Qm)} rows (Qm), {len(self.Vm)} rows (Vm)",
             "the same number of rows, input_dim + pos_dim",
-            "Give each matrix one row for each entry of the input vector, those of the position included.",
+            "Give each matrix one row for each entry of the input vector, including those of the position.",
         )
         require(
             self.Km.shape[1] == self.Qm.shape[1],
             f"Km with {self.Km.shape[1]} columns and Qm with {self.Qm.shape[1]}",
             "the same number of columns, qk_dim",
-            "Keys and queries are multiplied with one another, so make them equally long.",
+            "Give Km and Qm equally many columns.",
         )
         require(
             self.pos_dim < len(self.Km),
             f"pos of {self.pos_dim} columns with matrices of {len(self.Km)} rows",
-            "more rows than that: input_dim + pos_dim",
+            "more rows than columns of pos: input_dim + pos_dim",
             "Add rows for the tokens above those for the position.",
         )
 
@@ -86,12 +84,12 @@ class HeadWeights:
 
     @property
     def max_seq_len(self) -> int | None:
-        """The longest sequence; None without positions, when any length will do."""
+        """The longest sequence; None without positions, for any length."""
         return None if self.pos is None else len(self.pos)
 
     @property
     def matrices(self) -> dict[str, Array]:
-        """The matrices under their names: Km, Qm, Vm, and pos where there is one."""
+        """The matrices by name: Km, Qm, Vm, and pos if the head has positions."""
         named = {"Km": self.Km, "Qm": self.Qm, "Vm": self.Vm}
         return named if self.pos is None else {**named, "pos": self.pos}
 
@@ -99,15 +97,15 @@ class HeadWeights:
         """``seq`` [position, input_dim] with each position's vector concatenated.
 
         Raises:
-            InputError: ``seq`` is no matrix of finite numbers, its rows have another length than ``input_dim``, or it
-                is longer than ``max_seq_len``.
+            InputError: ``seq`` is not a matrix of finite numbers, its rows are not of length ``input_dim``, or it is
+                longer than ``max_seq_len``.
         """
         x = _matrix("seq", seq)
         require(
             x.shape[1] == self.input_dim,
             f"a sequence of vectors of length {x.shape[1]}",
             f"vectors of length input_dim = {self.input_dim}",
-            "Encode the tokens as the weights expect them.",
+            "Encode the tokens for these weights.",
         )
         _require_length(len(x), self.max_seq_len)
         return x if self.pos is None else np.concatenate([x, self.pos[: len(x)]], axis=1)
@@ -115,27 +113,18 @@ class HeadWeights:
 
 @dataclass(frozen=True, eq=False)
 class HeadTrace:
-    """Every intermediate result of one sequence.
+    """Every intermediate result of one sequence; each row of ``weights`` is the softmax of a row of ``scores``."""
 
-    Attributes:
-        K: Keys ``[position, qk_dim]``.
-        Q: Queries ``[position, qk_dim]``.
-        V: Values ``[position, v_dim]``.
-        scores: ``Q Kᵀ / sqrt(qk_dim)``, ``[query, key]``.
-        weights: Softmax of the scores over the keys, ``[query, key]``; rows add up to 1.
-        output: ``weights V``, ``[query, v_dim]``.
-    """
-
-    K: Array
-    Q: Array
-    V: Array
-    scores: Array
-    weights: Array
-    output: Array
+    K: Float[np.ndarray, "position qk_dim"]
+    Q: Float[np.ndarray, "position qk_dim"]
+    V: Float[np.ndarray, "position v_dim"]
+    scores: Float[np.ndarray, "query key"]
+    weights: Float[np.ndarray, "query key"]
+    output: Float[np.ndarray, "query v_dim"]
 
 
 class NumpyHead:
-    """The head in NumPy: one query after another, every step visible, for reading and for checking the fast twin.
+    """The head in NumPy: one query after another with every step visible; the reference for the PyTorch version.
 
     Args:
         weights: The head's matrices.
@@ -149,10 +138,9 @@ class NumpyHead:
         return self.trace(seq).output
 
     def trace(self, seq: ArrayLike) -> HeadTrace:
-        """All results on the way to the output for ``seq`` [position, input_dim].
+        """All intermediate results for ``seq`` [position, input_dim].
 
-        The largest score of a query is subtracted from all of them before the exponential. That leaves the softmax as
-        it is, and scores above 709, whose exponential float64 cannot hold, give weights like any others.
+        The largest score of a query is subtracted before the exponential, which float64 cannot hold above 709.
 
         Raises:
             InputError: ``seq`` does not fit the weights; see :meth:`HeadWeights.with_positions`.
@@ -174,7 +162,7 @@ class NumpyHead:
 
         Args:
             seq: ``[position, input_dim]``.
-            names: What to call the positions, such as their letters; numbers when None.
+            names: Names of the positions, such as their letters; numbers when None.
 
         Raises:
             InputError: ``seq`` does not fit the weights, or ``names`` has another length.
@@ -185,7 +173,7 @@ class NumpyHead:
             len(names) == len(trace.K),
             f"{len(names)} names for {len(trace.K)} positions",
             "one name for each position",
-            "Pass one name each, or none.",
+            "Pass one name for each position, or None.",
         )
         tables = [_table(title, rows, names) for title, rows in (("K", trace.K), ("Q", trace.Q), ("V", trace.V))] + [
             _table(f"query {i} ({name})", np.stack([trace.scores[i], trace.weights[i]], axis=1), names, "score weight")
@@ -208,12 +196,12 @@ def run_head(
 
     Args:
         seq: The input vectors.
-        Km: Makes keys.
-        Qm: Makes queries.
-        Vm: Makes values.
+        Km: Key matrix.
+        Qm: Query matrix.
+        Vm: Value matrix.
         pos: A vector for each position, concatenated to the input.
-        real: For a batch of sequences of different lengths: True where a position belongs to its sequence, False where
-            it is padding. Nothing attends to padding, and its own output is zero.
+        real: For a batch of sequences of different lengths: True for positions of the sequence, False for padding.
+            Padding is not attended to, and its own output is zero.
 
     Raises:
         InputError: Vectors of another length than ``input_dim``, a sequence longer than ``max_seq_len``, or ``real``
@@ -224,9 +212,9 @@ def run_head(
         seq.dim() in (2, 3) and seq.shape[-1] == input_dim,
         f"seq of shape {list(seq.shape)}",
         f"[position, {input_dim}] or [batch, position, {input_dim}]",
-        "Encode the tokens as the weights expect them.",
+        "Encode the tokens for these weights.",
     )
-    require(real is None or seq.dim() == 3, "padding of a single sequence", "a batch", "Leave real away.")
+    require(real is None or seq.dim() == 3, "real with a single sequence", "a batch", "Omit real.")
     length = seq.shape[-2]
     _require_length(length, None if pos is None else len(pos))
     if pos is not None:
@@ -241,8 +229,8 @@ def run_head(
 class SingleHead(nn.Module):
     """The head in PyTorch: all queries of all sequences at once, and trainable.
 
-    Attributes are named as in the formula: ``Qm``, ``Km``, ``Vm`` are linear maps without bias (PyTorch keeps their
-    weights transposed), ``pos`` is an embedding of positions or None.
+    ``Qm``, ``Km`` and ``Vm`` are linear layers without bias, whose weights PyTorch stores transposed; ``pos`` is an
+    embedding of positions or None.
 
     Args:
         input_dim: Length of an input vector.
@@ -252,7 +240,7 @@ class SingleHead(nn.Module):
         max_seq_len: The longest sequence of a head with positions.
 
     Raises:
-        InputError: A size that is not a whole number of at least 1, or positions without ``max_seq_len``.
+        InputError: A size that is not an integer of at least 1, or positions without ``max_seq_len``.
     """
 
     def __init__(
@@ -290,10 +278,10 @@ class SingleHead(nn.Module):
         return head
 
     def to_weights(self) -> HeadWeights:
-        """The weights as matrices in float64, as the NumPy twin takes them.
+        """The weights as matrices in float64.
 
         Raises:
-            InputError: A weight is NaN or infinite, as after a training that diverged.
+            InputError: A weight is NaN or infinite, as after diverged training.
         """
         transposed = {name: getattr(self, name).weight.detach().cpu().double().numpy().T for name in ("Km", "Qm", "Vm")}
         return HeadWeights(
@@ -305,27 +293,19 @@ def _matrix(name: str, values: ArrayLike) -> Array:
     """A read-only copy of ``values`` in float64, checked to be a matrix of finite numbers."""
     try:
         array = np.array(values)
-        require(
-            array.dtype.kind in "biuf", f"{name} of {array.dtype}", "a matrix of numbers", f"Pass {name} as numbers."
-        )
-        array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{name}, which is not a table of numbers ({error})", "a matrix", "Give all rows the same length."
-        ) from error
+        raise InputError(f"{name}, which is not a table ({error})", "a matrix", "Use rows of one length.") from error
+    require(array.dtype.kind in "biuf", f"{name} of {array.dtype}", "a matrix of numbers", f"Pass {name} as numbers.")
     require(
         array.ndim == 2 and array.size > 0,
         f"{name} of shape {list(array.shape)}",
         "a matrix with at least one row and one column",
         f"Pass {name} as a list of rows.",
     )
-    if not np.isfinite(array).all():
-        row, column = np.argwhere(~np.isfinite(array))[0].tolist()
-        raise InputError(
-            f"{name}[{row}, {column}] = {array[row, column]}", "finite numbers", f"Replace that entry of {name}."
-        )
+    array = array.astype(np.float64)
+    for row, column in np.argwhere(~np.isfinite(array))[:1].tolist():
+        got = f"{name}[{row}, {column}] = {array[row, column]}"
+        raise InputError(got, "finite numbers", f"Replace that entry of {name}.")
     array.setflags(write=False)
     return array
 
@@ -335,7 +315,7 @@ def _require_length(length: int, longest: int | None) -> None:
         length >= 1 and (longest is None or length <= longest),
         f"a sequence of {length} positions",
         "at least one" if longest is None else f"1 to {longest}, one row of pos for each",
-        "Shorten the sequence, or give pos more rows." if length else "Pass a token or more.",
+        "Shorten the sequence, or give pos more rows." if length else "Pass at least one token.",
     )
 
 

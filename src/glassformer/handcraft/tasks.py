@@ -1,7 +1,7 @@
-"""What a head is asked to do: sequences, the wanted output of each, and how an output is read.
+"""Tasks for a single head: sequences, the target output of each, and how an output is read.
 
-A task's ``target`` is written without any notion of attention, so that a head that is proved to reach it is proved
-against something independent. Its ``description`` says how one head can do it, where one can.
+A task's ``target`` does not mention attention, so that a proof is against an independent definition. Its
+``description`` says how a single head can do it, if one can.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ _SAME = 1e-9
 
 
 class Queries(NamedTuple):
-    """The judged queries of some sequences, one after the other, each with its keys.
-
-    Keys come before queries, and coordinates before keys: numpy is fast along a long last axis, slow along a short one.
+    """The judged queries of some sequences, each with its keys; queries come last, where numpy is fast.
 
     Attributes:
-        place: The place of each query, ``[query]``.
-        keys: The places of its sequence, ``[key, query]``; 0 in the padding.
-        wanted: Which of them it is to attend to.
-        others: Which of them it is not to attend to; like ``wanted`` False in the padding.
-        target: What it is to output, ``[v_dim, query]``.
+        place: The place of each query.
+        keys: The places of its sequence; 0 in the padding.
+        wanted: The keys it should attend to; False in the padding.
+        others: The keys it should not attend to; False in the padding.
+        target: Its target output.
     """
 
     place: Int[np.ndarray, " query"]
@@ -57,15 +55,15 @@ class Queries(NamedTuple):
 
 
 class Cases(NamedTuple):
-    """Sequences with what is wanted of them.
+    """Sequences with their targets.
 
     Attributes:
         block: The sequences.
-        counted: Which outputs are judged, ``[sequence, position]``: all but the padding's and CLS's.
-        target: The wanted outputs, ``[sequence, position, v_dim]``; zeros where none is judged.
-        inputs: The sequences as one-hot vectors, ``[sequence, position, token]``.
-        queries: The judged queries with the keys that the task's description wants; None without a description.
-        as_described: Whether the description, followed to the letter, reaches every target to 1e-9.
+        counted: Which outputs are judged: all but those of padding and CLS.
+        target: The target outputs; zeros where none is judged.
+        inputs: The sequences as one-hot vectors.
+        queries: The judged queries with the keys that the task's description selects; None without a description.
+        as_described: Whether the description's exact outputs equal the targets to 1e-9.
     """
 
     block: Block
@@ -78,19 +76,19 @@ class Cases(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a head is asked to do.
+    """A task for a single head.
 
     Args:
         name: Its name on the command line.
-        summary: It in one sentence.
-        space: The sequences it is asked of.
+        summary: One sentence.
+        space: Its sequences.
         v_dim: Length of an output.
-        target: The wanted outputs for letter numbers ``[sequence, letter]``, all sequences of one length, CLS left out.
-        readout: What an output says: its largest entry ("argmax") or the sign of its only one ("sign").
-        tolerance: The largest error of an output that still counts as solved; None if only the readout counts.
-        decisive_error: No readout can be wrong while every error stays below this.
-        description: How one head does it; None where nobody has said, or none can.
-        examples: The only sequences it is asked of, as text; None for every sequence of the space.
+        target: The target outputs for letter numbers ``[sequence, letter]``, all sequences of one length, without CLS.
+        readout: How an output is read: its largest entry ("argmax") or the sign of its only one ("sign").
+        tolerance: The largest error of an output that counts as solved; None if only the readout counts.
+        decisive_error: Outputs with errors below this are certain to be read correctly; 0 if unknown.
+        description: How a single head does it; None if unknown or impossible.
+        examples: The only sequences to check, as text; None for every sequence of the space.
     """
 
     name: str
@@ -106,18 +104,18 @@ class Task:
 
     @property
     def count(self) -> int:
-        """How many sequences the task is asked of."""
+        """Number of sequences of the task."""
         return self.space.count if self.examples is None else len(self.examples)
 
     @cached_property
     def all_cases(self) -> Cases:
-        """Every sequence with its target, the shorter ones first; kept, as long as there are at most 20,000.
+        """Every sequence with its target, the shorter ones first; at most 20,000, since they are cached.
 
         Raises:
             InputError: There are more.
         """
         require(
-            self.count <= _KEPT_CASES, f"{self.count:,} sequences", f"at most {_KEPT_CASES:,}", "Take them in blocks."
+            self.count <= _KEPT_CASES, f"{self.count:,} sequences", f"at most {_KEPT_CASES:,}", "Use case_blocks()."
         )
         if self.examples is None:
             return self.cases(next(self.space.blocks(_KEPT_CASES)))
@@ -136,7 +134,7 @@ class Task:
         """The sequences of ``block`` with their targets.
 
         Raises:
-            InputError: ``target`` gave another shape than ``[sequence, letter, v_dim]``, or NaN or infinity.
+            InputError: ``target`` returned another shape than ``[sequence, letter, v_dim]``, or NaN or infinity.
         """
         first = int(self.space.has_cls)
         counted = block.real.copy()
@@ -151,7 +149,7 @@ class Task:
                 raise InputError(
                     f"targets of shape {list(wanted.shape)} from the task {self.name!r}",
                     f"finite numbers of shape {list(shape)}: [sequence, letter, v_dim]",
-                    "Mend the task's target.",
+                    "Correct the task's target.",
                 )
             target[rows, first : first + length] = wanted
         inputs = self.space.one_hot(block)
@@ -162,10 +160,7 @@ class Task:
         return Cases(block, counted, target, inputs, queries, bool(missed.max() <= _SAME))
 
     def random_cases(self, count: int, seed: int) -> Cases:
-        """``count`` random sequences with their targets: every length equally often, then every letter.
-
-        Of a task with ``examples``, random ones among these.
-        """
+        """``count`` random sequences, or random ``examples``, with their targets: every length equally often."""
         if self.examples is None:
             return self.cases(self.space.block(self.space.sample(count, seed)))
         chosen = np.random.default_rng(seed).integers(len(self.examples), size=count)
@@ -174,7 +169,7 @@ class Task:
     def is_right(
         self, output: Float[np.ndarray, "... v_dim"], target: Float[np.ndarray, "... v_dim"]
     ) -> Bool[np.ndarray, "..."]:
-        """Whether each output reads as its target does. Where several letters are wanted alike, any of them will do."""
+        """Whether the readout of each output is that of its target; any of several largest entries counts."""
         if self.readout == "sign":
             return np.asarray((np.sign(output) == np.sign(target)).all(axis=-1))
         wanted = target > target.max(axis=-1, keepdims=True) - _SAME
@@ -190,7 +185,7 @@ def queries_of(
     wanted: Bool[np.ndarray, "sequence query key"],
     target: Float[np.ndarray, "sequence position v_dim"],
 ) -> Queries:
-    """The ``counted`` queries of ``block``, which are to attend to the ``wanted`` keys and output ``target``."""
+    """The ``counted`` queries of ``block`` with their ``wanted`` keys and ``target`` outputs."""
     rows, queries = np.nonzero(counted)
     place = space.place_of(block)
     others = block.real[:, None, :] & ~wanted
@@ -199,14 +194,14 @@ def queries_of(
 
 
 def identity(letters: str = "ABC", max_len: int = 6) -> Task:
-    """Every position outputs its own letter. One can do it by content alone."""
+    """Every position outputs its own letter; needs content only."""
     space = SequenceSpace(tuple(letters), max_len)
     description = Description(space, same_token())
     return _of_letters("identity", "every position outputs its own letter", space, lambda x: x, description)
 
 
 def copy_first(letters: str = "ABC", max_len: int = 4) -> Task:
-    """Every position outputs the first letter. One can do it by position alone."""
+    """Every position outputs the first letter; needs positions only."""
     space = SequenceSpace(tuple(letters), max_len)
     description = Description(space, at_position(0))
     first = lambda x: np.repeat(x[:, :1], x.shape[1], axis=1)  # noqa: E731
@@ -214,7 +209,7 @@ def copy_first(letters: str = "ABC", max_len: int = 4) -> Task:
 
 
 def unique(letters: str = "ABC", max_len: int = 4) -> Task:
-    """+1 for a letter that occurs once, -1 for one that occurs again. It takes content and position."""
+    """+1 for a letter that occurs once, -1 for one that is repeated; needs content and positions."""
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
     values = {CLS: 1.0} | dict.fromkeys(letters, -1.0)
     attend = same_token().but_not(itself()).otherwise(token(CLS))
@@ -267,7 +262,7 @@ def majority_letter(letters: str = "ABC", max_len: int = 4) -> Task:
 
 
 def occurs_earlier(letters: str = "ABC", max_len: int = 4) -> Task:
-    """+1 where the same letter stands somewhere earlier, -1 where it does not."""
+    """+1 where the same letter occurs earlier, -1 elsewhere."""
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
     values = {CLS: -1.0} | dict.fromkeys(letters, 1.0)
     attend = (same_token() & earlier()).otherwise(token(CLS))
@@ -285,19 +280,19 @@ def parity(letters: str = "AB", max_len: int = 4) -> Task:
     """+1 if the first letter occurs an even number of times in the sequence, else -1. No single head can do this.
 
     Proof, in exact arithmetic: at position i the output has the sign of ``sum_j exp(score_ij) value_j``, where term j
-    depends on the letter at j alone: write it f_j(letter). In a sequence of three, fix the query's letter and let the
-    other two, at j and k, be A or B. Parity asks for ``f_j(A) + f_k(A)`` and ``f_j(B) + f_k(B)`` plus the rest to be on
+    depends only on the letter at j: write it f_j(letter). In a sequence of three, fix the query's letter and let the
+    other two, at j and k, be A or B. Parity needs ``f_j(A) + f_k(A)`` and ``f_j(B) + f_k(B)`` plus the rest to be on
     one side of zero, and ``f_j(A) + f_k(B)`` and ``f_j(B) + f_k(A)`` plus the rest on the other. But the first two and
     the last two have the same sum.
 
     Raises:
-        InputError: Fewer than two letters, or sequences of fewer than three: some heads can do that.
+        InputError: Fewer than two letters, or sequences of fewer than three, which some heads can do.
     """
     require(
         len(letters) >= 2 and max_len >= 3,
         f"parity of {len(letters)} letters and sequences of at most {max_len}",
         "at least 2 letters and sequences of at least 3",
-        "Ask for more: a single head can do less than that.",
+        "Use more letters or longer sequences: smaller cases are possible for a single head.",
     )
     space = SequenceSpace(tuple(letters), max_len)
 
@@ -329,7 +324,7 @@ def _of_letters(
     wanted: Callable[[Letters], Letters],
     description: Description,
 ) -> Task:
-    """A task whose outputs are one-hot letters: ``wanted`` gives their numbers."""
+    """A task whose outputs are one-hot letters, with the numbers ``wanted``."""
     one_hot = np.eye(len(space.letters))
     tolerance = 1e-3  # what the course asks for
     return Task(
@@ -338,5 +333,5 @@ def _of_letters(
 
 
 def _of_signs(name: str, summary: str, space: SequenceSpace, target: Target, description: Description | None) -> Task:
-    """A task whose outputs are +1 or -1, of which only the sign counts."""
+    """A task whose outputs are +1 or -1, where only the sign counts."""
     return Task(name, summary, space, 1, target, "sign", None, 1.0, description)

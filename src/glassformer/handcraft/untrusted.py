@@ -1,4 +1,4 @@
-"""Reading files that a stranger may have written: sizes are checked first, nothing is run, faults are one line."""
+"""Reading untrusted files: sizes are checked before memory is taken, nothing is run, errors are one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import math
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,22 @@ from glassformer.errors import InputError, require
 from glassformer.text import short, shown
 
 MAX_NUMBERS = 1 << 20
-"""Most numbers that a head in a file may have: with positions and letters together, about 500."""
+"""Most numbers in a file of weights: enough for positions and letters of about 500 together."""
 MAX_BYTES = 1 << 25
-"""Largest file that is read: 2^20 numbers of 26 characters fit into it."""
-MOST_NAMES = 4
-"""Entries beside the numbers that a file may have."""
+"""Largest file that is read: it holds 2^20 numbers of 26 characters."""
+_OTHER_ENTRIES = 4
+_LONGEST_GOT = 300
+
+
+@contextmanager
+def in_file(path: Path) -> Iterator[None]:
+    """Errors of the block name the file and repeat at most 300 characters of what it holds."""
+    try:
+        yield
+    except InputError as error:
+        got = error.got if len(error.got) <= _LONGEST_GOT else f"{error.got[:_LONGEST_GOT]}..."
+        got = got if got.isprintable() else ascii(got)
+        raise InputError(f"{shown(path)}: {got}", error.expected, error.fix) from error
 
 
 def read_bytes(path: Path, largest: int = MAX_BYTES) -> bytes:
@@ -27,88 +40,86 @@ def read_bytes(path: Path, largest: int = MAX_BYTES) -> bytes:
         InputError: No such file, a directory, a pipe or a device, no permission, an empty or a larger file.
     """
     status = status_of(path)
-    # A pipe or a device is not even opened: that can wait for ever.
+    # Opening a pipe or a device could block forever.
     require(
         stat.S_ISREG(status.st_mode),
         f"{shown(path)}, which is {'a directory' if stat.S_ISDIR(status.st_mode) else 'a pipe, socket or device'}",
         "a regular file",
-        "Mend the path.",
+        "Pass the path of a file.",
     )
-    size, content = status.st_size, b""
-    if size <= largest:
-        try:
-            with path.open("rb") as file:
-                content = file.read(size)
-        except OSError as error:
-            raise InputError(f"{shown(path)} ({error.strerror})", "a file that can be read", "Mend it.") from error
-    require(size <= largest, f"{shown(path)} of {size:,} bytes", f"at most {largest:,} bytes", "Make it smaller.")
-    require(len(content) > 0, f"{shown(path)}, which is empty", "a file with content", "Write it again.")
-    return content
+    size = status.st_size
+    require(size <= largest, f"{shown(path)} of {size:,} bytes", f"at most {largest:,} bytes", "Use a smaller file.")
+    require(size > 0, f"{shown(path)}, which is empty", "a file with content", "Write the file again.")
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise InputError(f"{shown(path)} ({error.strerror})", "a readable file", "Check its permissions.") from error
 
 
 def read_text(path: Path, largest: int = MAX_BYTES) -> str:
     """The content of a UTF-8 text file, without a byte order mark.
 
     Raises:
-        InputError: As :func:`read_bytes`; or bytes that are no UTF-8.
+        InputError: As :func:`read_bytes`; or bytes that are not UTF-8.
     """
     try:
         return read_bytes(path, largest).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{shown(path)} with the byte {error.object[error.start]:#04x} at place {error.start:,}, which is no UTF-8",
+            f"{shown(path)} with the byte {error.object[error.start]:#04x} at offset {error.start:,}",
             "a text file in UTF-8",
             "Save it as UTF-8 text.",
         ) from error
 
 
 def parse_json(path: Path) -> Any:
-    """The JSON value in ``path``, all its numbers as floats.
+    """The JSON value in ``path``, all its numbers as floats. pydantic's parser would accept repeated keys.
 
     Raises:
-        InputError: As :func:`read_text`; what is no JSON, nests too deeply, has more than ``MAX_NUMBERS`` entries, a
-            key twice in one object, or a number that is NaN, infinite or too large for a float.
+        InputError: As :func:`read_text`; invalid or too deeply nested JSON, more than ``MAX_NUMBERS`` entries, a key
+            twice in one object, or a number that is NaN, infinite or too large for a float.
     """
     text = read_text(path)
-    # One comma stands between two entries, so that this bounds what parsing takes.
-    entries = text.count(",") + 1
-    most = MAX_NUMBERS + MOST_NAMES
-    require(entries <= most, f"{shown(path)} with {entries:,} entries", f"at most {most:,}", "Make it less.")
+    # Each entry but the first follows a comma, so this limits the parser's memory.
+    entries, most = text.count(",") + 1, MAX_NUMBERS + _OTHER_ENTRIES
 
     def number(digits: str) -> float:
         value = float(digits)
-        if not math.isfinite(value):
-            raise InputError(f"{shown(path)} with the number {short(digits)}", "finite numbers", "Replace that one.")
+        require(math.isfinite(value), f"the number {short(digits)}", "finite numbers", "Replace it.")
         return value
 
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for name, value in found:
-            require(name not in made, f"{shown(path)} with {short(name)} twice", "each key once", "Remove one of them.")
-            made[name] = value
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(items)
+        if len(made) < len(items):
+            names = [name for name, _ in items]
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{short(repeated)} twice", "each key once", "Remove one of them.")
         return made
 
-    try:
-        return json.loads(text, parse_int=number, parse_float=number, parse_constant=number, object_pairs_hook=pairs)
-    except json.JSONDecodeError as error:
-        reason = f"{error.msg}, line {error.lineno}, column {error.colno}"
-        raise InputError(
-            f"{shown(path)}, which is no JSON ({reason})", "a whole JSON file", "Mend it there."
-        ) from error
-    except RecursionError as error:
-        raise InputError(f"{shown(path)} with brackets nested too deeply", "few levels", "Take some out.") from error
+    with in_file(path):
+        require(entries <= most, f"{entries:,} entries", f"at most {most:,}", "Use a smaller file.")
+        try:
+            return json.loads(
+                text, parse_int=number, parse_float=number, parse_constant=number, object_pairs_hook=pairs
+            )
+        except json.JSONDecodeError as error:
+            reason = f"{error.msg}, line {error.lineno}, column {error.colno}"
+            raise InputError(f"invalid JSON ({reason})", "a complete JSON file", "Correct that line.") from error
+        except RecursionError as error:
+            raise InputError("brackets nested too deeply", "a few levels", "Use fewer levels.") from error
 
 
 def status_of(path: Path) -> os.stat_result:
-    """What the system knows of ``path``, links followed.
+    """The status of ``path``, links followed.
 
     Raises:
-        InputError: It leads nowhere.
+        InputError: The path does not exist or cannot be reached.
     """
     try:
         return path.stat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         if isinstance(error, FileNotFoundError) and os.path.islink(path):
-            reason = "a link to nothing"
-        raise InputError(f"{shown(path)} ({reason})", "a path that leads somewhere", "Mend the path.") from error
+            reason = "a broken link"
+        raise InputError(f"{shown(path)} ({reason})", "an existing path", "Check the path.") from error

@@ -1,4 +1,4 @@
-"""Does a head solve its task? Every sequence is run where that can be done, and a bound decides where it cannot."""
+"""Verify a head on a task: by running every sequence if there are few enough, else by a bound on the error."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import InputError, require
+from glassformer.handcraft import circuits
 from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries
 from glassformer.handcraft.certificate import Certificate, Failure, RestsOn, Verdict
 from glassformer.handcraft.single_head import HeadWeights, run_head
@@ -34,24 +35,24 @@ def verify(
     dtype: torch.dtype = torch.float64,
     limit: int = 1_000_000,
 ) -> Certificate:
-    """Prove that ``head`` solves ``task``, find a sequence on which it does not, or say that neither came out.
+    """Prove that ``head`` solves ``task``, find a sequence on which it does not, or return "undecided".
 
     Up to ``limit`` sequences are all run, in batches, shorter ones first. Beyond that, all short ones, regular ones of
     every length and up to 2,000 random ones are run in search of a counterexample, and
     :func:`~glassformer.handcraft.bounds.bound_of_pairs` decides: it proves, for every sequence, that the head does what
-    the task's description says. That the description is the task is checked on the sequences that are run, and no more.
+    the task's description says. That the description matches the target is checked only on the sequences that are run.
 
     Args:
         head: The weights.
-        task: What they are for.
-        tolerance: The largest error of an output that counts as solved. ``None`` asks only that every output *reads* as
-            wanted (largest entry, or sign). ``"task"`` takes the task's own.
-        dtype: Number format that the head is run in: float64, or float32.
+        task: The task.
+        tolerance: The largest error of an output that counts as solved. With ``None`` only the readout has to be
+            correct (largest entry, or sign). ``"task"`` takes the task's own.
+        dtype: Number format in which the head is run: float64 or float32.
         limit: Largest number of sequences that are all run.
 
     Raises:
-        InputError: Shapes that do not fit the task, weights whose scores overflow ``dtype``, a tolerance that is not
-            above 0, or another dtype.
+        InputError: Shapes that do not fit the task, weights whose scores or values could overflow ``dtype``, a
+            tolerance that is not above 0, or another dtype.
     """
     tolerance = task.tolerance if tolerance == "task" else tolerance
     require(
@@ -90,7 +91,7 @@ def verify(
 
 
 def _search(task: Task) -> Iterator[Cases]:
-    """Where a counterexample may be met: all short sequences, regular ones of every length, random ones."""
+    """Candidates for a counterexample: all short sequences, regular ones of every length, random ones."""
     space, per_block = task.space, _block_size(task)
     yield from task.case_blocks(per_block, space.longest_listable(_SHORT_SEQUENCES))
     square = space.num_positions**2
@@ -108,32 +109,18 @@ def require_fits(head: HeadWeights, task: Task) -> None:
     Raises:
         InputError: Naming the matrix, its shape and the needed one.
     """
-    space = task.space
-    tokens = f"{len(space.letters)} letters" + (" and CLS" if space.has_cls else "")
-    require(
-        head.input_dim == space.num_tokens,
-        f"Km of shape {list(head.Km.shape)} with pos of {head.pos_dim} columns, so inputs of length {head.input_dim}",
-        f"{space.num_tokens} + {head.pos_dim} = {space.num_tokens + head.pos_dim} rows, for the {tokens} of the task "
-        f"{task.name!r}" + (" and the position" if head.pos is not None else ""),
-        "Give Km, Qm and Vm one row for each token and below them one for each column of pos.",
-    )
+    circuits.require_fits(head, task.space)
     require(
         head.v_dim == task.v_dim,
         f"Vm of shape {list(head.Vm.shape)}",
-        f"{task.v_dim} columns, as long as the outputs of the task {task.name!r}",
+        f"{task.v_dim} columns, the length of an output of the task {task.name!r}",
         "Give Vm one column for each number of an output.",
-    )
-    require(
-        head.max_seq_len is None or head.max_seq_len >= space.num_positions,
-        f"pos of shape {[head.max_seq_len, head.pos_dim]}",
-        f"at least {space.num_positions} rows, one for each position of the longest sequence of the task {task.name!r}",
-        "Give pos a row for each position" + (", that of CLS included." if space.has_cls else "."),
     )
 
 
 @dataclass
 class _Tally:
-    """What has been seen so far."""
+    """Statistics of the sequences that have been run."""
 
     task: Task
     matrices: dict[str, Tensor]
@@ -156,9 +143,9 @@ class _Tally:
         # numpy is slow along a short last axis.
         by_entry = np.ascontiguousarray(np.abs(output - target).transpose(2, 0, 1))
         error = by_entry.max(axis=0)
-        # What is no number is as wrong as can be, and must not pass as "not above the tolerance".
+        # NaN counts as an infinite error: comparisons with it are False.
         error = np.where(counted, np.where(np.isnan(error), np.inf, error), -np.inf)
-        # An output closer than that cannot be misread, so only the others are read.
+        # Outputs closer than that are certain to be read correctly.
         right = error < self.task.decisive_error
         doubtful = counted & ~right
         right[doubtful] = self.task.is_right(output[doubtful], target[doubtful])
@@ -172,11 +159,11 @@ class _Tally:
         if self.first is None and failing.any():
             self.first = self._failure(cases, output, int(failing.argmax()))
         found = bound_of_queries(self.tables, cases.queries or self._queries_by_value(cases))
-        self.margin, self.bound = min(self.margin, found.margin), max(self.bound, found.error)
+        self.margin, self.bound = min(self.margin, found.margin), float(np.maximum(self.bound, found.error))
         self.as_described &= cases.as_described
 
     def certificate(self, rests_on: RestsOn, known: Bound) -> Certificate:
-        """The verdict on what was seen, given what is ``known`` of all sequences."""
+        """The verdict, given the bound ``known`` for all sequences."""
         if self.tolerance is not None:
             criterion = f"every error at most {self.tolerance:g}"
         else:
@@ -212,7 +199,7 @@ class _Tally:
             return run_head(inputs, **self.matrices, real=torch.from_numpy(cases.block.real)).double().numpy()
 
     def _queries_by_value(self, cases: Cases) -> Queries:
-        """The queries, for want of a description with the keys whose value is the target, or all if there are none."""
+        """The queries without a description: wanted are the keys whose value is the target, or all if there is none."""
         space, block = self.task.space, cases.block
         values, real = self.tables.values[space.place_of(block)], block.real[:, None, :]
         distance = np.abs(values[:, None, :, :] - cases.target[:, :, None, :]).max(axis=3)
