@@ -245,9 +245,11 @@ def test_wrong_flags_name_the_right_ones(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     needed = ["--data", "recurrence", "--run", "nowhere"] if flags and flags != ["--run"] else []
-    with pytest.raises(SystemExit) as stopped:
-        main(["train", *needed, *flags])
-    assert stopped.value.code == 2
+    try:
+        status = main(["train", *needed, *flags])
+    except SystemExit as stopped:  # from tyro, for flags that it cannot parse
+        status = stopped.code
+    assert status == 2
     assert helpful in capsys.readouterr().err
     assert not Path("nowhere").exists()
 
