@@ -22,6 +22,7 @@ from glassformer.labs.gpt_oss.plan import Experiment
 from glassformer.labs.gpt_oss.training_runs import train_model
 from glassformer.models import Decoder
 from glassformer.training import TrainingConfig, load_weights
+from refusals import refused
 
 TINY = [
     *("--model.num-layers", "1", "--model.hidden-dim", "16", "--model.ff-dim", "32"),
@@ -89,7 +90,7 @@ def test_the_best_model_speaks_and_before_it_the_latest(recurrence_run: Path, tm
     for name in ("step-00000020", "step-00000007"):
         assert (run / "checkpoints" / name).is_dir()
         shutil.rmtree(run / "checkpoints" / name)
-    with refused("no weights yet", fix=r"glassformer train --run .* --resume"):
+    with refused("without weights yet", fix=r"glassformer train --run .* --resume"):
         command.run(flags)
 
 

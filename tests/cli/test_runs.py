@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli.runs import description, read_run
-from glassformer.errors import InputError
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
@@ -30,7 +29,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_place_without_a_run_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no run.*glassformer train --data FILE --run DIR"):
+    with refused("holds no run", fix="glassformer train --data FILE --run DIR"):
         read_run(tmp_path)
 
 

@@ -28,7 +28,7 @@ class Verdict:
         text: The text.
         label: The name of its most likely class.
         probabilities: Of each class, by name.
-        effects: Of each token on the probability of that class; None where nobody asked.
+        effects: Of each token on the probability of that class; None if not asked for.
     """
 
     text: str

@@ -47,7 +47,7 @@ def run(flags: ExploreFlags) -> None:
     listener = server.listen(flags.port)
     host, port = listener.getsockname()
     address = f"http://{host}:{port}/" + (f"#{urlencode(words)}" if words else "")
-    # Printed at once even into a pipe, since whoever waits for it would wait until the end.
+    # Flushed, because a program that reads it through a pipe would otherwise wait until the end.
     print(f"{address}\nCtrl-C ends it.", flush=True)
     # What is loaded by now stays to the end: unless told so, the collector looks through it once more for seconds then.
     gc.freeze()
@@ -111,4 +111,4 @@ def _require_text(text: str) -> None:
         f"at most {m.MOST_CHARACTERS:,}",
         "Shorten it.",
     )
-    require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Mend the terminal's encoding.")
+    require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Set the terminal's encoding to UTF-8.")

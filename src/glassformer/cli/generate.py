@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import codecs
 import functools
-import json
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,14 +12,12 @@ from pathlib import Path
 
 from glassformer.cli.flags import GenerateFlags
 from glassformer.cli.released import Stopwatch, find_released, require_tokenizer, write
-from glassformer.cli.runs import RECURRENCE, TEXT, read_run
-from glassformer.cli.trained import TrainedRun, find_trained
+from glassformer.cli.runs import RECURRENCE, TEXT
+from glassformer.cli.trained import find_trained
 from glassformer.cli.training_data import BYTES
 from glassformer.errors import InputError, require
 from glassformer.generation import SamplingRule, stream
 from glassformer.models.decoder import Decoder
-from glassformer.models.decoder_config import DecoderConfig
-from glassformer.training.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -64,19 +60,29 @@ def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: Non
 
 
 def _of_run(flags: GenerateFlags, directory: Path) -> _Task:
-    if _is_of_lab(directory):
-        trained = find_trained(directory)
-        assert trained is not None
-        kind, vocab_size, load = RECURRENCE, trained.config.vocab_size, trained.load
-    else:
-        stored = read_run(directory)
-        kind, vocab_size = stored.data["kind"], stored.model.vocab_size
-        load = functools.partial(_load, directory, stored.model)
-    stop = [
-        _number(each, vocab_size, f"a run on {'the recurrence' if kind == RECURRENCE else 'bytes'}")
-        for each in flags.stop
-    ]
-    return _Task(encode(flags.prompt, kind, vocab_size), load, functools.partial(decode, kind=kind), stop)
+    trainings = directory / "trainings"
+    if trainings.is_dir():
+        names = ", ".join(sorted(each.name for each in trainings.iterdir() if each.is_dir()))
+        raise InputError(
+            f"--run {directory}, a lab of several runs", "one of its runs", f"Use --run {trainings}/NAME: {names}."
+        )
+    trained = find_trained(directory)
+    if trained is None:
+        raise InputError(
+            f"--run {directory}, which holds no run",
+            "the directory of a run",
+            "Correct the path, or start a run there: glassformer train --data FILE --run DIR.",
+        )
+    kind, vocab_size = trained.kind, trained.config.vocab_size
+    require(
+        kind in (TEXT, RECURRENCE),
+        f"--run {directory}, a run on data of kind {kind!r}",
+        "a run on a text or the recurrence",
+        "Read other runs from Python, with glassformer.training.load_weights.",
+    )
+    what = f"a run on {'the recurrence' if kind == RECURRENCE else 'bytes'}"
+    stop = [_number(each, vocab_size, what) for each in flags.stop]
+    return _Task(encode(flags.prompt, kind, vocab_size), trained.load, functools.partial(decode, kind=kind), stop)
 
 
 def _of_model(flags: GenerateFlags) -> _Task:
@@ -125,21 +131,6 @@ def _number(stop: str, vocab_size: int, what: str) -> int:
     return int(stop)
 
 
-def _is_of_lab(directory: Path) -> bool:
-    """Whether the gpt-oss lab made the run: it describes its models in the course's words."""
-    trainings = directory / "trainings"
-    if trainings.is_dir():
-        names = ", ".join(sorted(each.name for each in trainings.iterdir() if each.is_dir()))
-        raise InputError(
-            f"--run {directory}, a lab of several runs", "one of its runs", f"Use --run {trainings}/NAME: {names}."
-        )
-    try:
-        stored = json.loads(RunDirectory(directory).config_file.read_text(encoding="utf-8"))
-        return "n_layers" in stored["description"]["model"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
     """The tokens of ``prompt``: its UTF-8 bytes, or for the recurrence the numbers in it.
 
@@ -184,14 +175,3 @@ def main(flags: GenerateFlags) -> int:
     if flags.speed:
         print(*stopwatches, sep="\n", file=sys.stderr)
     return 0
-
-
-def _load(directory: Path, config: DecoderConfig) -> Decoder:
-    weights = RunDirectory(directory).weights()
-    if weights is None:
-        raise InputError(
-            f"--run {directory}, which has no weights yet",
-            "a run with a checkpoint",
-            f"Train first: glassformer train --run {shlex.quote(str(directory))} --resume.",
-        )
-    return TrainedRun(config, weights).load()

@@ -32,7 +32,7 @@ class Machine:
     kernel: str | None
     """What the MXFP4 kernel makes use of; None: there is none, or no experts to ask for it."""
     without_kernel: str | None
-    """Why there is none, so that torch's operators do its work; None where nobody asked."""
+    """Why there is none, so that torch's operators do its work; None if not asked for."""
 
 
 def this_machine(kernel: bool = True) -> Machine:

@@ -1,4 +1,4 @@
-"""What the command line keeps about a run in its config.json, and reads again to continue it or to generate."""
+"""What the command line stores about a run in its config.json, and reads to continue the run or to generate."""
 
 from __future__ import annotations
 
@@ -17,49 +17,64 @@ TEXT, RECURRENCE = "text", "recurrence"
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What a run was begun with.
-
-    Args:
-        training: How it is trained.
-        model: What its decoder is made of.
-        data: What it learns from: "kind" is "text" (bytes) or "recurrence" (small numbers).
-        options: Whatever else its description holds.
-    """
+    """The configurations that a run was started with."""
 
     training: TrainingConfig
     model: DecoderConfig
     data: dict[str, Any]
+    """Training data; "kind" is :data:`TEXT` or :data:`RECURRENCE`."""
     options: dict[str, Any]
+    """All else in its description."""
 
 
 def description(model: DecoderConfig, data: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """The description with which :func:`~glassformer.training.train` begins a run that :func:`read_run` understands."""
+    """The description to pass to :func:`~glassformer.training.train`, so that :func:`read_run` can read the run."""
     return {"model": asdict(model), "data": data, **options}
 
 
-def read_run(directory: Path) -> StoredRun:
-    """What the run in ``directory`` was begun with.
+def decoder_config(described: dict[str, Any]) -> DecoderConfig:
+    """The configuration of a run's decoder, which the gpt-oss lab describes by the arguments of the course's class.
 
     Raises:
-        InputError: No run there, or one whose description tells no decoder and data.
+        InputError: No description of a decoder.
+    """
+    if "n_layers" not in described:
+        return DecoderConfig.from_json(json.dumps(described))
+    sizes = dict(described)
+    windowed, window = sizes.pop("use_sliding_window_alternating", False), sizes.pop("window_size", 128)
+    experts, num_experts = sizes.pop("use_moe", False), sizes.pop("num_experts", 8)
+    return DecoderConfig(
+        num_layers=sizes.pop("n_layers"),
+        window=window + 1 if windowed else None,
+        num_experts=num_experts if experts else None,
+        key_weights=True,
+        **sizes,
+    )
+
+
+def read_run(directory: Path) -> StoredRun:
+    """The stored configuration of the run in ``directory``.
+
+    Raises:
+        InputError: No run there, or one of something else than a decoder.
     """
     path = directory / "config.json"
     require(
         path.is_file(),
         f"--run {directory}, which holds no run",
         "the directory of a run",
-        "Mend the path, or make a run there: glassformer train --data FILE --run DIR.",
+        "Correct the path, or start a run there: glassformer train --data FILE --run DIR.",
     )
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         described = dict(stored["description"])
-        model, data = json.dumps(described.pop("model")), described.pop("data")
-        require(data["kind"] in (TEXT, RECURRENCE), f"data {data}", "kind 'text' or 'recurrence'", "Mend it.")
+        model, data = described.pop("model"), described.pop("data")
+        require(data["kind"] in (TEXT, RECURRENCE), f"data {data}", f"kind '{TEXT}' or '{RECURRENCE}'", "Correct it.")
         training = TrainingConfig.from_json(json.dumps(stored["training"]))
-        return StoredRun(training, DecoderConfig.from_json(model), data, options=described)
+        return StoredRun(training, DecoderConfig.from_json(json.dumps(model)), data, options=described)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path}, which does not describe a decoder and its data ({type(error).__name__}: {error})",
-            "a run that 'glassformer train' made",
-            "Other runs are read from Python, with glassformer.training.load_weights.",
+            "a run of 'glassformer train'",
+            "Read other runs from Python, with glassformer.training.load_weights.",
         ) from error

@@ -1,17 +1,15 @@
-"""The decoder of a run, whether ``glassformer train`` made it or the gpt-oss lab did."""
+"""The decoder of a run of ``glassformer train`` or of the gpt-oss lab."""
 
 from __future__ import annotations
 
-import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from glassformer.checkpoints.tensor_files import read_json
-from glassformer.errors import InputError
-from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.cli.runs import RECURRENCE, decoder_config
+from glassformer.errors import InputError, require
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import load_weights
 from glassformer.training.run_directory import RunDirectory
@@ -19,11 +17,13 @@ from glassformer.training.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """Where a run keeps its decoder."""
+    """A decoder and where its run stores its weights."""
 
     config: DecoderConfig
     weights: Path
     """The directory of its best model; before the first evaluation, of its latest checkpoint."""
+    kind: Any
+    """Kind of the training data."""
 
     def load(self) -> Decoder:
         """The decoder, on the CPU.
@@ -37,7 +37,7 @@ class TrainedRun:
 
 
 def find_trained(directory: Path) -> TrainedRun | None:
-    """The run in ``directory``; None where it holds something else.
+    """The run in ``directory``; None if it is not the directory of a run.
 
     Raises:
         InputError: A run of something else than a decoder, or one without weights yet.
@@ -46,25 +46,22 @@ def find_trained(directory: Path) -> TrainedRun | None:
     stored = read_json(run.config_file) if run.config_file.is_file() else {}
     if not {"training", "description"} <= stored.keys():
         return None
-    weights = run.weights()
-    if weights is None:
-        raise InputError(
-            f"{directory}, a run without weights yet", "a run with a checkpoint", "Train it further first."
-        )
-    return TrainedRun(_config(stored["description"], run.config_file), weights)
-
-
-def _config(description: Any, file: Path) -> DecoderConfig:
-    """The lab's runs are described in the course's words, as what its class of a decoder is made with."""
     try:
-        model = description["model"]
-        if "n_layers" not in model:
-            return DecoderConfig.from_json(json.dumps(model))
-        with torch.device("meta"):
-            return Transformer(**model).config
-    except (ValueError, KeyError, TypeError) as error:
+        described = stored["description"]
+        config = decoder_config(described["model"])
+        kind = described.get("data", {"kind": RECURRENCE})["kind"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{file}, which describes no decoder ({type(error).__name__}: {error})",
+            f"{run.config_file}, which describes no decoder ({type(error).__name__}: {error})",
             "a run of 'glassformer train' or of the gpt-oss lab",
-            "Other runs are read from Python, with glassformer.training.load_weights.",
+            "Read other runs from Python, with glassformer.training.load_weights.",
         ) from error
+    weights = run.weights()
+    require(
+        weights is not None,
+        f"{directory}, a run without weights yet",
+        "a run with a checkpoint",
+        f"Train it first: glassformer train --run {shlex.quote(str(directory))} --resume.",
+    )
+    assert weights is not None
+    return TrainedRun(config, weights, kind)

@@ -38,7 +38,7 @@ class TrainingData:
         metric: By which of the two a model is judged.
         description: What a run keeps about its data, as JSON values.
         summary: The same for people, in one line.
-        optimal_accuracy: The best that any model can expect on ``evaluation``, in [0, 1]; None where nobody knows.
+        optimal_accuracy: The best that any model can expect on ``evaluation``, in [0, 1]; None if unknown.
     """
 
     vocab_size: int
@@ -147,5 +147,5 @@ def _read(path: Path) -> np.ndarray:
         raise InputError(
             f"--data {path}, which cannot be read ({error.strerror})",
             f"'{RECURRENCE}', or the path of a text file",
-            "Mend the path.",
+            "Correct the path.",
         ) from error

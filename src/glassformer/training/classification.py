@@ -74,7 +74,7 @@ class ClassificationTask:
                 highest < num_classes,
                 f"the label {highest} in {name} with num_classes = {num_classes}",
                 f"labels from 0 to {num_classes - 1}",
-                "Raise num_classes, or mend the labels.",
+                "Raise num_classes, or correct the labels.",
             )
         require(
             bool((train.labels != train.labels[0]).any()),
@@ -212,5 +212,5 @@ def _require_fit(probabilities: Tensor, labels: Tensor) -> None:
         lowest >= 0 and highest < probabilities.shape[1],
         f"labels from {lowest} to {highest} with {probabilities.shape[1]} classes",
         "one class for each label",
-        "Mend the labels.",
+        "Correct the labels.",
     )

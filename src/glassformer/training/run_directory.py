@@ -125,7 +125,7 @@ class RunDirectory:
             self.config_file.exists(),
             f"{self.path}, which holds no run, with resume=True",
             "the directory of a run that was begun",
-            "Start the run without resume, or mend the path.",
+            "Start the run without resume, or correct the path.",
         )
         try:
             stored = json.loads(self.config_file.read_text(encoding="utf-8"))
