@@ -25,10 +25,10 @@ from urllib.parse import urlencode
 import torch
 from playwright.sync_api import Page, sync_playwright
 
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, offered
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, entry_of
 from glassformer.explorer.messages import ModelCard
+from glassformer.explorer.server import listen, make_server
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.serving.server import listen, make_server
 from glassformer.models import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent
@@ -94,7 +94,7 @@ async ([seconds, zooming]) => {
 """
 
 
-def exhibit() -> DecoderExhibit:
+def loaded() -> LoadedDecoder:
     """The decoder; its queries are sharpened, since those of random weights read everything alike."""
     torch.manual_seed(0)
     config = DecoderConfig(len(WORDS), 6, 128, 64, 8, 16, window=256, sinks=True, max_seq_len=LONG)
@@ -114,7 +114,7 @@ def exhibit() -> DecoderExhibit:
         input_help="words",
         origin="given",
     )
-    return DecoderExhibit(
+    return LoadedDecoder(
         card,
         model,
         lambda text: [number[word] for word in text.split()],
@@ -190,7 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     listener = listen(0)
-    server = make_server(Explorer([offered(exhibit())]), listener)
+    server = make_server(Explorer([entry_of(loaded())]), listener)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{listener.getsockname()[1]}/"

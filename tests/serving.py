@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import uvicorn
 
+from glassformer.explorer.server import HOST, listen, make_server
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.serving.server import HOST, listen, make_server
 
 PATIENCE = 20.0
 """Seconds after which a server that does not begin or end has failed its test."""
@@ -23,7 +23,7 @@ class Served:
     Args:
         explorer: Who answers.
         port: Where; 0 is any free one, at which it stays.
-        bounds: Seconds that :func:`~glassformer.explorer.serving.server.make_server` takes.
+        bounds: Seconds that :func:`~glassformer.explorer.server.make_server` takes.
         at_once: Whether it ends without waiting for those who are connected.
     """
 

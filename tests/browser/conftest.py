@@ -32,10 +32,10 @@ PATIENCE = 20_000
 @pytest.fixture(scope="session")
 def explorer() -> Any:
     """The models that come with the project, without any of this machine's runs."""
-    from glassformer.explorer.exhibits.catalogue import shipped
+    from glassformer.explorer.loading.bundled import bundled
     from glassformer.explorer.service import Explorer
 
-    return Explorer(shipped())
+    return Explorer(bundled())
 
 
 @pytest.fixture(scope="session")

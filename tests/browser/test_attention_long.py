@@ -14,7 +14,7 @@ pytest.importorskip("playwright", reason="no playwright: pip install 'glassforme
 
 from playwright.sync_api import Page, Request, Route, expect
 
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, offered
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, entry_of
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.service import Explorer
 from glassformer.models import Decoder, DecoderConfig
@@ -47,7 +47,7 @@ def long_explorer() -> Explorer:
         input_help="numbers from 0 to 10",
         origin="given",
     )
-    exhibit = DecoderExhibit(
+    loaded = LoadedDecoder(
         card,
         model,
         lambda text: [int(word) for word in text.split()],
@@ -55,7 +55,7 @@ def long_explorer() -> Explorer:
         lambda tokens: " ".join(map(str, tokens)),
         longest=4096,
     )
-    return Explorer([offered(exhibit)])
+    return Explorer([entry_of(loaded)])
 
 
 @pytest.fixture(scope="session")

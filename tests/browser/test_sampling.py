@@ -12,7 +12,7 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
-from glassformer.explorer.exhibits.exhibit import last_logits
+from glassformer.explorer.loading.loaded_model import last_logits
 from glassformer.generation.sampling import next_token_distribution
 
 from .conftest import Go
@@ -75,9 +75,9 @@ def test_what_stands_there_is_what_the_library_computes(
     slide(page, "Top-p", top_p)
     if top_k is not None:
         slide(page, "Top-k", top_k)
-    exhibit = explorer.exhibit("recurrence")
+    loaded = explorer.model("recurrence")
     with torch.no_grad():
-        logits = last_logits(exhibit, exhibit.encode(TEXT)).double()
+        logits = last_logits(loaded, loaded.encode(TEXT)).double()
     expected = next_token_distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p)
     kept = int((expected > 0).sum())
     expect(page.locator(".summary")).to_contain_text(f"{kept} of 7")

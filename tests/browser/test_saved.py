@@ -14,10 +14,10 @@ from playwright.sync_api import Page, expect
 
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.messages.state import State, changed, to_words
 from glassformer.explorer.saving.saved_page import page as saved_page
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import State, changed, to_words
 
 from .conftest import Open, Watch
 

@@ -100,11 +100,11 @@ def test_the_numbers_are_those_of_the_model(
     show(page, **COURSE, order=json.dumps(places))
     expect(title(page)).to_have_text("Nothing moved")
     settled(page)
-    exhibit = explorer.exhibit("lookup-course")
+    loaded = explorer.model("lookup-course")
     with torch.inference_mode():
-        given = exhibit.model(exhibit.source_tokens(WORDS), exhibit.target(""))
-        other = exhibit.model(exhibit.source_tokens([WORDS[place] for place in places]), exhibit.target(""))
-    answer = exhibit.word(int(given[0, -1].argmax()))
+        given = loaded.model(loaded.source_tokens(WORDS), loaded.target(""))
+        other = loaded.model(loaded.source_tokens([WORDS[place] for place in places]), loaded.target(""))
+    answer = loaded.word(int(given[0, -1].argmax()))
     assert int(given[0, -1].argmax()) == int(other[0, -1].argmax())
     for told in answers(page).all_text_contents():
         assert told.startswith(f"{answer}, {100 * float(given[0, -1].softmax(-1).max()):.1f}")

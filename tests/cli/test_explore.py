@@ -15,12 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-import glassformer.explorer.serving
+import glassformer.explorer
 from glassformer.cli.main import main
-from glassformer.explorer.exhibits.catalogue import shipped
+from glassformer.explorer import server
+from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.messages import MOST_CHARACTERS
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.serving import server
 from glassformer.handcraft.build import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import write_head
@@ -60,7 +60,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 
 def test_without_arguments_it_serves_what_comes_along(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explore", "--port", "0"]) == 0
-    assert served.names == [offer.card.name for offer in shipped()]
+    assert served.names == [offer.card.name for offer in bundled()]
     assert served.browser
     assert served.address == f"http://127.0.0.1:{served.port}/"
     assert capsys.readouterr().out.splitlines()[0] == served.address
@@ -117,7 +117,7 @@ def test_runs_that_lie_about_are_offered_and_broken_ones_told(
     broken.mkdir()
     (broken / "Km.csv").write_text("1,x\n", encoding="utf-8")
     assert main(["explore", "--runs", "elsewhere", "--no-browser", "--port", "0"]) == 0
-    assert len(served.names) == len(shipped()) + 1
+    assert len(served.names) == len(bundled()) + 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert said.startswith("glassformer: warning: passed over elsewhere/broken")
@@ -164,8 +164,8 @@ def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: p
     for missing in ("uvicorn", "fastapi"):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, missing, None)
-            without.delitem(sys.modules, "glassformer.explorer.serving.server")
-            without.delattr(glassformer.explorer.serving, "server")
+            without.delitem(sys.modules, "glassformer.explorer.server")
+            without.delattr(glassformer.explorer, "server")
             assert main(["explore"]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
@@ -175,8 +175,8 @@ def test_a_missing_web_server_is_told(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_saving_needs_no_web_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "glassformer.explorer.serving.server")
-    monkeypatch.delattr(glassformer.explorer.serving, "server")
+    monkeypatch.delitem(sys.modules, "glassformer.explorer.server")
+    monkeypatch.delattr(glassformer.explorer, "server")
     assert main(["explore", "identity", "--save", "page.html"]) == 0
     assert (tmp_path / "page.html").is_file()
 

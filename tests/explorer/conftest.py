@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from glassformer.errors import require
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, EncoderDecoderExhibit, Exhibit, HeadExhibit
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedHead, LoadedModel
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.service import Explorer
 from glassformer.handcraft.build import design
@@ -53,13 +53,13 @@ def card(name: str, kind: Any, views: list[Any], text: str, source: list[str] | 
     )
 
 
-def head_exhibit(name: str) -> HeadExhibit:
+def head_model(name: str) -> LoadedHead:
     task = TASKS[name]()
     why = {"Km": "because"}
-    return HeadExhibit(card(name.replace("_", "-"), "head", ["design"], "CAB"), task, design(task).weights, why)
+    return LoadedHead(card(name.replace("_", "-"), "head", ["design"], "CAB"), task, design(task).weights, why)
 
 
-def decoder_exhibit() -> DecoderExhibit:
+def decoder_model() -> LoadedDecoder:
     torch.manual_seed(1)
     config = DecoderConfig(
         vocab_size=WORDS,
@@ -73,7 +73,7 @@ def decoder_exhibit() -> DecoderExhibit:
         sinks=True,
         max_seq_len=LONGEST,
     )
-    return DecoderExhibit(
+    return LoadedDecoder(
         card("decoder", "decoder", ["attention", "sampling"], "1 2 3"),
         Decoder(config).eval(),
         encode=numbers,
@@ -85,7 +85,7 @@ def decoder_exhibit() -> DecoderExhibit:
     )
 
 
-def encoder_decoder_exhibit(source_positions: Positions = "none") -> EncoderDecoderExhibit:
+def encoder_decoder_model(source_positions: Positions = "none") -> LoadedEncoderDecoder:
     torch.manual_seed(2)
     config = EncoderDecoderConfig(
         vocab_size=WORDS + 1,
@@ -108,7 +108,7 @@ def encoder_decoder_exhibit(source_positions: Positions = "none") -> EncoderDeco
         require(len(found) == 1, f"{unit[:40]!r}", "one number", "Mend it.")
         return found
 
-    return EncoderDecoderExhibit(
+    return LoadedEncoderDecoder(
         card(
             "lookup" if source_positions == "none" else "ordered", "encoder_decoder", ["scramble"], "4", list("12345")
         ),
@@ -120,26 +120,26 @@ def encoder_decoder_exhibit(source_positions: Positions = "none") -> EncoderDeco
 
 
 @pytest.fixture(scope="session")
-def exhibits() -> list[Exhibit]:
+def loaded_models() -> list[LoadedModel]:
     """One of each kind that can be looked into."""
     return [
-        *(head_exhibit(name) for name in ("identity", "copy_first", "unique")),
-        decoder_exhibit(),
-        encoder_decoder_exhibit(),
-        encoder_decoder_exhibit("learned"),
+        *(head_model(name) for name in ("identity", "copy_first", "unique")),
+        decoder_model(),
+        encoder_decoder_model(),
+        encoder_decoder_model("learned"),
     ]
 
 
 @pytest.fixture(scope="session")
-def by_name(exhibits: list[Exhibit]) -> dict[str, Exhibit]:
+def by_name(loaded_models: list[LoadedModel]) -> dict[str, LoadedModel]:
     """The same by what they are called."""
-    return {exhibit.card.name: exhibit for exhibit in exhibits}
+    return {loaded.card.name: loaded for loaded in loaded_models}
 
 
 @pytest.fixture(scope="session")
-def small_explorer(exhibits: list[Exhibit]) -> Explorer:
+def small_explorer(loaded_models: list[LoadedModel]) -> Explorer:
     """An explorer of them."""
-    return Explorer(exhibits)
+    return Explorer(loaded_models)
 
 
 @contextmanager

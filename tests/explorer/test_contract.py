@@ -53,7 +53,7 @@ def violations(small_server: int, runs: list[str], small_explorer: Explorer) -> 
         @schema.hook("map_case")  # type: ignore[untyped-decorator]
         def known(context: Any, case: Any) -> Any:
             if case.meta is not None and case.meta.generation.mode.is_positive and isinstance(case.body, dict):
-                case.body = with_known_names(case.body, list(small_explorer.offers), runs)
+                case.body = with_known_names(case.body, list(small_explorer.entries), runs)
             return case
 
         return run_of(schema)

@@ -15,9 +15,9 @@ import torch
 
 import glassformer
 from glassformer.errors import InputError
-from glassformer.explorer.exhibits.exhibit import Exhibit, HeadExhibit
+from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.exploration import Exploration, explore
-from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel
 from glassformer.explorer.service import Explorer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -37,7 +37,7 @@ def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("widget", "serving.server"):
+    for name in ("widget", "server"):
         monkeypatch.delitem(sys.modules, f"glassformer.explorer.{name}", raising=False)
         monkeypatch.delattr(f"glassformer.explorer.{name}", raising=False)
     monkeypatch.setattr(builtins, "__import__", importing)
@@ -114,10 +114,10 @@ def test_without_a_server_it_says_what_to_install(small_explorer: Explorer, monk
 def test_a_module_of_ours_that_is_missing_is_no_matter_of_installing(
     small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("serving.server", "widget"):
+    for name in ("server", "widget"):
         monkeypatch.delattr(f"glassformer.explorer.{name}", raising=False)
         monkeypatch.setitem(sys.modules, f"glassformer.explorer.{name}", None)
-    with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.serving\.server"):
+    with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.server"):
         Exploration(small_explorer).serve()
     with pytest.raises(ModuleNotFoundError, match=r"glassformer\.explorer\.widget"):
         Exploration(small_explorer).widget()
@@ -126,7 +126,7 @@ def test_a_module_of_ours_that_is_missing_is_no_matter_of_installing(
 def test_it_serves_what_is_shown(
     small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = pytest.importorskip("glassformer.explorer.serving.server")
+    server = pytest.importorskip("glassformer.explorer.server")
     served: list[Any] = []
 
     def serve(explorer: Explorer, listener: Any, address: str, *, browser: bool) -> None:
@@ -152,14 +152,14 @@ def test_a_model_that_is_handed_over() -> None:
     assert [card.origin for card in seen.explorer.catalogue().models] == ["given"]
 
 
-def test_a_designed_head_that_is_handed_over(by_name: dict[str, Exhibit]) -> None:
+def test_a_designed_head_that_is_handed_over(by_name: dict[str, LoadedModel]) -> None:
     head = by_name["unique"]
-    assert isinstance(head, HeadExhibit)
+    assert isinstance(head, LoadedHead)
     seen = explore(head, "AB")
     assert (seen.state["model"], seen.state["text"], seen.state["view"]) == ("unique", "AB", "design")
 
 
-def test_an_exhibit_begins_with_its_own_text_and_has_its_own_tokenizer(by_name: dict[str, Exhibit]) -> None:
+def test_an_exhibit_begins_with_its_own_text_and_has_its_own_tokenizer(by_name: dict[str, LoadedModel]) -> None:
     for name, text in (("unique", "AB"), ("decoder", "4 5"), ("lookup", "2")):
         assert explore(by_name[name]).state["text"] == by_name[name].card.text
         assert explore(by_name[name], text).state["text"] == text

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from glassformer.explorer.guards import MOST_BYTES
+from glassformer.explorer.server import HOST
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.serving.guards import MOST_BYTES
-from glassformer.explorer.serving.server import HOST
 
 CLOSED = 0
 """In place of a status: the connection was ended without an answer."""

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.reading import NOT_FINITE
-from glassformer.explorer.exhibits.exhibit import EncoderDecoderExhibit, Exhibit
-from glassformer.explorer.exhibits.given import given
+from glassformer.explorer.answers.forward import NOT_FINITE
+from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.picture import picture
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
@@ -60,7 +60,7 @@ def test_all_of_it(kind: str) -> None:
         "gpt2": _gpt2,
         "encoder": lambda: Encoder(EncoderConfig(11, **SIZES, max_seq_len=16, num_classes=3)),
     }[kind]()
-    explorer = Explorer([given(_spoilt(model), [1, 2, 3, 4, 5])])
+    explorer = Explorer([wrap_model(_spoilt(model), [1, 2, 3, 4, 5])])
     run = _run(explorer, model="given", text="1 2 3 4 5")
     assert run.said == m.Said(headline=NOT_FINITE)
     tile = cast(bytes, explorer.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1)))
@@ -88,10 +88,10 @@ def test_where_it_begins_can_be_seen() -> None:
     """Queries of the second layer are NaN: the first layer is as it always was."""
     torch.manual_seed(0)
     model = _decoder()
-    whole = given(deepcopy(model), [1, 2, 3])
+    whole = wrap_model(deepcopy(model), [1, 2, 3])
     seen = {}
-    for name, exhibit in (("whole", whole), ("spoilt", given(_spoilt(model, "layers.1.attention"), [1, 2, 3]))):
-        explorer = Explorer([exhibit])
+    for name, loaded in (("whole", whole), ("spoilt", wrap_model(_spoilt(model, "layers.1.attention"), [1, 2, 3]))):
+        explorer = Explorer([loaded])
         run = _run(explorer, model="given", text="1 2 3")
         seen[name] = cast(m.Measures, explorer.answer("measures", m.AskMeasures(run=run.run, part="self")))
     assert seen["spoilt"].entropy == [seen["whole"].entropy[0], [None, None]]
@@ -105,13 +105,13 @@ def test_logits_alone() -> None:
         cast(Any, model).output.register_forward_hook(
             lambda _, __, out, value=value: out.index_fill(-1, torch.tensor([3]), value)
         )
-        run = _run(Explorer([given(model, [1, 2])]), model="given", text="1 2")
+        run = _run(Explorer([wrap_model(model, [1, 2])]), model="given", text="1 2")
         assert run.said.headline.startswith(said)
 
 
-def test_an_encoder_decoder(by_name: dict[str, Exhibit]) -> None:
+def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
     sound = by_name["lookup"]
-    assert isinstance(sound, EncoderDecoderExhibit)
+    assert isinstance(sound, LoadedEncoderDecoder)
     spoilt = replace(sound, model=_spoilt(deepcopy(sound.model)), lock=RLock())  # type: ignore[arg-type]
     explorer = Explorer([spoilt])
     run = _run(explorer, model="lookup", text="4 5")

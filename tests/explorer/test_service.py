@@ -9,9 +9,8 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.exhibits.exhibit import Exhibit, Offer
-from glassformer.explorer.messages.calls import CALLS
-from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.calls import CALLS, UnknownName
+from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.service import Explorer
 from refusals import refused
 
@@ -20,9 +19,9 @@ def _run(explorer: Explorer, model: str, text: str, **more: Any) -> m.Run:
     return cast(m.Run, explorer.answer("run", m.Ask(model=model, text=text, **more)))
 
 
-def test_the_catalogue_keeps_the_order(small_explorer: Explorer, exhibits: list[Exhibit]) -> None:
+def test_the_catalogue_keeps_the_order(small_explorer: Explorer, loaded_models: list[LoadedModel]) -> None:
     catalogue = cast(m.Catalogue, small_explorer.answer("models", m.Nothing()))
-    assert [card.name for card in catalogue.models] == [exhibit.card.name for exhibit in exhibits]
+    assert [card.name for card in catalogue.models] == [loaded.card.name for loaded in loaded_models]
 
 
 def test_each_call_gives_what_its_table_says(small_explorer: Explorer) -> None:
@@ -64,29 +63,29 @@ def test_a_request_of_another_call_is_refused(small_explorer: Explorer) -> None:
         small_explorer.answer("run", m.Nothing())
 
 
-def test_names_are_told_apart(by_name: dict[str, Exhibit]) -> None:
+def test_names_are_told_apart(by_name: dict[str, LoadedModel]) -> None:
     with refused("two models named"):
         Explorer([by_name["decoder"], by_name["decoder"]])
     with refused("no models"):
         Explorer([])
 
 
-def test_a_model_is_opened_once_and_when_asked_for(by_name: dict[str, Exhibit]) -> None:
+def test_a_model_is_opened_once_and_when_asked_for(by_name: dict[str, LoadedModel]) -> None:
     opened: list[str] = []
 
-    def open_it() -> Exhibit:
+    def open_it() -> LoadedModel:
         opened.append("decoder")
         return by_name["decoder"]
 
-    explorer = Explorer([Offer(by_name["decoder"].card, open_it), by_name["lookup"]])
+    explorer = Explorer([ModelEntry(by_name["decoder"].card, open_it), by_name["lookup"]])
     explorer.answer("models", m.Nothing())
     assert opened == []
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: explorer.exhibit("decoder"), range(16)))
+        list(pool.map(lambda _: explorer.model("decoder"), range(16)))
     assert opened == ["decoder"]
 
 
-def test_many_threads_get_what_one_gets(exhibits: list[Exhibit], small_explorer: Explorer) -> None:
+def test_many_threads_get_what_one_gets(loaded_models: list[LoadedModel], small_explorer: Explorer) -> None:
     texts = [("decoder", f"{a} {b} 3 4 5 {a}") for a in range(4) for b in range(3)]
     texts += [("lookup", str(a)) for a in range(4)] + [("unique", word) for word in ("AB", "BB", "ABC", "CAB")]
 
@@ -98,30 +97,30 @@ def test_many_threads_get_what_one_gets(exhibits: list[Exhibit], small_explorer:
         return run, tile, coarse, explorer.answer("measures", m.AskMeasures(run=run.run, part=part))
 
     expected = [ask(small_explorer, *each) for each in texts]
-    fresh = Explorer(exhibits)
+    fresh = Explorer(loaded_models)
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda each: ask(fresh, *each), texts * 4))
     assert found == expected * 4
 
 
-def test_a_model_whose_stored_weights_changed_is_opened_anew(exhibits: list[Exhibit]) -> None:
+def test_a_model_whose_stored_weights_changed_is_opened_anew(loaded_models: list[LoadedModel]) -> None:
     stamp: list[object] = [1]
     opened = []
 
-    def open_it() -> Exhibit:
+    def open_it() -> LoadedModel:
         opened.append(stamp[0])
         if stamp[0] == 3:
             raise InputError("half a file", "a whole one", "Wait.")
-        return exhibits[0]
+        return loaded_models[0]
 
-    explorer = Explorer([Offer(exhibits[0].card, open_it, lambda: cast(Any, stamp[0]))])
-    name = exhibits[0].card.name
+    explorer = Explorer([ModelEntry(loaded_models[0].card, open_it, lambda: cast(Any, stamp[0]))])
+    name = loaded_models[0].card.name
     for stamp[0] in (1, 1, 2, 2, None, 2):
-        assert explorer.exhibit(name) is exhibits[0]
+        assert explorer.model(name) is loaded_models[0]
     assert opened == [1, 2]
     stamp[0] = 3
     with refused("half a file"):
-        explorer.exhibit(name)
+        explorer.model(name)
     stamp[0] = 4
-    explorer.exhibit(name)
+    explorer.model(name)
     assert opened == [1, 2, 3, 4]

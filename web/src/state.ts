@@ -1,5 +1,5 @@
 // What the page shows, and the words of its address. Fields, types, bounds and defaults come from Python's
-// glassformer/explorer/messages/state.py by way of contract.json.
+// glassformer/explorer/state.py by way of contract.json.
 import { signal, type Signal } from "@preact/signals";
 import contract from "./contract.json";
 import type { ModelCard, Schemas, View } from "./source";

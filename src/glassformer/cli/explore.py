@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 from glassformer.cli.flags import ExploreFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
-from glassformer.explorer import import_door
+from glassformer.explorer import import_extra
 from glassformer.explorer import messages as m
-from glassformer.explorer.exhibits.beginnings import halves
-from glassformer.explorer.exhibits.found import offers
+from glassformer.explorer.loading.discovery import list_models
+from glassformer.explorer.loading.python_inputs import halves
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.text import one_line, short, shown
@@ -37,8 +37,8 @@ def run(flags: ExploreFlags) -> None:
             "a new name",
             "Choose another one, or pass --overwrite.",
         )
-    server = import_door("serving.server") if flags.save is None else None
-    explorer = Explorer(offers(flags.run, flags.runs, _warn))
+    server = import_extra("server") if flags.save is None else None
+    explorer = Explorer(list_models(flags.run, flags.runs, _warn))
     words = _words(flags, explorer)
     if server is None:
         assert flags.save is not None

@@ -1,4 +1,4 @@
-"""A page to look inside models on: one view, shown by a local server, in a notebook, or from one saved file."""
+"""A page to look inside models: one view, shown by a local server, in a notebook, or from one saved file."""
 
 from __future__ import annotations
 
@@ -12,25 +12,18 @@ PAGE = Path(__file__).parent / "page"
 """The directory of the built page, which ``make page`` writes."""
 
 
-def import_door(name: str) -> ModuleType:
-    """The module of this package by which the page is opened: ``serving.server`` or ``widget``.
-
-    They alone need what the extra ``explore`` installs, so they are imported when somebody asks for them.
-
-    Args:
-        name: Which.
+def import_extra(name: str) -> ModuleType:
+    """Import ``server`` or ``widget``, the modules of this package that need the extra ``explore``.
 
     Raises:
-        InputError: A package that it needs is not installed.
+        InputError: A package that the module needs is not installed.
     """
     try:
         return import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if missing.split(".")[0] == "glassformer":
-            raise  # a fault of ours, which nobody can install away
+            raise  # a fault of ours, which no installation repairs
         raise InputError(
-            f"no module {missing}",
-            f"what the page's {name.split('.')[-1]} needs",
-            "Run: pip install 'glassformer[explore]'.",
+            f"no module {missing}", f"the packages that the {name} needs", "Run: pip install 'glassformer[explore]'."
         ) from error

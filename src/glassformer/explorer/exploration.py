@@ -14,16 +14,15 @@ from urllib.parse import urlencode
 from matplotlib.figure import Figure
 
 from glassformer.errors import InputError, require
-from glassformer.explorer import import_door
-from glassformer.explorer.exhibits.beginnings import text_of, tokens_in, units_of
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit, Offer, offered
-from glassformer.explorer.exhibits.found import offers
-from glassformer.explorer.exhibits.given import given
-from glassformer.explorer.messages.state import State, changed, from_words, to_words
+from glassformer.explorer import import_extra
+from glassformer.explorer.loading.discovery import list_models
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, entry_of
+from glassformer.explorer.loading.python_inputs import text_of, tokens_in, units_of
 from glassformer.explorer.saving.page_state import ask_page, page_state
 from glassformer.explorer.saving.picture import picture
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import State, changed, from_words, to_words
 
 if TYPE_CHECKING:
     from glassformer.explorer.widget import ExplorerWidget
@@ -100,7 +99,7 @@ class Exploration:
         Raises:
             InputError: No port is free, or what the server needs is missing.
         """
-        server = import_door("serving.server")
+        server = import_extra("server")
         listener = server.listen(port)
         address = f"http://{server.HOST}:{listener.getsockname()[1]}/#{urlencode(self.words)}"
         print(address)
@@ -113,7 +112,7 @@ class Exploration:
             InputError: anywidget is missing.
         """
         if self._widget is None:
-            self._widget = import_door("widget").ExplorerWidget(self.explorer, self._words)
+            self._widget = import_extra("widget").ExplorerWidget(self.explorer, self._words)
         return self._widget
 
     def __repr__(self) -> str:
@@ -149,11 +148,11 @@ def explore(
     """
     if model is None or isinstance(model, str | Path):
         return _by_name(model, text, tokenizer, source, state)
-    if isinstance(model, Offer | Exhibit):
-        chosen = model if isinstance(model, Offer) else offered(model)
+    if isinstance(model, ModelEntry | LoadedModel):
+        chosen = model if isinstance(model, ModelEntry) else entry_of(model)
         require(tokenizer is None, f"a tokenizer for {chosen.card.name}", "none", "It has its own.")
         return _shown([chosen], text, source, state)
-    return _shown([offered(given(model, text, tokenizer, source))], None, None, state)
+    return _shown([entry_of(wrap_model(model, text, tokenizer, source))], None, None, state)
 
 
 def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> Exploration:
@@ -164,14 +163,14 @@ def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, s
         "none, since it is stored with the model",
         "Leave it out, or pass the model itself.",
     )
-    found = offers(model, runs=None)
-    names = ", ".join(offer.card.name for offer in found)
+    found = list_models(model, runs=None)
+    names = ", ".join(entry.card.name for entry in found)
     alone = model is None and not (text is None and source is None)
     require(not alone, f"a {'source' if text is None else 'text'} without a model", "both", f"Name one of {names}.")
     return _shown(found, text, source, state if model is None else {**state, "model": found[0].card.name})
 
 
-def _shown(found: Sequence[Offer], text: Any, source: Any, state: dict[str, Any]) -> Exploration:
+def _shown(found: Sequence[ModelEntry], text: Any, source: Any, state: dict[str, Any]) -> Exploration:
     """The first of the models that were found, with what it is to read."""
     explorer, card = Explorer(found), found[0].card
     if text is not None:
@@ -185,10 +184,10 @@ def _shown(found: Sequence[Offer], text: Any, source: Any, state: dict[str, Any]
 
 
 def _text_of(explorer: Explorer, name: str, tokens: list[int]) -> str:
-    exhibit = explorer.exhibit(name)
-    if not isinstance(exhibit, DecoderExhibit):
+    loaded = explorer.model(name)
+    if not isinstance(loaded, LoadedDecoder):
         raise InputError(f"tokens for {name}", "a text", "Pass text='...'.")
-    return text_of(tokens, exhibit.encode, [exhibit.join])
+    return text_of(tokens, loaded.encode, [loaded.join])
 
 
 def _png(figure: Figure) -> tuple[str, dict[str, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cache
 from typing import Any
 
@@ -14,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
-from glassformer.explorer.messages.requests import NotDescribed, parse, refusal_of
-from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.calls import UnknownName, parse, refusal_of
 from glassformer.explorer.service import Explorer
 
 
@@ -66,7 +64,7 @@ def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[byt
     except ValidationError:
         return None
     try:
-        answer = _answer(explorer, question)
+        answer = explorer.answer(question.call, parse(question.call, question.asked))
     except InputError as error:
         refused = {"id": question.id, "refusal": refusal_of(error).model_dump(mode="json")}
         return {**refused, "unknown": True} if isinstance(error, UnknownName) else refused, []
@@ -74,15 +72,6 @@ def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[byt
         return {"id": question.id}, [answer]
     told = answer if isinstance(answer, str) else answer.model_dump(mode="json")
     return {"id": question.id, "answer": told}, []
-
-
-def _answer(explorer: Explorer, question: Question) -> m.Message | bytes | str:
-    try:
-        # The kernel has read the JSON already; written again it is checked as strictly as the server's.
-        body = json.dumps(question.asked)
-    except (TypeError, ValueError, RecursionError):
-        raise NotDescribed("what is no JSON", f"what {question.call[:40]!r} is asked with", "Mend it.") from None
-    return explorer.answer(question.call, parse(question.call, body))
 
 
 @cache

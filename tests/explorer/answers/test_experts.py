@@ -8,17 +8,17 @@ import torch
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import _layer, experts, without_probabilities
-from glassformer.explorer.answers.reading import Routed
+from glassformer.explorer.answers.forward import Routed
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.models.decoder import Decoder
 from refusals import refused
 
 
-def test_experts_are_the_routers_choices(by_name: dict[str, Exhibit]) -> None:
-    exhibit = by_name["decoder"]
-    assert isinstance(exhibit, DecoderExhibit)
-    assert isinstance(exhibit.model, Decoder)
+def test_experts_are_the_routers_choices(by_name: dict[str, LoadedModel]) -> None:
+    loaded = by_name["decoder"]
+    assert isinstance(loaded, LoadedDecoder)
+    assert isinstance(loaded.model, Decoder)
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="decoder", text="1 2 3 4 5 6 7")).message.run
     found = experts(runs, m.AskExperts(run=run))
@@ -28,10 +28,10 @@ def test_experts_are_the_routers_choices(by_name: dict[str, Exhibit]) -> None:
         block.get_submodule("ffn.router.score").register_forward_hook(
             lambda _, __, out: scores.append(out.reshape(-1, 3))
         )
-        for block in exhibit.model.layers
+        for block in loaded.model.layers
     ]
     with torch.no_grad():
-        exhibit.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
+        loaded.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
     for hook in hooks:
         hook.remove()
     for layer, (told, score) in enumerate(zip(found.layers, scores, strict=True)):
@@ -45,14 +45,16 @@ def test_experts_are_the_routers_choices(by_name: dict[str, Exhibit]) -> None:
         assert sum(told.load) == pytest.approx(1)
 
 
-def test_a_model_without_experts_is_refused(by_name: dict[str, Exhibit]) -> None:
+def test_a_model_without_experts_is_refused(by_name: dict[str, LoadedModel]) -> None:
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="lookup", text="4")).message.run
     with refused("no experts"):
         experts(runs, m.AskExperts(run=run))
 
 
-def test_a_long_answer_goes_without_probabilities(by_name: dict[str, Exhibit], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_answer_goes_without_probabilities(
+    by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="decoder", text="1 2 3 4 5 6 7")).message.run
     whole = experts(runs, m.AskExperts(run=run))

@@ -1,4 +1,4 @@
-"""Runs are kept within bounds, and one that had to go comes back as it was."""
+"""Runs are kept within bounds, and computed again where they had to go."""
 
 from __future__ import annotations
 
@@ -8,17 +8,40 @@ from threading import RLock
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.answers.tiles import tile_of
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit, weights_stamp
-from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.answers.attention import tile_of
+from glassformer.explorer.answers.runs import Runs, SizedCache
+from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
 from glassformer.explorer.service import Explorer
 
 
-def test_asked_again_it_is_the_same_run(by_name: dict[str, Exhibit]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50), st.booleans()), max_size=60))
+def test_what_is_kept_is_what_was_used_last(steps: list[tuple[int, int, bool]]) -> None:
+    kept = SizedCache(100)
+    used: list[tuple[int, int]] = []  # the plain way: a list, the newest last
+    for name, size, asks in steps:
+        if asks:
+            found = next((each for each in used if each[0] == name), None)
+            assert kept.get(name) == (None if found is None else found[1])
+            if found is not None:
+                used.remove(found)
+                used.append(found)
+            continue
+        used = [each for each in used if each[0] != name] + [(name, size)]
+        while sum(each for _, each in used) > 100 and len(used) > 1:
+            used.pop(0)
+        kept.put(name, size, size)
+        assert kept.total == sum(each for _, each in used)
+    for name in range(10):
+        assert kept.get(name) == dict(used).get(name)
+
+
+def test_asked_again_it_is_the_same_run(by_name: dict[str, LoadedModel]) -> None:
     runs = Runs(by_name.__getitem__)
     first = runs.run(m.Ask(model="decoder", text="1 2 3"))
     assert runs.run(m.Ask(model="decoder", text="1 2 3")) is first
@@ -26,7 +49,7 @@ def test_asked_again_it_is_the_same_run(by_name: dict[str, Exhibit]) -> None:
     assert runs.run(m.Ask(model="decoder", text="1 2 4")) is not first
 
 
-def test_a_run_that_had_to_go_comes_back(by_name: dict[str, Exhibit]) -> None:
+def test_a_run_that_had_to_go_comes_back(by_name: dict[str, LoadedModel]) -> None:
     runs = Runs(by_name.__getitem__, most_bytes=1)
     first = runs.run(m.Ask(model="decoder", text="1 2 3"))
     runs.run(m.Ask(model="decoder", text="4 5 6"))
@@ -37,14 +60,14 @@ def test_a_run_that_had_to_go_comes_back(by_name: dict[str, Exhibit]) -> None:
 
 
 @pytest.mark.parametrize("name", ["r0", "decoder", "r" + 20 * "f"])
-def test_a_run_that_nobody_asked_for_is_unknown(by_name: dict[str, Exhibit], name: str) -> None:
+def test_a_run_that_nobody_asked_for_is_unknown(by_name: dict[str, LoadedModel], name: str) -> None:
     with pytest.raises(UnknownName, match=name):
         Runs(by_name.__getitem__).of(name)
 
 
-def _trainable(by_name: dict[str, Exhibit]) -> DecoderExhibit:
+def _trainable(by_name: dict[str, LoadedModel]) -> LoadedDecoder:
     there = by_name["decoder"]
-    assert isinstance(there, DecoderExhibit)
+    assert isinstance(there, LoadedDecoder)
     return replace(there, model=deepcopy(there.model), lock=RLock())
 
 
@@ -54,9 +77,9 @@ def _trained(model: nn.Module) -> None:
     optimizer.step()
 
 
-def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Exhibit]) -> None:
-    exhibit = _trainable(by_name)
-    explorer = Explorer([exhibit])
+def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, LoadedModel]) -> None:
+    loaded = _trainable(by_name)
+    explorer = Explorer([loaded])
     ask = m.Ask(model="decoder", text="1 2 3")
 
     def told() -> list[object]:
@@ -74,37 +97,39 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Exh
 
     before = told()
     assert told() == before
-    _trained(exhibit.model)
+    _trained(loaded.model)
     after = told()
     assert all(one != other for one, other in zip(before, after, strict=True))
     # As an explorer tells that never saw the model before.
-    explorer = Explorer([replace(exhibit, lock=RLock())])
+    explorer = Explorer([replace(loaded, lock=RLock())])
     assert told() == after
 
 
-def test_what_is_told_of_one_run_fits_together(by_name: dict[str, Exhibit]) -> None:
+def test_what_is_told_of_one_run_fits_together(by_name: dict[str, LoadedModel]) -> None:
     """Until somebody asks for the run again, its weights are those with which it was read."""
-    exhibit = _trainable(by_name)
-    runs = Runs(lambda name: exhibit)
+    loaded = _trainable(by_name)
+    runs = Runs(lambda name: loaded)
     run = runs.run(m.Ask(model="decoder", text="1 2 3"))
     ask = m.AskTile(run=run.message.run, part="self", layer=0, head=0)
-    _trained(exhibit.model)
+    _trained(loaded.model)
     sound = Runs(by_name.__getitem__)
     sound.run(m.Ask(model="decoder", text="1 2 3"))
     assert (tile_of(runs, ask) == tile_of(sound, ask)).all()
 
 
-def test_reading_alone_changes_no_stamp(by_name: dict[str, Exhibit]) -> None:
-    for exhibit in by_name.values():
-        before = weights_stamp(exhibit)
-        Runs(by_name.__getitem__).run(m.Ask(model=exhibit.card.name, text=exhibit.card.text))
-        assert weights_stamp(exhibit) == before
+def test_reading_alone_changes_no_stamp(by_name: dict[str, LoadedModel]) -> None:
+    for loaded in by_name.values():
+        before = weights_stamp(loaded)
+        Runs(by_name.__getitem__).run(m.Ask(model=loaded.card.name, text=loaded.card.text))
+        assert weights_stamp(loaded) == before
 
 
-def test_the_questions_stay_within_their_bound(by_name: dict[str, Exhibit], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassformer.explorer.answers.runs.KEPT_ASKS", 1_000_000)
+def test_the_questions_stay_within_their_bound(
+    by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glassformer.explorer.answers.runs.ASK_BYTES", 1_000_000)
     there = by_name["decoder"]
-    assert isinstance(there, DecoderExhibit)
+    assert isinstance(there, LoadedDecoder)
     deaf = replace(there, encode=lambda text: [1, 2])
     runs = Runs(lambda name: deaf, most_bytes=1_000_000)
     first = runs.run(m.Ask(model="decoder", text="x" * 60_000)).message.run

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.explorer.answers.sampling import MOST_CANDIDATES, draw_at, next_token, steps
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, ModelCard, Step
 from glassformer.generation.sampling import next_token_distribution
 from refusals import refused
 
 
-def decoder(by_name: dict[str, Exhibit]) -> DecoderExhibit:
-    exhibit = by_name["decoder"]
-    assert isinstance(exhibit, DecoderExhibit)
-    return exhibit
+def decoder(by_name: dict[str, LoadedModel]) -> LoadedDecoder:
+    loaded = by_name["decoder"]
+    assert isinstance(loaded, LoadedDecoder)
+    return loaded
 
 
-def logits(exhibit: DecoderExhibit, text: str) -> torch.Tensor:
+def logits(loaded: LoadedDecoder, text: str) -> torch.Tensor:
     with torch.no_grad():
-        return exhibit.model(torch.tensor([exhibit.encode(text)]))[0, -1].double()
+        return loaded.model(torch.tensor([loaded.encode(text)]))[0, -1].double()
 
 
 class Fixed(torch.nn.Module):
@@ -41,25 +41,25 @@ class Fixed(torch.nn.Module):
         return self.row.expand(*tokens.shape, -1)
 
 
-def fixed(row: torch.Tensor, **changes: object) -> DecoderExhibit:
+def fixed(row: torch.Tensor, **changes: object) -> LoadedDecoder:
     card = ModelCard(name="f", title="", kind="decoder", about="", views=[], text="", input_help="", origin="given")
     parts: dict[str, object] = {
         "encode": lambda text: [int(each) for each in text.split()],
         "word": str,
         "join": lambda tokens: " ".join(map(str, tokens)),
     }
-    return DecoderExhibit(card, Fixed(row), **{**parts, **changes})  # type: ignore[arg-type]
+    return LoadedDecoder(card, Fixed(row), **{**parts, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(1.0, None, 1.0), (0.5, 3, 1.0), (2.0, None, 0.6), (0.0, None, 1.0)]
 )
 def test_the_distribution_is_the_rules(
-    temperature: float, top_k: int | None, top_p: float, by_name: dict[str, Exhibit]
+    temperature: float, top_k: int | None, top_p: float, by_name: dict[str, LoadedModel]
 ) -> None:
-    exhibit = decoder(by_name)
+    loaded = decoder(by_name)
     ask = AskNext(model="decoder", text="1 2 3", temperature=temperature, top_k=top_k, top_p=top_p)
-    found, row = next_token(exhibit, ask), logits(exhibit, "1 2 3")
+    found, row = next_token(loaded, ask), logits(loaded, "1 2 3")
     final = next_token_distribution(row, temperature=temperature, top_k=top_k, top_p=top_p)
     tempered = next_token_distribution(row, temperature=temperature)
     assert sorted(each.id for each in found.candidates) == list(range(11))
@@ -114,59 +114,59 @@ def test_every_rule_on_every_row_gives_numbers(
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_logits_that_are_no_numbers_are_refused(number: float) -> None:
-    exhibit = fixed(torch.tensor([0.0, number, 1.0]))
+    loaded = fixed(torch.tensor([0.0, number, 1.0]))
     with refused("finite"):
-        next_token(exhibit, AskNext(model="f", text="1"))
+        next_token(loaded, AskNext(model="f", text="1"))
     with refused("finite"):
-        steps(exhibit, AskSteps(model="f", text="1"))
+        steps(loaded, AskSteps(model="f", text="1"))
 
 
 def test_one_text_is_read_once_until_the_weights_change() -> None:
-    exhibit, other = fixed(torch.tensor([0.0, 1.0])), fixed(torch.tensor([2.0, 0.0]))
+    loaded, other = fixed(torch.tensor([0.0, 1.0])), fixed(torch.tensor([2.0, 0.0]))
     with patch.object(Fixed, "forward", autospec=True, side_effect=Fixed.forward) as read:
-        first = next_token(exhibit, AskNext(model="f", text="1"))
-        assert next_token(exhibit, AskNext(model="f", text="1", temperature=0.5)).candidates[0].id == 1
+        first = next_token(loaded, AskNext(model="f", text="1"))
+        assert next_token(loaded, AskNext(model="f", text="1", temperature=0.5)).candidates[0].id == 1
         assert read.call_count == 1
         assert next_token(other, AskNext(model="f", text="1")).candidates[0].id == 0
-        next_token(exhibit, AskNext(model="f", text="1 1"))
+        next_token(loaded, AskNext(model="f", text="1 1"))
         assert read.call_count == 3
         with torch.no_grad():
-            exhibit.model.get_parameter("row").add_(torch.tensor([5.0, 0.0]))
-        assert next_token(exhibit, AskNext(model="f", text="1")).candidates[0].id == 0
+            loaded.model.get_parameter("row").add_(torch.tensor([5.0, 0.0]))
+        assert next_token(loaded, AskNext(model="f", text="1")).candidates[0].id == 0
     assert first.candidates[0].id == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 3.0])
-def test_one_step_at_a_time_gives_the_same(temperature: float, by_name: dict[str, Exhibit]) -> None:
-    exhibit = decoder(by_name)
-    at_once = steps(exhibit, AskSteps(model="decoder", text="1 2 3", temperature=temperature, seed=7, steps=12))
+def test_one_step_at_a_time_gives_the_same(temperature: float, by_name: dict[str, LoadedModel]) -> None:
+    loaded = decoder(by_name)
+    at_once = steps(loaded, AskSteps(model="decoder", text="1 2 3", temperature=temperature, seed=7, steps=12))
     text = "1 2 3"
     one_by_one: list[Step] = []
     for _ in range(12):
-        found = steps(exhibit, AskSteps(model="decoder", text=text, temperature=temperature, seed=7))
+        found = steps(loaded, AskSteps(model="decoder", text=text, temperature=temperature, seed=7))
         text, one_by_one = found.text, [*one_by_one, *found.steps]
     assert (at_once.text, at_once.steps) == (text, one_by_one)
     assert at_once.text == "1 2 3 " + " ".join(step.token for step in at_once.steps)
 
 
-def test_the_seed_decides_and_the_rule_is_kept(by_name: dict[str, Exhibit]) -> None:
-    exhibit = decoder(by_name)
+def test_the_seed_decides_and_the_rule_is_kept(by_name: dict[str, LoadedModel]) -> None:
+    loaded = decoder(by_name)
     asks = [AskSteps(model="decoder", text="1 2 3", seed=seed, steps=20) for seed in (0, 0, 1)]
-    first, same, other = (steps(exhibit, ask) for ask in asks)
+    first, same, other = (steps(loaded, ask) for ask in asks)
     assert first == same
     assert first.steps != other.steps
     tokens = [1, 2, 3]
     for step in first.steps:
-        row = logits(exhibit, " ".join(map(str, tokens))).softmax(-1)
+        row = logits(loaded, " ".join(map(str, tokens))).softmax(-1)
         assert step.probability == pytest.approx(float(row[int(step.token)]), abs=1e-5)
         assert step.obeys == (int(step.token) == (tokens[-1] + 1) % 11)
         tokens.append(int(step.token))
 
 
 def test_draws_follow_the_distribution() -> None:
-    exhibit = fixed(torch.tensor([0.7, 0.2, 0.1]).log())
+    loaded = fixed(torch.tensor([0.7, 0.2, 0.1]).log())
     drawn = [
-        int(steps(exhibit, AskSteps(model="f", text="0 " * place + "0", seed=seed)).steps[0].token)
+        int(steps(loaded, AskSteps(model="f", text="0 " * place + "0", seed=seed)).steps[0].token)
         for seed in range(400)
         for place in range(5)
     ]
@@ -181,22 +181,22 @@ def test_draws_of_neighbours_are_apart() -> None:
     assert float(torch.rand((), generator=draw_at(2**53 - 1, 4095))) < 1
 
 
-def test_a_text_keeps_how_it_was_typed(by_name: dict[str, Exhibit]) -> None:
+def test_a_text_keeps_how_it_was_typed(by_name: dict[str, LoadedModel]) -> None:
     found = steps(fixed(torch.tensor([0.0, 9.0])), AskSteps(model="f", text="1 0", temperature=0, steps=2))
     assert found.text == "1 0 1 1"
     joined = fixed(torch.tensor([0.0, 9.0]), join=lambda tokens: f"<{','.join(map(str, tokens))}>")
     assert steps(joined, AskSteps(model="f", text="1 0", temperature=0)).text == "<1,0,1>"
 
 
-def test_it_ends_where_the_model_does(by_name: dict[str, Exhibit]) -> None:
-    exhibit = decoder(by_name)
-    found = steps(exhibit, AskSteps(model="decoder", text=" ".join(["1"] * 94), steps=64))
+def test_it_ends_where_the_model_does(by_name: dict[str, LoadedModel]) -> None:
+    loaded = decoder(by_name)
+    found = steps(loaded, AskSteps(model="decoder", text=" ".join(["1"] * 94), steps=64))
     assert len(found.steps) == 2
     assert found.ended == "model"
-    assert steps(exhibit, AskSteps(model="decoder", text="1", steps=2)).ended == "asked"
+    assert steps(loaded, AskSteps(model="decoder", text="1", steps=2)).ended == "asked"
     with refused(expected="at most 95"):
-        steps(exhibit, AskSteps(model="decoder", text=" ".join(["1"] * 96)))
-    assert len(next_token(exhibit, AskNext(model="decoder", text=" ".join(["1"] * 96))).tokens) == 96
+        steps(loaded, AskSteps(model="decoder", text=" ".join(["1"] * 96)))
+    assert len(next_token(loaded, AskNext(model="decoder", text=" ".join(["1"] * 96))).tokens) == 96
 
 
 def test_no_text_grows_beyond_what_a_message_holds() -> None:
@@ -233,21 +233,21 @@ def test_bytes_of_a_character_are_written_on() -> None:
     assert (found.text, found.ended) == ("a€A", "asked")
 
 
-def test_what_cannot_be_read_is_refused(by_name: dict[str, Exhibit]) -> None:
-    exhibit = decoder(by_name)
+def test_what_cannot_be_read_is_refused(by_name: dict[str, LoadedModel]) -> None:
+    loaded = decoder(by_name)
     for text in ("", "x", "11"):
         with pytest.raises(InputError):
-            next_token(exhibit, AskNext(model="decoder", text=text))
+            next_token(loaded, AskNext(model="decoder", text=text))
     with refused(expected="continues texts"):
         next_token(by_name["lookup"], AskNext(model="lookup", text="1"))
 
 
-def test_a_person_may_choose_the_first_token(by_name: dict[str, Exhibit]) -> None:
-    exhibit = decoder(by_name)
+def test_a_person_may_choose_the_first_token(by_name: dict[str, LoadedModel]) -> None:
+    loaded = decoder(by_name)
     ask = AskSteps(model="decoder", text="1 2", temperature=0, steps=3, first=9)
-    found = steps(exhibit, ask)
-    behind = steps(exhibit, AskSteps(model="decoder", text="1 2 9", temperature=0, steps=2))
+    found = steps(loaded, ask)
+    behind = steps(loaded, AskSteps(model="decoder", text="1 2 9", temperature=0, steps=2))
     assert (found.text, found.steps[1:]) == (behind.text, behind.steps)
     assert found.steps[0].token == "9"
     with refused("first = 11"):
-        steps(exhibit, ask.model_copy(update={"first": 11}))
+        steps(loaded, ask.model_copy(update={"first": 11}))

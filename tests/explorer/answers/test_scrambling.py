@@ -9,33 +9,33 @@ import torch
 
 from glassformer.errors import InputError
 from glassformer.explorer.answers.scrambling import MOST_ORDERS, scramble
-from glassformer.explorer.exhibits.exhibit import EncoderDecoderExhibit, Exhibit
+from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel
 from glassformer.explorer.messages import AskScramble, ModelCard
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from refusals import refused
 
 
-def logits(exhibit: Exhibit, units: list[str], text: str) -> torch.Tensor:
-    assert isinstance(exhibit, EncoderDecoderExhibit)
+def logits(loaded: LoadedModel, units: list[str], text: str) -> torch.Tensor:
+    assert isinstance(loaded, LoadedEncoderDecoder)
     with torch.no_grad():
-        return exhibit.model(exhibit.source_tokens(units), exhibit.target(text))
+        return loaded.model(loaded.source_tokens(units), loaded.target(text))
 
 
-def test_a_set_is_the_same_in_every_order(by_name: dict[str, Exhibit]) -> None:
+def test_a_set_is_the_same_in_every_order(by_name: dict[str, LoadedModel]) -> None:
     units = ["1", "2", "3", "4"]
     found = scramble(by_name["lookup"], AskScramble(model="lookup", text="4 2", source=units))
     assert (found.orders, found.exhaustive, found.holds, found.changed_tokens) == (24, True, True, 0)
     assert found.largest_change <= found.tolerance
 
 
-def test_what_minds_the_order_is_told_by_how_much(by_name: dict[str, Exhibit]) -> None:
+def test_what_minds_the_order_is_told_by_how_much(by_name: dict[str, LoadedModel]) -> None:
     units = ["1", "2", "3", "4"]
-    exhibit = by_name["ordered"]
-    found = scramble(exhibit, AskScramble(model="ordered", text="4 2", source=units))
-    before = logits(exhibit, units, "4 2")
+    loaded = by_name["ordered"]
+    found = scramble(loaded, AskScramble(model="ordered", text="4 2", source=units))
+    before = logits(loaded, units, "4 2")
     changes = {
-        order: float((logits(exhibit, [units[place] for place in order], "4 2") - before).abs().max())
+        order: float((logits(loaded, [units[place] for place in order], "4 2") - before).abs().max())
         for order in permutations(range(4))
     }
     assert not found.holds
@@ -44,7 +44,7 @@ def test_what_minds_the_order_is_told_by_how_much(by_name: dict[str, Exhibit]) -
 
 
 @pytest.mark.parametrize(("name", "holds"), [("lookup", True), ("ordered", False)])
-def test_one_order_is_compared_with_the_given_one(name: str, holds: bool, by_name: dict[str, Exhibit]) -> None:
+def test_one_order_is_compared_with_the_given_one(name: str, holds: bool, by_name: dict[str, LoadedModel]) -> None:
     units, order = ["1", "2", "3"], [2, 0, 1]
     found = scramble(by_name[name], AskScramble(model=name, text="4", source=units, order=order))
     change = (logits(by_name[name], ["3", "1", "2"], "4") - logits(by_name[name], units, "4")).abs().max()
@@ -52,7 +52,7 @@ def test_one_order_is_compared_with_the_given_one(name: str, holds: bool, by_nam
     assert (found.orders, found.exhaustive, found.worst, found.holds) == (1, False, order, holds)
 
 
-def test_of_many_orders_some_are_tried(by_name: dict[str, Exhibit]) -> None:
+def test_of_many_orders_some_are_tried(by_name: dict[str, LoadedModel]) -> None:
     units = [str(number) for number in range(10)]
     found = scramble(by_name["lookup"], AskScramble(model="lookup", text="4", source=units))
     assert (found.orders, found.exhaustive, found.holds) == (MOST_ORDERS, False, True)
@@ -73,13 +73,13 @@ def test_of_many_orders_some_are_tried(by_name: dict[str, Exhibit]) -> None:
     ],
 )
 def test_what_cannot_be_scrambled_is_refused(
-    source: list[str], order: list[int] | None, words: str, by_name: dict[str, Exhibit]
+    source: list[str], order: list[int] | None, words: str, by_name: dict[str, LoadedModel]
 ) -> None:
     with pytest.raises(InputError, match=words):
         scramble(by_name["lookup"], AskScramble(model="lookup", text="4", source=source, order=order))
 
 
-def test_other_models_read_no_source(by_name: dict[str, Exhibit]) -> None:
+def test_other_models_read_no_source(by_name: dict[str, LoadedModel]) -> None:
     with refused(expected="reads a source"):
         scramble(by_name["decoder"], AskScramble(model="decoder", text="4", source=["1"]))
 
@@ -101,9 +101,9 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
     card = ModelCard(
         name="x", title="", kind="encoder_decoder", about="", views=[], text="", input_help="", origin="given"
     )
-    exhibit = EncoderDecoderExhibit(
+    loaded = LoadedEncoderDecoder(
         card, model, lambda units: torch.tensor([[1, 2]]), lambda text: torch.tensor([[1]]), str
     )
     for order in (None, [1, 0]):
         with refused("finite"):
-            scramble(exhibit, AskScramble(model="x", text="", source=["a", "b"], order=order))
+            scramble(loaded, AskScramble(model="x", text="", source=["a", "b"], order=order))

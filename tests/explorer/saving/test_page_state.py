@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.messages import AskPage
-from glassformer.explorer.messages.unknown import UnknownName
 from glassformer.explorer.saving.page_state import PageState, ask_page, page_state
 from glassformer.explorer.service import Explorer
 from refusals import refused

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
-from glassformer.explorer.messages.state import State, changed, to_words
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.page_state import PageState, page_state
 from glassformer.explorer.saving.recorded_answers import recorded_answers
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import State, changed, to_words
 from refusals import refused
 
 
@@ -48,11 +48,11 @@ def test_the_sampling_rule_of_the_state(small_explorer: Explorer) -> None:
     assert asked["next"] == [m.AskNext(model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)]
 
 
-def test_experts_are_recorded_where_they_are_shown(by_name: dict[str, Exhibit]) -> None:
-    exhibit = by_name["decoder"]
-    assert isinstance(exhibit, DecoderExhibit)
-    card = exhibit.card.model_copy(update={"views": ["experts"]})
-    asked = calls(Explorer([replace(exhibit, card=card)]), model="decoder", text="1 2")
+def test_experts_are_recorded_where_they_are_shown(by_name: dict[str, LoadedModel]) -> None:
+    loaded = by_name["decoder"]
+    assert isinstance(loaded, LoadedDecoder)
+    card = loaded.card.model_copy(update={"views": ["experts"]})
+    asked = calls(Explorer([replace(loaded, card=card)]), model="decoder", text="1 2")
     assert set(asked) == {"models", "run", "measures", "experts"}
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.recorded_weights import coarse_enough, matrix, pack
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
@@ -51,12 +51,12 @@ def test_numbers_come_back_bit_for_bit(numbers: list[float]) -> None:
     assert unpacked(pack(given)).tobytes() == given.tobytes()
 
 
-def test_every_weight_of_every_head_is_in_the_file(small_explorer: Explorer, by_name: dict[str, Exhibit]) -> None:
+def test_every_weight_of_every_head_is_in_the_file(small_explorer: Explorer, by_name: dict[str, LoadedModel]) -> None:
     saved = held(small_explorer, model="decoder", text="1 2 3 4 5 6 7")
-    exhibit = by_name["decoder"]
-    assert isinstance(exhibit, DecoderExhibit)
-    with capture(exhibit.model, what="weights") as seen:
-        exhibit.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
+    loaded = by_name["decoder"]
+    assert isinstance(loaded, LoadedDecoder)
+    with capture(loaded.model, what="weights") as seen:
+        loaded.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
     layers = list(seen.weights.values())
     assert saved["left_out"] == []
     assert len(saved["matrices"]) == 2 * 2

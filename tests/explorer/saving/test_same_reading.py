@@ -17,11 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.explorer.messages import AskHead, AskPage, Head, HeadWeightsMessage
-from glassformer.explorer.messages.state import NAMES, from_words, to_words
 from glassformer.explorer.saving.edited_weights import edited
 from glassformer.explorer.saving.page_state import page_state
 from glassformer.explorer.saving.recorded_answers import asks_of
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import NAMES, from_words, to_words
 
 WEB = Path(__file__).resolve().parents[3] / "web"
 SCRIPT = """

@@ -13,8 +13,8 @@ import pytest
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit
-from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.saved_page import page, save
 from glassformer.explorer.service import Explorer
 from refusals import refused
@@ -82,11 +82,11 @@ def test_no_text_ends_its_element(small_explorer: Explorer, text: str) -> None:
     assert json.loads(parts.saved["state"]["cells"]) == {"Km.0.0": text}
 
 
-def test_a_title_cannot_hold_markup(by_name: dict[str, Exhibit]) -> None:
-    exhibit = by_name["decoder"]
-    assert isinstance(exhibit, DecoderExhibit)
+def test_a_title_cannot_hold_markup(by_name: dict[str, LoadedModel]) -> None:
+    loaded = by_name["decoder"]
+    assert isinstance(loaded, LoadedDecoder)
     title = "</title><script>alert(1)</script>"
-    hostile = replace(exhibit, card=exhibit.card.model_copy(update={"title": title}))
+    hostile = replace(loaded, card=loaded.card.model_copy(update={"title": title}))
     parts = of(Explorer([hostile]), model="decoder")
     assert parts.texts["title"] == [f"{title} \u2013 glassformer"]
     assert len(parts.attributes("script")) == 2
@@ -112,9 +112,11 @@ def test_nothing_but_its_own_code_may_run_and_nothing_may_be_fetched(small_explo
 
 
 @pytest.mark.parametrize("model", ["identity", "decoder", "lookup"])
-def test_the_same_state_gives_the_same_file(small_explorer: Explorer, exhibits: list[Exhibit], model: str) -> None:
+def test_the_same_state_gives_the_same_file(
+    small_explorer: Explorer, loaded_models: list[LoadedModel], model: str
+) -> None:
     ask = m.AskPage(state={"model": model})
-    assert page(small_explorer, ask) == page(Explorer(exhibits), ask)
+    assert page(small_explorer, ask) == page(Explorer(loaded_models), ask)
 
 
 def test_it_is_written_whole(small_explorer: Explorer, tmp_path: Path) -> None:
@@ -138,11 +140,11 @@ def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_expl
         of(small_explorer, model="identity")
 
 
-def test_experts_count_in_what_a_page_may_take(by_name: dict[str, Exhibit]) -> None:
-    exhibit = by_name["decoder"]
-    assert isinstance(exhibit, DecoderExhibit)
-    card = exhibit.card.model_copy(update={"views": ["experts"]})
-    explorer = Explorer([replace(exhibit, card=card)])
+def test_experts_count_in_what_a_page_may_take(by_name: dict[str, LoadedModel]) -> None:
+    loaded = by_name["decoder"]
+    assert isinstance(loaded, LoadedDecoder)
+    card = loaded.card.model_copy(update={"views": ["experts"]})
+    explorer = Explorer([replace(loaded, card=card)])
     ask = m.AskPage(state={"model": "decoder", "text": " ".join(["1 2 3"] * 30)})
     whole = page(explorer, ask)
     saved = Parts(whole).saved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glassformer.errors import require
-from glassformer.explorer.answers.reading import Routed
+from glassformer.explorer.answers.forward import Routed
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.messages import MOST_TOLD, AskExperts, ExpertLayer, Experts
 

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
+
+from cachetools import LRUCache
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.kept import Kept
-from glassformer.explorer.answers.reading import KeptRun, read, run_name, size_of_ask
-from glassformer.explorer.exhibits.exhibit import Exhibit, weights_stamp
-from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.answers.forward import KeptRun, read, run_name, size_of_ask
+from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.loading.loaded_model import LoadedModel, weights_stamp
 
-KEPT_BYTES = 512 * 2**20
+
+class SizedCache:
+    """A thread-safe LRU cache bounded by the sum of its values' sizes; the newest value stays, however large.
+
+    Args:
+        most: Largest sum of sizes.
+    """
+
+    def __init__(self, most: int) -> None:
+        # A value larger than the bound counts as much as the bound, so that it displaces all others.
+        self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(most, lambda entry: min(entry[1], most))
+        self._lock = threading.Lock()
+
+    def get(self, name: Hashable) -> Any | None:
+        """The value of this name, which becomes the most recently used; None if it is not in the cache."""
+        with self._lock:
+            entry = self._entries.get(name)
+            return None if entry is None else entry[0]
+
+    def put(self, name: Hashable, value: Any, size: int) -> None:
+        """Add a value, or replace the one of this name."""
+        with self._lock:
+            self._entries[name] = value, size
+
+
+RUN_BYTES = 512 * 2**20
 """What all kept runs take together."""
-KEPT_ASKS = 32 * 2**20
+ASK_BYTES = 32 * 2**20
 """What all questions take that are remembered, so that a run that had to go can be had again."""
 
 
@@ -22,14 +49,14 @@ class Runs:
     """Every run that was asked for. Safe for threads; one model reads one text at a time.
 
     Args:
-        exhibit: The model of a name.
+        loaded: The model of a name.
         most_bytes: What kept runs may take together. One that had to go is computed anew when it is asked for.
     """
 
-    def __init__(self, exhibit: Callable[[str], Exhibit], most_bytes: int = KEPT_BYTES) -> None:
-        self._exhibit = exhibit
-        self._runs, self._asks = Kept(most_bytes), Kept(KEPT_ASKS)
-        self.derived = Kept(most_bytes // 2)
+    def __init__(self, loaded: Callable[[str], LoadedModel], most_bytes: int = RUN_BYTES) -> None:
+        self._model = loaded
+        self._runs, self._asks = SizedCache(most_bytes), SizedCache(ASK_BYTES)
+        self.derived = SizedCache(most_bytes // 2)
         """What was computed from runs, for whoever computes it."""
 
     def run(self, ask: m.Ask) -> KeptRun:
@@ -41,15 +68,15 @@ class Runs:
             UnknownName: There is no such model.
             InputError: A text that the model cannot read.
         """
-        exhibit = self._exhibit(ask.model)
+        loaded = self._model(ask.model)
         name = run_name(ask)
-        found = self._current(name, exhibit)
+        found = self._current(name, loaded)
         if found is None:
-            with exhibit.lock:
-                found = self._current(name, exhibit)  # another thread may have asked the same
+            with loaded.lock:
+                found = self._current(name, loaded)  # another thread may have asked the same
                 if found is None:
-                    stamp = weights_stamp(exhibit)
-                    found = replace(read(exhibit, ask), stamp=stamp)
+                    stamp = weights_stamp(loaded)
+                    found = replace(read(loaded, ask), stamp=stamp)
                     self._runs.put(name, found, found.size)
         self._asks.put(name, found.message.ask, size_of_ask(found.message.ask))
         return found
@@ -68,7 +95,7 @@ class Runs:
             raise UnknownName(f"the run {name!r}", "the name of a run that was made", "Ask for the call 'run' again.")
         return self.run(ask)
 
-    def _current(self, name: str, exhibit: Exhibit) -> KeptRun | None:
+    def _current(self, name: str, loaded: LoadedModel) -> KeptRun | None:
         """The kept run of this name, if the model has the weights still with which it read."""
         found: KeptRun | None = self._runs.get(name)
-        return found if found is not None and found.stamp == weights_stamp(exhibit) else None
+        return found if found is not None and found.stamp == weights_stamp(loaded) else None

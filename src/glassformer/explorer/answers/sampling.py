@@ -11,45 +11,45 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import require
-from glassformer.explorer.answers.kept import Kept
-from glassformer.explorer.exhibits.exhibit import DecoderExhibit, Exhibit, last_logits, weights_stamp, wrong_kind
+from glassformer.explorer.answers.runs import SizedCache
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, last_logits, weights_stamp, wrong_kind
 from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, Candidate, Ended, Next, Step, Steps
 from glassformer.generation.sampling import SamplingRule
 
 MOST_CANDIDATES = 64
 """Candidates that are listed."""
 
-_KEPT_BYTES = 32 * 2**20
+_CACHE_BYTES = 32 * 2**20
 _MOST_READ = 1 << 16
 _Row = Float[Tensor, " vocab"]
 
 
-def next_token(exhibit: Exhibit, ask: AskNext) -> Next:
+def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
     """The distribution of the token after ``ask.text``, before and after temperature, top-k and top-p.
 
     Raises:
         InputError: A model of another kind, a text that it cannot read, or logits that are not finite.
     """
-    exhibit = _decoder(exhibit, "next")
-    tokens = exhibit.encode(ask.text)
-    logits = _logits_after(exhibit, tokens)
+    loaded = _decoder(loaded, "next")
+    tokens = loaded.encode(ask.text)
+    logits = _logits_after(loaded, tokens)
     plain = logits.softmax(-1)
     tempered = SamplingRule(ask.temperature).distribution(logits)
     final = SamplingRule(ask.temperature, ask.top_k, ask.top_p).distribution(logits)
     # A stable sort ranks equals as the sampling rule does.
     likeliest = logits.sort(descending=True, stable=True).indices[:MOST_CANDIDATES].tolist()
     return Next(
-        tokens=[exhibit.word(token) for token in tokens],
+        tokens=[loaded.word(token) for token in tokens],
         candidates=[
             Candidate(
                 id=token,
-                token=exhibit.word(token),
+                token=loaded.word(token),
                 logit=float(logits[token]),
                 plain=float(plain[token]),
                 tempered=float(tempered[token]),
                 final=float(final[token]),
                 kept=bool(final[token] > 0),
-                obeys=exhibit.obeys(tokens, token),
+                obeys=loaded.obeys(tokens, token),
             )
             for token in likeliest
         ],
@@ -57,11 +57,11 @@ def next_token(exhibit: Exhibit, ask: AskNext) -> Next:
         rest_plain=max(0.0, 1.0 - float(plain[likeliest].sum())) if len(likeliest) < len(logits) else 0.0,
         kept=int((final > 0).sum()),
         entropy=float(torch.special.entr(final).sum()) / math.log(2) + 0.0,
-        rule=exhibit.rule(tokens),
+        rule=loaded.rule(tokens),
     )
 
 
-def steps(exhibit: Exhibit, ask: AskSteps) -> Steps:
+def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
     """``ask.text`` continued by up to ``ask.steps`` tokens.
 
     The draw at a position follows from ``ask.seed`` and the position alone, and every step reads its whole text anew.
@@ -76,41 +76,41 @@ def steps(exhibit: Exhibit, ask: AskSteps) -> Steps:
         InputError: A model of another kind; a text that it cannot read, or that leaves no room for a token; logits that
             are not finite.
     """
-    exhibit = _decoder(exhibit, "steps")
+    loaded = _decoder(loaded, "steps")
     rule = SamplingRule(ask.temperature, ask.top_k, ask.top_p)
-    tokens = list(exhibit.encode(ask.text))
+    tokens = list(loaded.encode(ask.text))
     begun = len(tokens)
     require(
-        begun < exhibit.longest,
+        begun < loaded.longest,
         f"a text of {begun:,} tokens",
-        f"at most {exhibit.longest - 1:,}, so that one more can be read",
+        f"at most {loaded.longest - 1:,}, so that one more can be read",
         "Shorten the text.",
     )
     written: list[Step] = []
     text, read = ask.text, 0
     ended: Ended = "asked"
     while len(written) < ask.steps:
-        if len(tokens) >= exhibit.longest:
+        if len(tokens) >= loaded.longest:
             ended = "model"
             break
         if read > 0 and read + len(tokens) > _MOST_READ:
             ended = "read"
             break
         read += len(tokens)
-        logits = _logits_after(exhibit, tokens)
+        logits = _logits_after(loaded, tokens)
         token = _chosen(ask, len(logits)) if written == [] else None
         if token is None:
             token = int(rule.choose(logits, draw_at(ask.seed, len(tokens))))
-        longer = _continued(exhibit, ask.text, tokens[:begun], [*tokens, token])
+        longer = _continued(loaded, ask.text, tokens[:begun], [*tokens, token])
         if len(longer) > MOST_CHARACTERS:
             ended = "text"
             break
         # A byte may leave the text as it is until its character is whole; on its own it is told as a sign.
-        if longer == text and exhibit.join([token]) == "":
+        if longer == text and loaded.join([token]) == "":
             ended = "wordless"
             break
         probability = float(rule.distribution(logits)[token])
-        written.append(Step(token=exhibit.word(token), probability=probability, obeys=exhibit.obeys(tokens, token)))
+        written.append(Step(token=loaded.word(token), probability=probability, obeys=loaded.obeys(tokens, token)))
         tokens.append(token)
         text = longer
     return Steps(text=text, steps=written, ended=ended)
@@ -133,33 +133,33 @@ def draw_at(seed: int, position: int) -> torch.Generator:
     return torch.Generator().manual_seed(state >> 1)
 
 
-def _continued(exhibit: DecoderExhibit, text: str, begun: Sequence[int], tokens: Sequence[int]) -> str:
+def _continued(loaded: LoadedDecoder, text: str, begun: Sequence[int], tokens: Sequence[int]) -> str:
     """``text``, which is the tokens ``begun``, as it stands when they have become ``tokens``."""
-    before, after = exhibit.join(begun), exhibit.join(tokens)
+    before, after = loaded.join(begun), loaded.join(tokens)
     return text + after[len(before) :] if after.startswith(before) else after
 
 
-def _logits_after(exhibit: DecoderExhibit, tokens: Sequence[int]) -> _Row:
+def _logits_after(loaded: LoadedDecoder, tokens: Sequence[int]) -> _Row:
     """The logits after ``tokens`` in float64, computed if they are not kept: a slider asks for one text over and over.
 
     The stamp stands for the model, too.
     """
-    with exhibit.lock:
-        name = weights_stamp(exhibit), tuple(tokens)
+    with loaded.lock:
+        name = weights_stamp(loaded), tuple(tokens)
         kept: _Row | None = _recent.get(name)
         if kept is not None:
             return kept
-        logits = last_logits(exhibit, tokens).double()
+        logits = last_logits(loaded, tokens).double()
         finite = bool(logits.isfinite().all())
         require(finite, "logits that are not finite", "numbers", "Look for the first NaN in the forward pass.")
         _recent.put(name, logits, logits.nbytes + 8 * len(tokens))
         return logits
 
 
-_recent = Kept(_KEPT_BYTES)
+_recent = SizedCache(_CACHE_BYTES)
 
 
-def _decoder(exhibit: Exhibit, call: str) -> DecoderExhibit:
-    if not isinstance(exhibit, DecoderExhibit):
-        raise wrong_kind(exhibit, call, "a decoder, which continues texts")
-    return exhibit
+def _decoder(loaded: LoadedModel, call: str) -> LoadedDecoder:
+    if not isinstance(loaded, LoadedDecoder):
+        raise wrong_kind(loaded, call, "a decoder, which continues texts")
+    return loaded

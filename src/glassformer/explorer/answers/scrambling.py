@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.errors import require
-from glassformer.explorer.exhibits.exhibit import EncoderDecoderExhibit, Exhibit, require_order, wrong_kind
+from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel, require_order, wrong_kind
 from glassformer.explorer.messages import AskScramble, Scrambled
 from glassformer.modes import evaluating
 from glassformer.observe.scrambling import scrambling_test
@@ -22,26 +22,26 @@ TOLERANCE = 1e-5
 _PLACES_AT_ONCE = 8192
 
 
-def scramble(exhibit: Exhibit, ask: AskScramble) -> Scrambled:
+def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
     """Read ``ask.source`` in the order ``ask.order``, or in all, and compare the logits with those of the given one.
 
     Raises:
         InputError: A model of another kind; a source or text that it cannot read; fewer than two different things to
             order; an order that is none of them.
     """
-    if not isinstance(exhibit, EncoderDecoderExhibit):
-        raise wrong_kind(exhibit, "scramble", "a model that reads a source")
-    source, target = exhibit.source_tokens(ask.source), exhibit.target(ask.text)
+    if not isinstance(loaded, LoadedEncoderDecoder):
+        raise wrong_kind(loaded, "scramble", "a model that reads a source")
+    source, target = loaded.source_tokens(ask.source), loaded.target(ask.text)
     count = source.shape[1]
     assert count == len(ask.source), "one place for each thing"
     if ask.order is not None:
         require_order(ask.order, count)
 
     def predict(sources: Int[Tensor, "batch place *field"]) -> Float[Tensor, "batch position vocab"]:
-        logits: Tensor = exhibit.model(sources, target.expand(len(sources), -1))
+        logits: Tensor = loaded.model(sources, target.expand(len(sources), -1))
         return logits
 
-    with exhibit.lock, torch.inference_mode(), evaluating(exhibit.model):
+    with loaded.lock, torch.inference_mode(), evaluating(loaded.model):
         given = predict(source)
         tolerance = TOLERANCE * max(1.0, float(given.abs().max()))
         if ask.order is not None:

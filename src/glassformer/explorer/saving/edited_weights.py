@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from glassformer.explorer.messages import MOST_CELLS, HeadWeightsMessage
-from glassformer.explorer.messages.base import LARGEST
-from glassformer.explorer.messages.state import CELL, MOST_DIGITS, NUMBER, SIZE
+from glassformer.explorer.messages import LARGEST, MOST_CELLS, HeadWeightsMessage
+from glassformer.explorer.state import CELL, MOST_DIGITS, NUMBER, SIZE
 
 Rows = list[list[float]]
 
@@ -17,7 +16,7 @@ def edited(design: HeadWeightsMessage, cells: Mapping[str, str]) -> HeadWeightsM
 
     Args:
         design: The weights before.
-        cells: Edits as in :attr:`State.cells <glassformer.explorer.messages.state.State.cells>`. Edits of unknown cells
+        cells: Edits as in :attr:`State.cells <glassformer.explorer.state.State.cells>`. Edits of unknown cells
             and edits that are not numbers are ignored; so are sizes that would make a matrix too large.
     """
     columns, coordinates, length = _sizes(design, cells)

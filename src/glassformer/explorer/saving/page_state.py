@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from glassformer.errors import InputError, require
+from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.messages import MOST_CHARACTERS, AskPage, Attention, ModelCard, Run, View
-from glassformer.explorer.messages.state import State, Words, from_words
-from glassformer.explorer.messages.unknown import UnknownName
+from glassformer.explorer.state import State, Words, from_words
 
 
 @dataclass(frozen=True)

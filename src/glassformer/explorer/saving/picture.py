@@ -5,11 +5,11 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.messages.calls import Answering
-from glassformer.explorer.messages.state import Words
+from glassformer.explorer.calls import Answering
 from glassformer.explorer.saving.page_state import ask_page, page_state
 from glassformer.explorer.saving.recorded_answers import asks_of
 from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_enough, matrix
+from glassformer.explorer.state import Words
 from glassformer.observe.figures.attention_maps import attention_map
 from glassformer.observe.figures.heat_maps import MOST_NAMES
 

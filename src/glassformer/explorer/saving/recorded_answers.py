@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.messages.calls import Answering
+from glassformer.explorer.calls import Answering
 from glassformer.explorer.saving.edited_weights import edited
 from glassformer.explorer.saving.page_state import PageState
 

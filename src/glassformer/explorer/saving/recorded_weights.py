@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Float
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.messages.calls import Answering
-from glassformer.explorer.messages.state import HeadPlace
+from glassformer.explorer.calls import Answering
 from glassformer.explorer.saving.page_state import PageState
+from glassformer.explorer.state import HeadPlace
 
 EXACT_TOKENS = 512
 """With at most so many queries and keys, every weight of every head is held where there is room."""

@@ -19,12 +19,11 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
-from glassformer.explorer.messages.calls import Answering
-from glassformer.explorer.messages.requests import refusal_of
-from glassformer.explorer.messages.state import Words, to_words
+from glassformer.explorer.calls import Answering, refusal_of
 from glassformer.explorer.saving.page_state import ask_page, page_state
 from glassformer.explorer.saving.recorded_answers import Recorded, recorded_answers
 from glassformer.explorer.saving.recorded_weights import recorded_weights
+from glassformer.explorer.state import Words, to_words
 from glassformer.files import write_text
 from glassformer.text import shown
 

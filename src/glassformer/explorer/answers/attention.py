@@ -1,0 +1,254 @@
+"""Attention weights as tiles, rows and measures, computed on demand from the queries and keys of a run.
+
+No matrix is ever held whole: it is computed in *bands* of rows. Of each head an *overview* is kept: the matrix at level
+``COARSE``, where a cell is the largest of 4 x 4 weights, all coarser levels, and the measures of one pass over the
+head. Finer tiles are cut from bands, the last few of which are cached, since neighbouring tiles share them.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from glassformer.errors import require
+from glassformer.explorer.answers.forward import KeptRun
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.messages import THUMBNAIL, TILE, AskMeasures, AskRows, AskTile, Measures, Part
+from glassformer.observe.attention_measures import distances, entropy
+from glassformer.observe.exact_attention import AttentionInputs, exact_rows
+
+COARSE = 2
+"""The finest level of an overview."""
+
+_FEW = 64
+"""Rows that are computed at a time: what is made of them then stays in the processor's cache. A multiple of 4."""
+
+_passing = threading.Lock()
+"""Held while a whole head is gone through: threads doing so at once would only take turns, with the memory of all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Overview:
+    """One head as a whole.
+
+    Args:
+        levels: The matrix at the levels ``COARSE``, ``COARSE + 1`` and so on to a single cell.
+        thumbnail: The largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` parts.
+        entropy: The mean entropy of a query's weights, in nats; 0 where no query has any.
+        distance: The mean distance from a query to what it reads; 0 where no query reads anything.
+        sink: The mean share of a query that goes to the sink.
+        finite: Whether all weights are numbers. Where they are not, only ``levels`` makes sense: a cell is NaN where
+            one of its weights is.
+    """
+
+    levels: tuple[Float[np.ndarray, "_ _"], ...]
+    thumbnail: Float[np.ndarray, "_ _"]
+    entropy: float
+    distance: float
+    sink: float
+    finite: bool
+
+
+def weights(runs: Runs, ask: AskTile) -> bytes:
+    """The tile that is asked for, float32 ``[row, column]``, little-endian.
+
+    Raises:
+        UnknownName: No such run, part, layer or head.
+        InputError: A level or tile that is not there.
+    """
+    tile = tile_of(runs, ask)
+    return np.ascontiguousarray(tile, dtype="<f4").tobytes()
+
+
+def tile_of(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
+    """As :func:`weights`, as an array."""
+    kept = runs.of(ask.run)
+    given = _head_given(kept, ask.part, ask.layer, ask.head)
+    queries, keys = given.q.shape[2], given.k.shape[2]
+    deepest = max(queries, keys, 2) - 1
+    require(
+        ask.level <= deepest.bit_length(),
+        f"level = {ask.level} of a matrix of {queries} x {keys}",
+        f"0 to {deepest.bit_length()}",
+        "At the highest level one cell is left.",
+    )
+    rows, columns = (-(-count // 2**ask.level) for count in (queries, keys))
+    require(
+        ask.row * TILE < rows and ask.column * TILE < columns,
+        f"tile ({ask.row}, {ask.column}) of {rows} x {columns} cells at level {ask.level}",
+        f"up to ({(rows - 1) // TILE}, {(columns - 1) // TILE})",
+        "Ask for tiles within the matrix.",
+    )
+    across = slice(ask.column * TILE, (ask.column + 1) * TILE)
+    if ask.level >= COARSE:
+        level = overview(runs, ask.run, ask.part, ask.layer, ask.head).levels[ask.level - COARSE]
+        return level[ask.row * TILE : (ask.row + 1) * TILE, across]
+    name = ("band", ask.run, kept.stamp, ask.part, ask.layer, ask.head, ask.level, ask.row)
+    band = runs.derived.get(name)
+    if band is None:
+        first = ask.row * TILE << ask.level
+        band = _band(given, ask.head, range(first, min(queries, first + (TILE << ask.level))))
+        for _ in range(ask.level):
+            band = halved(band)
+        runs.derived.put(name, band, band.nbytes)
+    cut: Float[np.ndarray, "row column"] = band[:, across]
+    return cut
+
+
+def rows(runs: Runs, ask: AskRows) -> bytes:
+    """What one query reads, float32 ``[layer, head, key]``, little-endian; all layers or heads where none is named.
+
+    Raises:
+        UnknownName: No such run, part, query, layer or head.
+    """
+    stack = runs.of(ask.run).layers(ask.part)
+    _require_index("query", ask.query, stack[0].q.shape[2])
+    layers = range(len(stack)) if ask.layer is None else [_require_index("layer", ask.layer, len(stack))]
+    count = stack[0].q.shape[1]
+    heads = range(count) if ask.head is None else [_require_index("head", ask.head, count)]
+    found = np.zeros((len(layers), len(heads), stack[0].k.shape[2]), np.float32)
+    for place, layer in enumerate(layers):
+        row = exact_rows(stack[layer], heads, [ask.query], ["weights"])
+        assert row.weights is not None
+        read = row.weights[0, :, 0].float().cpu().numpy()
+        found[place, :, row.first : row.first + read.shape[1]] = read
+    return found.astype("<f4").tobytes()
+
+
+def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overview:
+    """The overview of a head, computed in one pass over its rows and then kept.
+
+    Raises:
+        UnknownName: No such run, part, layer or head.
+    """
+    kept = runs.of(run)
+    name = ("overview", run, kept.stamp, part, layer, head)
+    found: Overview | None = runs.derived.get(name)
+    if found is None:
+        given = _head_given(kept, part, layer, head)
+        with _passing:
+            found = runs.derived.get(name)
+            if found is None:
+                found = _pass(given, head, part == "cross")
+                size = sum(level.nbytes for level in found.levels) + found.thumbnail.nbytes
+                runs.derived.put(name, found, size)
+    return found
+
+
+def halved(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_row half_column"]:
+    """The next coarser level: the largest of each 2 x 2 cells, of fewer at an odd edge."""
+    tall = np.maximum(matrix[0::2], matrix[1::2]) if len(matrix) % 2 == 0 else _odd(matrix)
+    if tall.shape[1] % 2 == 0:
+        return np.maximum(tall[:, 0::2], tall[:, 1::2])
+    return np.ascontiguousarray(_odd(tall.T).T)
+
+
+def _odd(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_row column"]:
+    return np.concatenate([np.maximum(matrix[0:-1:2], matrix[1::2]), matrix[-1:]])
+
+
+def _pass(given: AttentionInputs, head: int, cross: bool) -> Overview:
+    """All of a head, some rows at a time."""
+    queries, keys = given.q.shape[2], given.k.shape[2]
+    row_edges, column_edges = _edges(queries), _edges(keys)
+    thumbnail = np.zeros((len(row_edges), len(column_edges)), np.float32)
+    coarse, entropies, reaches, sinks = [], [], [], []
+    for some, first, seen in _few_rows(given, head, range(queries)):
+        entropies.append(entropy(seen))
+        if not cross:
+            reaches.append(distances(seen, np.arange(some.start, some.stop) - first))
+        sinks.append(np.maximum(0.0, 1.0 - seen.sum(-1, dtype=np.float64)))
+        whole = np.zeros((len(some), keys), np.float32)
+        whole[:, first : first + seen.shape[1]] = seen
+        parts = np.maximum.reduceat(whole, column_edges, axis=1)
+        np.maximum.at(thumbnail, np.searchsorted(row_edges, np.asarray(some), side="right") - 1, parts)
+        for _ in range(COARSE):
+            whole = halved(whole)
+        coarse.append(whole)
+    levels = [np.concatenate(coarse)]
+    while max(levels[-1].shape) > 1:
+        levels.append(halved(levels[-1]))
+    return Overview(
+        tuple(levels),
+        thumbnail,
+        _mean(np.concatenate(entropies)),
+        0.0 if cross else _mean(np.concatenate(reaches)),
+        _mean(np.concatenate(sinks)) if given.sinks is not None else 0.0,
+        bool(np.isfinite(levels[-1]).all()),
+    )
+
+
+def _band(given: AttentionInputs, head: int, queries: range) -> Float[np.ndarray, "query key"]:
+    """Rows of a head with all keys, in float32: 0 where a query may not look."""
+    band = np.zeros((len(queries), given.k.shape[2]), np.float32)
+    for some, first, seen in _few_rows(given, head, queries):
+        start = some.start - queries.start
+        band[start : start + len(some), first : first + seen.shape[1]] = seen
+    return band
+
+
+def _few_rows(
+    given: AttentionInputs, head: int, queries: range
+) -> Iterator[tuple[range, int, Float[np.ndarray, "query key"]]]:
+    """Rows in turn, ``_FEW`` at a time, with the keys that these may see, of which the first is numbered."""
+    for start in range(queries.start, queries.stop, _FEW):
+        some = range(start, min(queries.stop, start + _FEW))
+        found = exact_rows(given, [head], some, ["weights"])
+        assert found.weights is not None
+        yield some, found.first, found.weights[0, 0].float().cpu().numpy()
+
+
+def _edges(count: int) -> np.ndarray:
+    """Where each of at most ``THUMBNAIL`` parts of nearly equal size begins."""
+    parts = min(count, THUMBNAIL)
+    return np.arange(parts) * count // parts
+
+
+def _mean(values: Float[np.ndarray, " query"]) -> float:
+    counted = values[~np.isnan(values)]
+    return float(counted.mean()) if counted.size else 0.0
+
+
+def _head_given(run: KeptRun, part: Part, layer: int, head: int) -> AttentionInputs:
+    stack = run.layers(part)
+    given = stack[_require_index("layer", layer, len(stack))]
+    _require_index("head", head, given.q.shape[1])
+    return given
+
+
+def _require_index(name: str, index: int, count: int) -> int:
+    if not 0 <= index < count:
+        raise UnknownName(f"{name} = {index}", f"0 to {count - 1}", "Choose one that the run's attentions tell of.")
+    return index
+
+
+def measures(runs: Runs, ask: AskMeasures) -> Measures:
+    """Mean entropy, distance and sink share of every head, and its thumbnail; one pass over each, of which all is kept.
+
+    Entropy and distance are those of :mod:`glassformer.observe.attention_measures`: of each row divided by its sum, so
+    that what goes to a sink does not count. A head whose queries see nothing has 0 in all, one with weights that are no
+    numbers None and an empty thumbnail.
+
+    Raises:
+        UnknownName: No such run or part.
+    """
+    run = runs.of(ask.run)
+    stack = run.layers(ask.part)
+    heads = range(stack[0].q.shape[1])
+    found = [[overview(runs, ask.run, ask.part, layer, head) for head in heads] for layer in range(len(stack))]
+    with_sinks = any(given.sinks is not None for given in stack)
+    return Measures(
+        entropy=[[each.entropy / math.log(2) if each.finite else None for each in row] for row in found],
+        distance=None
+        if ask.part == "cross"
+        else [[each.distance if each.finite else None for each in row] for row in found],
+        sink=[[each.sink if each.finite else None for each in row] for row in found] if with_sinks else None,
+        # Four digits are more than a thumbnail's colours tell apart.
+        thumbnails=[[each.thumbnail.round(4).tolist() if each.finite else [] for each in row] for row in found],
+    )

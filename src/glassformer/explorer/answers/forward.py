@@ -1,0 +1,334 @@
+"""Letting a model read: one forward pass, of which is kept what every attention matrix follows from.
+
+Kept are the queries and keys of each layer, whose size grows with the length of the text, and never a matrix, whose
+size grows with its square. Rows and tiles are computed from them when somebody looks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.errors import require
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.hand_designed import chosen_weights, reading
+from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.loading.loaded_model import (
+    LoadedDecoder,
+    LoadedEncoder,
+    LoadedEncoderDecoder,
+    LoadedHead,
+    LoadedModel,
+    final_logits,
+    require_order,
+)
+from glassformer.handcraft.single_head import NumpyHead, SingleHead
+from glassformer.models.encoder import Encoder
+from glassformer.modes import evaluating
+from glassformer.observe.capture import capture, find_hook_points
+from glassformer.observe.captured import Captured
+from glassformer.observe.exact_attention import AttentionInputs
+
+SHOWN_CLASSES = 8
+"""Most classes, or next tokens, whose probabilities are told with a run."""
+
+NOT_FINITE = "logits that are not finite"
+"""What is said of a model whose weights are NaN or infinite. Its attention can be looked at all the same."""
+
+_LABELS = {
+    "self": "self-attention",
+    "encoder": "encoder's self-attention",
+    "decoder": "decoder's self-attention",
+    "cross": "cross-attention",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Routed:
+    """What one layer's router said: probabilities of all experts, the chosen ones, and what each counts."""
+
+    layer: int
+    probabilities: Float[Tensor, "token expert"]
+    choices: Tensor
+    shares: Float[Tensor, "token choice"]
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRun:
+    """A text that has been read.
+
+    Args:
+        message: What is told of it.
+        stacks: What each layer's attention was given, by the part of the model; each a batch of one.
+        routed: What the routers said; none in a model without experts.
+        stamp: With which weights; see :func:`~glassformer.explorer.loading.loaded_model.weights_stamp`.
+    """
+
+    message: m.Run
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]]
+    routed: tuple[Routed, ...] = ()
+    stamp: Hashable = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        held: dict[int, int] = {}  # a mask is shared by the layers
+        for given in (each for stack in self.stacks.values() for each in stack):
+            for tensor in (given.q, given.k, given.mask, given.pattern.key_padding):
+                if tensor is not None:
+                    held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        routed = (tensor for each in self.routed for tensor in (each.probabilities, each.choices, each.shares))
+        words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
+        return sum(held.values()) + sum(tensor.nbytes for tensor in routed) + words + size_of_ask(self.message.ask)
+
+    def layers(self, part: m.Part) -> tuple[AttentionInputs, ...]:
+        """What each layer of a part was given.
+
+        Raises:
+            UnknownName: The model has no such part.
+        """
+        if part not in self.stacks:
+            known = ", ".join(self.stacks)
+            raise UnknownName(f"part = {part!r} of {self.message.ask.model!r}", f"one of {known}", "Choose among them.")
+        return self.stacks[part]
+
+
+def size_of_ask(ask: m.Ask) -> int:
+    """Bytes that a question takes, whose text and matrices may be larger than what is read of them."""
+    texts = (ask.text, *(ask.source or ()))
+    given = () if ask.weights is None else (ask.weights.Km, ask.weights.Qm, ask.weights.Vm, ask.weights.pos or [])
+    rows = [row for matrix in given for row in matrix]
+    # A text holds its UTF-8 too once somebody has asked for it; a number is an object that a list points to.
+    in_texts = sum(sys.getsizeof(text) + 4 * len(text) + 8 for text in texts)
+    in_numbers = sum(sys.getsizeof(row) + 24 * len(row) + 8 for row in rows)
+    return in_texts + in_numbers + 8 * len(ask.order or ()) + 1000
+
+
+def run_name(ask: m.Ask) -> str:
+    """A name that follows from the question, and so stays the same from one start of the explorer to the next."""
+    told = json.dumps(ask.model_dump(), sort_keys=True)
+    return "r" + hashlib.sha256(told.encode("ascii")).hexdigest()[:20]
+
+
+@torch.no_grad()
+def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
+    """Let a model read a text. Hold ``loaded.lock``.
+
+    Raises:
+        InputError: A text or a source that the model cannot read, weights for a model that is no hand-designed head,
+            or with which a head's outputs exceed float64.
+    """
+    require(
+        ask.weights is None or isinstance(loaded, LoadedHead),
+        f"weights for {loaded.card.name!r}, whose kind is {loaded.card.kind}",
+        "a text alone",
+        "Leave weights out, or choose a hand-designed head.",
+    )
+    if isinstance(loaded, LoadedEncoderDecoder):
+        with evaluating(loaded.model):
+            return _read_both(loaded, ask)
+    require(
+        ask.source is None and ask.order is None,
+        f"a source for {loaded.card.name!r}",
+        "a text alone",
+        "Leave source and order out, or choose an encoder-decoder.",
+    )
+    if isinstance(loaded, LoadedHead):
+        return _read_head(loaded, ask)
+    tokens = loaded.encode(ask.text)
+    require(len(tokens) > 0, f"the text {ask.text[:40]!r}, which has no tokens", "at least one", "Type something.")
+    require(
+        len(tokens) <= m.MOST_TOKENS,
+        f"a text of {len(tokens):,} tokens",
+        f"at most {m.MOST_TOKENS:,}",
+        "Shorten the text.",
+    )
+    row = torch.tensor([tokens], device=next(loaded.model.parameters()).device)
+    if isinstance(loaded, LoadedEncoder):
+        with evaluating(loaded.model), _watched(loaded.model) as seen:
+            logits = _classify(loaded, row)
+        said = _said_of_classes(loaded.classes, logits)
+        words = loaded.words(tokens)
+    else:
+        with evaluating(loaded.model), _watched(loaded.model) as seen:
+            logits = final_logits(loaded.model, row)
+        said = _said_of_next(loaded, logits)
+        words = [loaded.word(token) for token in tokens]
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {"self": tuple(each.inputs for each in seen.inputs)}
+    return _kept(ask, words, None, stacks, said, _routed(seen), isinstance(loaded, LoadedDecoder))
+
+
+def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
+    units = list(loaded.card.source or ()) if ask.source is None else list(ask.source)
+    require(len(units) > 0, "a source of nothing", "at least one thing", "Add one.")
+    if ask.order is not None:
+        require_order(ask.order, len(units))
+        units = [units[place] for place in ask.order]
+    model = loaded.model
+    source, target = loaded.source_tokens(units), loaded.target(ask.text)
+    source_real = model.real_source(source)
+    # What it writes is what one wants to see it read for, so it writes first, and then reads that at once.
+    memory = model.encode(source, source_real)
+    written: list[int] = []
+    first: Tensor | None = None
+    finite = True
+    room = model.config.max_target_len - target.shape[1] + 1
+    while len(written) < min(room, loaded.max_new_tokens) and (not written or written[-1] != loaded.end):
+        logits = model.decode(target, memory, source_real)[0, -1]
+        finite = _is_distribution(logits)
+        if not finite:
+            break
+        written.append(int(logits.argmax()))
+        first = logits if first is None else first
+        target = torch.cat([target, target.new_tensor([[written[-1]]])], dim=1)
+    read = target[:, :-1] if finite else target
+    with _watched(model) as seen:
+        model(source, read, source_real)
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {
+        "encoder": tuple(each.inputs for each in seen.inputs if each.source),
+        "decoder": tuple(each.inputs for each in seen.inputs if not each.source and not each.cross),
+        "cross": tuple(each.inputs for each in seen.inputs if each.cross),
+    }
+    words = [loaded.word(token) for token in written]
+    shown = [word for token, word in zip(written, words, strict=True) if token != loaded.end]
+    if first is None:
+        said = m.Said(headline=NOT_FINITE)
+    else:
+        share = _percent(float(first.softmax(-1).max())) if finite else f"then {NOT_FINITE}"
+        headline = f"{' '.join(shown) or words[0]}, {share}"
+        said = m.Said(headline=headline, classes=_likeliest(first, loaded.word), words=words)
+    tokens = [loaded.word(token) for token in read[0].tolist()]
+    return _kept(ask, tokens, units, stacks, said, _routed(seen), True)
+
+
+def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
+    space, task = loaded.task.space, loaded.task
+    cases = task.cases(space.block([space.encode(ask.text)]))
+    weights = loaded.weights if ask.weights is None else chosen_weights(ask.weights, task)
+    head = SingleHead.from_weights(weights)
+    with _watched(head) as seen:
+        given = head(torch.from_numpy(cases.inputs))[0].numpy()
+    require(
+        bool(np.isfinite(given).all()),
+        "scores or outputs beyond what float64 can hold",
+        "finite ones",
+        "Scale the weights down.",
+    )
+    # What is read is what the call 'check' tells of the same weights, down to ties.
+    outputs = NumpyHead(weights).trace(cases.inputs[0]).output
+    says = [reading(row, task) for row in outputs[cases.counted[0]]]
+    words = [space.token_names[token] for token in cases.block.tokens[0]]
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {"self": tuple(each.inputs for each in seen.inputs)}
+    return _kept(ask, words, None, stacks, m.Said(headline=" ".join(says), words=says), (), False)
+
+
+def _watched(model: nn.Module) -> Any:
+    routes = any(point.role == "experts" for point in find_hook_points(model))
+    return capture(model, what=("inputs", "router", "choices", "shares") if routes else "inputs")
+
+
+def _routed(seen: Captured) -> tuple[Routed, ...]:
+    found: dict[tuple[str, int], dict[str, Tensor]] = {}
+    for record in seen.records:
+        found.setdefault((record.name, record.layer), {})[record.what] = record.values[0].cpu()
+    return tuple(
+        Routed(layer, each["router"].float(), each["choices"], each["shares"].float())
+        for (_, layer), each in found.items()
+    )
+
+
+def _kept(
+    ask: m.Ask,
+    tokens: Sequence[str],
+    source: Sequence[str] | None,
+    stacks: dict[m.Part, tuple[AttentionInputs, ...]],
+    said: m.Said,
+    routed: tuple[Routed, ...],
+    causal: bool,
+) -> KeptRun:
+    attentions = []
+    stacks = {part: layers for part, layers in stacks.items() if layers}
+    for part, layers in stacks.items():
+        heads = {given.q.shape[1] for given in layers}
+        require(len(heads) == 1, f"layers of {sorted(heads)} heads", "equally many in each", "Look at another model.")
+        attentions.append(
+            m.Attention(
+                part=part,
+                label=_LABELS[part],
+                layers=len(layers),
+                heads=layers[0].q.shape[1],
+                queries=layers[0].q.shape[2],
+                keys=layers[0].k.shape[2],
+                queries_are="source" if part == "encoder" else "tokens",
+                keys_are="source" if part in ("encoder", "cross") else "tokens",
+                # A mask of transformers does not tell that it is causal, but its model does.
+                causal=causal if part == "self" else part == "decoder",
+                windows=[given.pattern.window for given in layers],
+                sinks=any(given.sinks is not None for given in layers),
+            )
+        )
+    words = [_visible(word) for word in tokens]
+    units = None if source is None else [_visible(word) for word in source]
+    message = m.Run(run=run_name(ask), ask=ask, tokens=words, source=units, attentions=attentions, said=said)
+    return KeptRun(message, stacks, routed)
+
+
+def _classify(loaded: LoadedEncoder, row: Tensor) -> Tensor | None:
+    model = loaded.model
+    if isinstance(model, Encoder):
+        if model.config.num_classes is None:
+            model.hidden(row)
+            return None
+        return cast(Tensor, model(row))[0]
+    output = model(row)
+    logits = getattr(output, "logits", None)
+    return logits[0] if isinstance(logits, Tensor) and loaded.classes and logits.dim() == 2 else None
+
+
+def _said_of_classes(classes: Sequence[str], logits: Tensor | None) -> m.Said:
+    if logits is None:
+        return m.Said(headline="a vector for each token")
+    if not _is_distribution(logits):
+        return m.Said(headline=NOT_FINITE)
+    ranked = _likeliest(logits, lambda number: classes[number])
+    return m.Said(headline=f"{ranked[0][0]}, {_percent(ranked[0][1])}", classes=ranked)
+
+
+def _said_of_next(loaded: LoadedDecoder, logits: Tensor | None) -> m.Said:
+    if logits is None:
+        return m.Said(headline="a vector for each token")
+    if not _is_distribution(logits):
+        return m.Said(headline=NOT_FINITE)
+    ranked = _likeliest(logits, loaded.word)
+    return m.Said(headline=f"next: {ranked[0][0]}, {_percent(ranked[0][1])}", classes=ranked)
+
+
+def _is_distribution(logits: Tensor) -> bool:
+    """Whether a softmax of the logits makes sense; some may be -inf, of tokens that are never said."""
+    return bool(logits.double().softmax(-1).isfinite().all())
+
+
+def _likeliest(logits: Tensor, name: Callable[[int], str]) -> list[tuple[str, float]]:
+    probabilities = logits.double().softmax(-1)
+    best = probabilities.topk(min(SHOWN_CLASSES, len(probabilities)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [(_visible(name(number)), probability) for number, probability in pairs]
+
+
+def _percent(share: float) -> str:
+    text = f"{100 * share:.1f}"  # as the page writes shares
+    return f"{text.removesuffix('.0') if text in ('0.0', '100.0') else text} %"
+
+
+def _visible(word: str) -> str:
+    """A word that JSON can carry: half a surrogate pair, as of bytes that are no UTF-8, is replaced."""
+    return word.encode("utf-8", "replace").decode("utf-8")

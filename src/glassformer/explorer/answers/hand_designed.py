@@ -1,0 +1,185 @@
+"""A hand-designed head under somebody's hands: every number on the way to its outputs, and what is proved of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from glassformer.errors import InputError, require
+from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel, wrong_kind
+from glassformer.explorer.messages import (
+    MOST_CELLS,
+    AskCheck,
+    AskHead,
+    CertificateMessage,
+    Check,
+    FailureMessage,
+    Head,
+    HeadWeightsMessage,
+    Numbers,
+)
+from glassformer.handcraft.certificate import Certificate, Failure
+from glassformer.handcraft.sequences import CLS, SequenceSpace
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead
+from glassformer.handcraft.tasks import Task
+from glassformer.handcraft.verify import require_fits, verify
+
+MOST_RUN = 20_000
+"""Sequences that are all run, so that a verdict comes while somebody types; of a larger task the bound decides."""
+
+_ALIKE = 1e-9
+_MOST_POSSIBLE = 10**300
+
+
+def head(loaded: LoadedModel, ask: AskHead) -> Head:
+    """The task of a hand-designed head, and the weights that were chosen for it.
+
+    Raises:
+        InputError: A model of another kind.
+    """
+    loaded = _designed(loaded, "head")
+    task, weights = loaded.task, loaded.weights
+    return Head(
+        task=task.name,
+        summary=task.summary,
+        letters=list(task.space.letters),
+        has_cls=task.space.has_cls,
+        max_len=task.space.max_len,
+        weights=HeadWeightsMessage(**{name: matrix.tolist() for name, matrix in weights.matrices.items()}),
+        inputs=input_names(weights, task.space),
+        positions=[] if weights.max_seq_len is None else position_names(task.space, weights.max_seq_len),
+        why=dict(loaded.why),
+    )
+
+
+def check(loaded: LoadedModel, ask: AskCheck) -> Check:
+    """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the loaded's task.
+
+    Raises:
+        InputError: A model of another kind; weights that are no matrices, have more than ``MOST_CELLS`` numbers in one,
+            do not fit the task, or whose scores or values exceed float64; a text that is none of the task's.
+    """
+    task = _designed(loaded, "check").task
+    space = task.space
+    weights = chosen_weights(ask.weights, task)
+    cases = task.cases(space.block([space.encode(ask.text)]))
+    # Before the numbers: it refuses what float64 cannot hold.
+    with np.errstate(all="ignore"):
+        certificate = verify(weights, task, limit=MOST_RUN)
+        trace = NumpyHead(weights).trace(cases.inputs[0])
+    tokens = [space.token_names[number] for number in cases.block.tokens[0]]
+    judged = np.flatnonzero(cases.counted[0])
+    output, target = trace.output[judged], cases.target[0][judged]
+    outputs = output_names(task)
+    columns = [str(number) for number in range(weights.qk_dim)]
+    return Check(
+        tokens=tokens,
+        inputs=_numbers(tokens, input_names(weights, space), weights.with_positions(cases.inputs[0])),
+        K=_numbers(tokens, columns, trace.K),
+        Q=_numbers(tokens, columns, trace.Q),
+        V=_numbers(tokens, outputs, trace.V),
+        scores=_numbers(tokens, tokens, trace.scores),
+        weights=_numbers(tokens, tokens, trace.weights),
+        outputs=_numbers(tokens, outputs, trace.output),
+        targets=_numbers([tokens[position] for position in judged], outputs, target),
+        reads=[reading(row, task) for row in output],
+        wanted=[reading(row, task) for row in target],
+        right=task.is_right(output, target).tolist(),
+        certificate=_certificate(certificate),
+    )
+
+
+def chosen_weights(message: HeadWeightsMessage, task: Task) -> HeadWeights:
+    """The weights that a request brings along.
+
+    Raises:
+        InputError: Matrices that are none, have more than ``MOST_CELLS`` numbers in one, or do not fit the task.
+    """
+    matrices = {"Km": message.Km, "Qm": message.Qm, "Vm": message.Vm, "pos": message.pos}
+    given = {name: matrix for name, matrix in matrices.items() if matrix is not None}
+    for name, matrix in given.items():
+        cells = sum(map(len, matrix))
+        require(cells <= MOST_CELLS, f"{name} of {cells:,} numbers", f"at most {MOST_CELLS:,}", "Make it smaller.")
+    weights = HeadWeights(**given)
+    require_fits(weights, task)
+    return weights
+
+
+def input_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
+    """What the rows of Km, Qm and Vm are of: the tokens, then the coordinates of the position.
+
+    Where positions are one-hot, a coordinate is called as its position is (``@0``), otherwise ``p0`` and so on.
+    """
+    if weights.pos is None:
+        return list(space.token_names)
+    one_hot = weights.pos.shape[0] == weights.pos.shape[1] and bool((weights.pos == np.eye(len(weights.pos))).all())
+    coordinates = (
+        position_names(space, len(weights.pos)) if one_hot else [f"p{number}" for number in range(weights.pos_dim)]
+    )
+    return [*space.token_names, *coordinates]
+
+
+def position_names(space: SequenceSpace, count: int) -> list[str]:
+    """What the first ``count`` positions are called: ``@0`` is that of the first letter, ``@CLS`` that of CLS."""
+    first = int(space.has_cls)
+    return [f"@{position - first}" if position >= first else f"@{CLS}" for position in range(count)]
+
+
+def output_names(task: Task) -> list[str]:
+    """What the numbers of an output are called: the letters where there is one for each, else ``0``, ``1`` ..."""
+    letters = task.space.letters
+    if task.readout == "argmax" and task.v_dim == len(letters):
+        return list(letters)
+    return ["output"] if task.v_dim == 1 else [str(number) for number in range(task.v_dim)]
+
+
+def reading(output: Float[np.ndarray, " v_dim"], task: Task) -> str:
+    """What an output says: its largest entry's name, or its sign. Entries that are equal to 1e-9 are all named."""
+    if task.readout == "sign":
+        return " ".join({-1: "-1", 0: "0", 1: "+1"}[int(sign)] for sign in np.sign(output).tolist())
+    return " or ".join(
+        name for name, entry in zip(output_names(task), output, strict=True) if entry > output.max() - _ALIKE
+    )
+
+
+def _designed(loaded: LoadedModel, call: str) -> LoadedHead:
+    if not isinstance(loaded, LoadedHead):
+        raise wrong_kind(loaded, call, "a hand-designed head")
+    return loaded
+
+
+def _numbers(rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarray, "rows columns"]) -> Numbers:
+    return Numbers(rows=list(rows), columns=list(columns), cells=cells.tolist())
+
+
+def _certificate(certificate: Certificate) -> CertificateMessage:
+    if not np.isfinite(certificate.largest_error):
+        raise InputError("outputs beyond what float64 can hold", "finite outputs", "Scale the weights down.")
+    return CertificateMessage(
+        verdict=certificate.verdict,
+        rests_on=certificate.rests_on,
+        criterion=certificate.criterion,
+        num_checked=certificate.num_checked,
+        num_possible=float(min(certificate.num_possible, _MOST_POSSIBLE)),
+        num_right=certificate.num_right,
+        num_outputs=certificate.num_outputs,
+        largest_error=certificate.largest_error,
+        margin=certificate.margin,
+        bound=certificate.bound if np.isfinite(certificate.bound) else None,
+        counterexample=_failure(certificate.counterexample),
+        text=str(certificate),
+    )
+
+
+def _failure(failure: Failure | None) -> FailureMessage | None:
+    if failure is None:
+        return None
+    return FailureMessage(
+        sequence=failure.sequence,
+        position=failure.position,
+        output=list(failure.output),
+        target=list(failure.target),
+        error=failure.error,
+    )

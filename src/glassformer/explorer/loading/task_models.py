@@ -1,0 +1,162 @@
+"""Models of the built-in data sets: classifiers, lookups, recurrences; their inputs are written as words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from glassformer.checkpoints.tensor_files import read_tensors, stored_tensors
+from glassformer.classifier import Classifier
+from glassformer.data import lookup
+from glassformer.data.recurrence import RecurrenceConfig
+from glassformer.data.tokenizer import Tokenizer
+from glassformer.errors import require
+from glassformer.explorer.loading.codecs import numbers, text_of_numbers
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoder, LoadedEncoderDecoder
+from glassformer.explorer.loading.recurrence_rule import may_follow, rule_in_words
+from glassformer.explorer.messages import ModelCard
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_decoder import EncoderDecoder
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_FACT = re.compile(r"\s*([^=\s]+)\s*=\s*([^=\s]+)\s*")
+
+
+def classifier_model(card: ModelCard, classifier: Classifier) -> LoadedEncoder:
+    """A text classifier of the sentiment lab."""
+    return encoder_model(card, classifier.encoder, classifier.tokenizer, classifier.classes)
+
+
+def encoder_model(
+    card: ModelCard, encoder: Encoder, tokenizer: Tokenizer, classes: tuple[str, ...] = ()
+) -> LoadedEncoder:
+    """An encoder with the tokenizer that it was trained with; a text is cut to what it reads."""
+    longest = encoder.config.max_seq_len
+    return LoadedEncoder(card, encoder.eval(), lambda text: tokenizer.encode(text, longest), tokenizer.pieces, classes)
+
+
+def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder:
+    """A model of the lookup course: it reads words, and writes a value and ``[EOS]``."""
+
+    def tokens(words: Sequence[str], longest: int) -> Int64[Tensor, "one position"]:
+        unknown = [word for word in words if word not in lookup.VOCAB]
+        require(not unknown, f"the word {(unknown or [''])[0]!r}", f"words among {', '.join(lookup.VOCAB)}", "Mend it.")
+        require(
+            len(words) <= longest, f"{len(words)} words", f"at most {longest}", "Leave some out: the model has no room."
+        )
+        return torch.tensor([[lookup.VOCAB[word] for word in words]], dtype=torch.int64)
+
+    def source(units: Sequence[str]) -> Int64[Tensor, "one place"]:
+        require(len(units) > 0, "a source of nothing", "at least one word", "Add one.")
+        return tokens(units, model.config.max_source_len)
+
+    def target(text: str) -> Int64[Tensor, "one position"]:
+        return tokens(["[SOS]", *text.split()], model.config.max_target_len)
+
+    def word(token: int) -> str:
+        return lookup.ID_TO_TOKEN[token]
+
+    return LoadedEncoderDecoder(card, model.eval(), source, target, word, max_new_tokens=2, end=lookup.EOS)
+
+
+@dataclass(frozen=True)
+class FactNames:
+    """What the keys and values of an in-context lookup are called."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The word of each token, in the order of :mod:`glassformer.data.in_context_lookup`."""
+        return ("[PAD]", *self.keys, *self.values, "none", "[NO KEY]")
+
+
+def facts_model(card: ModelCard, model: EncoderDecoder, names: FactNames) -> LoadedEncoderDecoder:
+    """A model that reads slots, facts as ``key=value``, and answers for the key that the text names."""
+    keys = {word: 1 + number for number, word in enumerate(names.keys)}
+    values = {word: 1 + len(keys) + number for number, word in enumerate(names.values)}
+    words, longest = names.words, model.config.max_source_len
+
+    def fact(unit: str) -> tuple[int, int]:
+        found = _FACT.fullmatch(unit)
+        key, value = found.groups() if found else ("", "")
+        require(
+            key in keys and value in values,
+            f"the fact {unit!r}",
+            f"a key and a value, such as {names.keys[0]}={names.values[0]}",
+            f"Keys are {_listed(names.keys)}; values are {_listed(names.values)}.",
+        )
+        return keys[key], values[value]
+
+    def source(units: Sequence[str]) -> Int64[Tensor, "one place two"]:
+        require(1 <= len(units) <= longest, f"{len(units)} facts", f"1 to {longest}", "Add or remove some.")
+        return torch.tensor([[fact(unit) for unit in units]], dtype=torch.int64)
+
+    def target(text: str) -> Int64[Tensor, "one position"]:
+        asked = text.strip()
+        require(asked in keys, f"the key {asked[:40]!r}", "one key", f"Ask for one of {_listed(names.keys)}.")
+        return torch.tensor([[keys[asked]]], dtype=torch.int64)
+
+    return LoadedEncoderDecoder(card, model.eval(), source, target, lambda token: words[token], max_new_tokens=1)
+
+
+def tokens_model(card: ModelCard, model: EncoderDecoder, names: FactNames) -> LoadedEncoderDecoder:
+    """A model that reads the same facts as single tokens, keys and values, and answers for the key that the text names.
+
+    Whether it can tell which value stands with which key depends on what it knows of their order.
+    """
+    numbered = {word: number for number, word in enumerate(names.words)}
+    readable = {*names.keys, *names.values}
+    slots = facts_model(card, model, names)
+    longest = model.config.max_source_len
+
+    def source(units: Sequence[str]) -> Int64[Tensor, "one place"]:
+        require(1 <= len(units) <= longest, f"{len(units)} words", f"1 to {longest}", "Add or remove some.")
+        unknown = [unit for unit in units if unit not in readable]
+        expected = f"keys ({_listed(names.keys)}) and values ({_listed(names.values)})"
+        require(not unknown, f"the word {(unknown or [''])[0]!r}", expected, "Mend it.")
+        return torch.tensor([[numbered[unit] for unit in units]], dtype=torch.int64)
+
+    return replace(slots, source_tokens=source)
+
+
+def recurrence_model(card: ModelCard, model: nn.Module, config: RecurrenceConfig, longest: int) -> LoadedDecoder:
+    """A decoder that continues numbers of the recurrence."""
+    return LoadedDecoder(
+        card,
+        model.eval(),
+        lambda text: numbers(text, config.vocab_size, longest),
+        str,
+        text_of_numbers,
+        lambda tokens, candidate: may_follow(tokens, candidate, config),
+        lambda tokens: rule_in_words(tokens, config),
+        longest,
+    )
+
+
+def load_exact(build: Callable[[], Model], directory: Path) -> Model:
+    """A model with the weights of ``directory``, all of them and no others, as float32.
+
+    Building it takes nothing from the random numbers of whoever asks.
+
+    Raises:
+        InputError: A file that is missing or damaged, or tensors that do not fit.
+    """
+    with torch.random.fork_rng(devices=[]):
+        model = build()
+    wanted = {name: (name, list(tensor.shape)) for name, tensor in model.state_dict().items()}
+    model.load_state_dict(read_tensors(stored_tensors(directory), wanted, torch.float32), assign=True)
+    return model
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words) if len(words) <= 8 else f"{', '.join(words[:4])} ... {words[-1]}"

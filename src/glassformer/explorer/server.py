@@ -1,0 +1,252 @@
+"""The explorer over HTTP, for one machine: the page, and its calls as a small JSON API."""
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+import webbrowser
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+
+import uvicorn
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from glassformer.errors import InputError, require
+from glassformer.explorer import PAGE
+from glassformer.explorer.calls import CALLS, Call, NotDescribed, UnknownName, not_described
+from glassformer.explorer.guards import BODY_WITHIN, REQUEST_WITHIN, Deadlines, Guard, hosts_of, refusal
+from glassformer.explorer.messages import Refusal
+from glassformer.explorer.service import Explorer
+
+HOST = "127.0.0.1"
+PORT = 8017
+PORTS_TRIED = 20
+
+QUICK = frozenset({"models", "head", "weights", "rows", "experts"})
+"""Calls that mostly look something up. The others compute; fewer of them run at once, so that these stay quick."""
+QUICK_AT_ONCE, OTHERS_AT_ONCE = 4, 2
+
+REFUSALS = MappingProxyType(
+    {
+        400: "The body is not JSON, or not of the described form.",
+        403: "The request comes from another site's page.",
+        404: "There is no model or run of this name.",
+        405: "Calls are made with POST.",
+        408: "The body did not arrive in time.",
+        413: "The body is too long.",
+        415: "The body is not declared as JSON, or is compressed.",
+        421: "The request names another host than this server.",
+        422: "The request is well formed but cannot be answered: a text that the model cannot read, for example.",
+        503: "Too many requests at once.",
+    }
+)
+"""Why a request may be refused, by status; the answer is a :class:`~glassformer.explorer.messages.Refusal`."""
+
+_NO_MESSAGE: dict[type, dict[str, Any]] = {
+    bytes: {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    str: {"text/html": {"schema": {"type": "string"}}},
+}
+_PORT_ERRORS = MappingProxyType({errno.EADDRINUSE: "in use", errno.EACCES: "reserved by the system"})
+
+
+def create_api(explorer: Explorer) -> FastAPI:
+    """``POST /api/NAME`` for every call, ``GET`` for the page and its files, and ``/api/openapi.json``."""
+    app = FastAPI(
+        title="The glassformer explorer",
+        version=explorer.catalogue().version,
+        description="What the page asks its server. Binary answers are float32 numbers, little-endian, row by row; "
+        "their shape follows from the request and from the answer of `run`.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+        exception_handlers={
+            RequestValidationError: _not_described,
+            InputError: _not_answerable,
+            HTTPException: _http_error,
+            Exception: _our_fault,
+        },
+    )
+    refusals: dict[int | str, dict[str, Any]] = {
+        status: {"model": Refusal, "description": f"{HTTPStatus(status).phrase}. {reason}"}
+        for status, reason in REFUSALS.items()
+    }
+    quick, others = CapacityLimiter(QUICK_AT_ONCE), CapacityLimiter(OTHERS_AT_ONCE)
+    for name, call in CALLS.items():
+        content = _NO_MESSAGE.get(call.answered)
+        app.post(
+            f"/api/{name}",
+            operation_id=name,
+            summary=call.summary,
+            responses=refusals if content is None else {200: {"content": content}, **refusals},
+            response_description="The answer.",
+            response_model=call.answered if content is None else None,
+            response_class=JSONResponse if content is None else Response,
+        )(_endpoint(explorer, name, call, quick if name in QUICK else others))
+    # Only the names of the page's own files reach the file system.
+    files = StaticFiles(directory=PAGE, html=True)
+    for path in ("/", *(f"/{entry.name}" for entry in PAGE.iterdir())):
+        app.add_route(path, files, include_in_schema=False)  # type: ignore[arg-type]
+
+    async def icon(request: Request) -> Response:
+        return await files.get_response("icon.svg", request.scope)
+
+    app.add_route("/favicon.ico", icon, include_in_schema=False)
+    return app
+
+
+def create_app(explorer: Explorer, hosts: frozenset[str], *, body_within: float = BODY_WITHIN) -> Guard:
+    """The whole application: :func:`create_api` behind a :class:`~glassformer.explorer.guards.Guard`.
+
+    Args:
+        explorer: Answers the calls.
+        hosts: The names of the server; see :func:`~glassformer.explorer.guards.hosts_of`.
+        body_within: Seconds within which a request's body has to arrive.
+    """
+    return Guard(create_api(explorer), hosts, body_within=body_within)
+
+
+def listen(port: int) -> socket.socket:
+    """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any.
+
+    Raises:
+        InputError: No port from 0 to 65535; or this one and the 19 after it are in use, or reserved by the system.
+        OSError: The system cannot open another socket.
+    """
+    require(0 <= port < 1 << 16, f"port {port}", "0 to 65535", f"Pass {PORT}, for example, or 0 for any.")
+    candidates = range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16))
+    reasons = set()
+    for candidate in candidates:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            # SO_REUSEADDR avoids the wait after a restart; on Windows it would share the port with other programs.
+            option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+            listener.setsockopt(socket.SOL_SOCKET, option, 1)
+            listener.bind((HOST, candidate))
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            reason = _PORT_ERRORS.get(error.errno or 0)
+            if reason is None:
+                raise
+            reasons.add(reason)
+        else:
+            return listener
+    others = f" like the {len(candidates) - 1} after it" if len(candidates) > 1 else ""
+    got = f"port {port}, which{others} is {' or '.join(sorted(reasons))}"
+    raise InputError(got, "a free one", "Pass --port 0 for any.")
+
+
+def make_server(
+    explorer: Explorer,
+    listener: socket.socket,
+    *,
+    request_within: float = REQUEST_WITHIN,
+    body_within: float = BODY_WITHIN,
+) -> uvicorn.Server:
+    """A server for :func:`create_app`; ``run(sockets=[listener])`` runs it until its ``should_exit`` is set.
+
+    Args:
+        explorer: Answers the calls.
+        listener: From :func:`listen`.
+        request_within: Seconds within which a connection has to send the head of a request.
+        body_within: Seconds within which a request's body has to arrive.
+    """
+    app = create_app(explorer, hosts_of(listener.getsockname()[1]), body_within=body_within)
+    deadlines = Deadlines(app, request_within)
+    config = uvicorn.Config(
+        deadlines,
+        http=deadlines.protocol(),
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=1,
+    )
+    return uvicorn.Server(config)
+
+
+def serve(explorer: Explorer, listener: socket.socket, address: str, *, browser: bool) -> None:
+    """Serve until Ctrl-C.
+
+    Args:
+        explorer: Answers the calls.
+        listener: From :func:`listen`.
+        address: The address of the page.
+        browser: Whether to open the address in a browser.
+    """
+    server = make_server(explorer, listener)
+    if browser:
+        # The listener queues the browser's requests until the server runs. A browser in the terminal never returns.
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    log = logging.getLogger("uvicorn.error")
+
+    def still_serves(record: logging.LogRecord) -> bool:
+        return not server.should_exit
+
+    # Requests that are cancelled by Ctrl-C are not worth a message.
+    log.addFilter(still_serves)
+    try:
+        # uvicorn stops at Ctrl-C, then raises the signal again.
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])
+    finally:
+        log.removeFilter(still_serves)
+
+
+def _endpoint(
+    explorer: Explorer, name: str, call: Call, limiter: CapacityLimiter
+) -> Callable[..., Awaitable[Response]]:
+    async def endpoint(request: Request, asked: call.asked) -> Response:
+        def work() -> Response:
+            answer = explorer.answer(name, asked)
+            if isinstance(answer, bytes):
+                return Response(answer, media_type="application/octet-stream")
+            if isinstance(answer, str):
+                return HTMLResponse(answer, headers={"content-disposition": 'attachment; filename="explorer.html"'})
+            return Response(answer.model_dump_json(), media_type="application/json")
+
+        try:
+            async with limiter:
+                # A page whose text is edited abandons its earlier requests.
+                if await request.is_disconnected():
+                    return Response(status_code=499)
+                return await to_thread.run_sync(work)
+        except asyncio.CancelledError:
+            return refusal(503, InputError("a server that is ending", "a running one", "Start it again."))
+
+    return endpoint
+
+
+async def _not_described(request: Request, error: Any) -> Response:
+    # The first part of a location is "body"; what follows in a body that is not JSON is a place in the text.
+    errors = [{**each, "loc": () if each["type"] == "json_invalid" else each["loc"][1:]} for each in error.errors()]
+    return refusal(400, not_described(request.url.path.removeprefix("/api/"), errors))
+
+
+async def _not_answerable(request: Request, error: Any) -> Response:
+    return refusal(400 if isinstance(error, NotDescribed) else 404 if isinstance(error, UnknownName) else 422, error)
+
+
+async def _http_error(request: Request, error: Any) -> Response:
+    got = f"{request.method[:20]} {request.url.path[:100]}"
+    expected = {400: "a body in JSON", 405: "a method of this address"}.get(error.status_code, "an address of this API")
+    return refusal(error.status_code, InputError(got, expected, "See /api/openapi.json."), error.headers)
+
+
+async def _our_fault(request: Request, error: Exception) -> Response:
+    return refusal(500, InputError("an internal error", "an answer", "Report what the server printed."))

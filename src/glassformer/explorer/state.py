@@ -1,0 +1,167 @@
+"""What the page shows: the one definition of its fields, their types, bounds and defaults, and of the page's address.
+
+An address holds one word for each field that differs from its default, under the field's JSON name. The page reads
+addresses by the JSON schema of :class:`State`, which ``make page`` writes to ``web/src/contract.json``. Layers, heads
+and tokens are counted from 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from glassformer.errors import InputError
+from glassformer.explorer.messages import (
+    MOST_CHARACTERS,
+    MOST_TOKENS,
+    WHOLE,
+    Index,
+    Message,
+    Order,
+    Part,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    Units,
+    View,
+)
+
+Words = Mapping[str, str]
+
+CELL = r"(Km|Qm|Vm|pos)\.(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})"
+"""The address of a cell of a head's matrices: name, row, column."""
+SIZE = r"0|[1-9][0-9]{0,2}"
+"""A number of rows or columns."""
+NUMBER = r"[ \t]*[+\u2212-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+\u2212-]?[0-9]+)?[ \t]*"
+"""A number as it is typed in a cell, perhaps with a true minus sign."""
+MOST_DIGITS = 40
+"""The most characters of such a number."""
+
+
+class HeadPlace(Message):
+    """A head of the stack that is shown."""
+
+    layer: Index
+    head: Index
+
+
+class Window(Message):
+    """The part of a matrix that is seen: its first query and key, and how many of each."""
+
+    query: Index
+    key: Index
+    size: Annotated[int, Field(ge=1, le=MOST_TOKENS), WHOLE]
+
+
+class State(Message):
+    """What the page shows."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, serialize_by_alias=True)
+
+    model: str = ""
+    """Empty: the first."""
+    view: View | None = None
+    """None: the first of the model's."""
+    text: str | None = None
+    """None: the text of the model's card."""
+    source: Units | None = None
+    """What an encoder-decoder's encoder reads. None: the source of the model's card."""
+    order: Order | None = None
+    """The order of the source. None, or an order of another number of things: as it is."""
+    part: Part | None = None
+    """The stack of attention. None: the first."""
+    layer: Index = 0
+    head: Index = 0
+    versus: HeadPlace | None = None
+    """A second head, compared with the first."""
+    pin: Index | None = None
+    """The query that stays chosen when nothing is hovered."""
+    shape: Literal["matrix", "lines", "words", "layers", "heads"] = "matrix"
+    """How attention is drawn."""
+    root: bool | None = None
+    """Whether colours follow the square root of a weight, which shows small ones. None: where there are many keys."""
+    measure: Literal["pictures", "entropy", "distance", "sink"] = "pictures"
+    """What the grid of heads shows of each head."""
+    across: Literal["average", "chosen", "all"] = "average"
+    """Which heads are shown where a query is followed through all layers."""
+    window: Window | None = None
+    """None: the whole matrix."""
+    cells: dict[str, str] = Field(default={})
+    """Edits of a hand-designed head: an address (:data:`CELL`) and the number as typed. ``size.qk``, ``size.pos`` and
+    ``size.len`` are numbers of columns of keys and queries, of columns of pos (0: no positions), and of rows of pos."""
+    temperature: Temperature = 1.0
+    top_k: TopK | None = None
+    top_p: TopP = 1.0
+    seed: Seed = 0
+    written: list[Annotated[int, Field(ge=0, le=MOST_CHARACTERS), WHOLE]] = Field(default=[])
+    """Where in the text each token begins that was generated on the page, in characters."""
+    expert_layer: Index = 0
+    """The layer whose expert choices are shown."""
+
+
+NAMES = MappingProxyType({name: to_camel(name) for name in State.model_fields})
+"""Each field's name in Python and in an address."""
+PLAIN = ("model", "view", "text", "part", "shape", "measure", "across")
+"""Fields that are text: their words are the text itself, those of other fields are JSON."""
+
+
+def from_words(words: Words) -> State:
+    """The state that an address describes. Unknown names and words that do not fit their field are ignored."""
+    values = {}
+    for name in NAMES.values():
+        if name in words:
+            try:
+                values[name] = words[name] if name in PLAIN else json.loads(words[name])
+            except (ValueError, RecursionError):
+                continue
+    try:
+        return State.model_validate(values, strict=True)
+    except ValidationError as error:
+        wrong = {each["loc"][0] for each in error.errors(include_url=False, include_context=False)}
+        return State.model_validate({name: values[name] for name in values if name not in wrong}, strict=True)
+
+
+def to_words(state: State) -> dict[str, str]:
+    """The words of a state's address."""
+    values = state.model_dump(mode="json", exclude_defaults=True)
+    return {
+        name: value if name in PLAIN else json.dumps(value, separators=(",", ":")) for name, value in values.items()
+    }
+
+
+def changed(state: State, values: Mapping[str, object]) -> State:
+    """A state with some fields set from Python.
+
+    Args:
+        state: The other fields.
+        values: By name in Python or in an address. ``versus`` may be a pair (layer, head), the numbers of ``cells``
+            may be numbers; NumPy's numbers and arrays are taken as Python's.
+
+    Raises:
+        InputError: An unknown name, or a value that does not fit its field.
+    """
+    fields = {address: name for name, address in NAMES.items()}
+    given = {}
+    for name, value in values.items():
+        field = fields.get(name, name)
+        if field not in NAMES:
+            raise InputError(f"{name} = {value!r}", f"one of {', '.join(NAMES)}", "Use one of these names.")
+        if field == "versus" and isinstance(value, Sequence) and len(value) == 2:
+            value = {"layer": value[0], "head": value[1]}
+        if field == "cells" and isinstance(value, Mapping):
+            value = {cell: str(number) for cell, number in value.items()}
+        given[field] = value
+    try:
+        plain = json.loads(json.dumps(given, default=lambda value: value.tolist()))
+        return State.model_validate({**state.model_dump(by_alias=False), **plain}, strict=True)
+    except (TypeError, AttributeError, ValueError) as error:
+        name = str(error.errors()[0]["loc"][0]) if isinstance(error, ValidationError) else next(iter(given), "")
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        field = fields.get(name, name)
+        raise InputError(f"{field} = {given.get(field)!r}", f"a value that fits it: {why}", "Change it.") from None

@@ -1,0 +1,205 @@
+"""Tiles, overviews and measures are those of the whole attention matrix."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import Float
+
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers import attention
+from glassformer.explorer.answers.attention import measures
+from glassformer.explorer.answers.forward import KeptRun
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedModel
+from glassformer.kernels.pattern import Pattern
+from glassformer.layers.attention import attention_weights
+from glassformer.observe.attention_measures import head_measures
+from glassformer.observe.capture import capture
+from glassformer.observe.exact_attention import AttentionInputs
+from refusals import refused
+
+Matrix = Float[np.ndarray, "query key"]
+
+
+def _pooled(matrix: Matrix, level: int) -> Matrix:
+    """Cell by cell, the largest of 2**level x 2**level neighbours."""
+    side = 2**level
+    rows, columns = -(-matrix.shape[0] // side), -(-matrix.shape[1] // side)
+    return np.array(
+        [
+            [matrix[r * side : (r + 1) * side, c * side : (c + 1) * side].max() for c in range(columns)]
+            for r in range(rows)
+        ]
+    )
+
+
+def _kept(given: AttentionInputs, causal: bool = True) -> tuple[Runs, str]:
+    """Runs of a single one, whose attention was given this."""
+    part: m.Part = "self" if given.q.shape[2] == given.k.shape[2] else "cross"
+    ask = m.Ask(model="x", text="x")
+    message = m.Run(run="r1", ask=ask, tokens=[], source=None, attentions=[], said=m.Said(headline=""))
+
+    def none(name: str) -> LoadedModel:
+        raise AssertionError(name)
+
+    runs = Runs(none)
+    runs._runs.put("r1", KeptRun(message, {part: (given,)}), 1)
+    return runs, part
+
+
+def _given(queries: int, keys: int, window: int | None, sinks: bool) -> AttentionInputs:
+    generator = torch.Generator().manual_seed(queries + 1000 * keys)
+    q = 3 * torch.randn(1, 2, queries, 4, generator=generator)
+    k = torch.randn(1, 1, keys, 4, generator=generator)
+    pattern = Pattern(causal=queries == keys, window=window if queries == keys else None)
+    return AttentionInputs(q, k, k, 0.5, pattern, sinks=torch.tensor([0.5, 1.5]) if sinks else None)
+
+
+def _reference(given: AttentionInputs, head: int) -> Matrix:
+    weights = attention_weights(given.q, given.k, given.pattern, scale=given.scale, sinks=given.sinks)
+    return weights[0, head].numpy()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    queries=st.integers(1, 600),
+    keys=st.integers(1, 600),
+    square=st.booleans(),
+    window=st.none() | st.integers(1, 700),
+    sinks=st.booleans(),
+    level=st.integers(0, 10),
+    head=st.integers(0, 1),
+    data=st.data(),
+)
+def test_every_tile_is_cut_from_the_matrix(
+    queries: int, keys: int, square: bool, window: int | None, sinks: bool, level: int, head: int, data: st.DataObject
+) -> None:
+    given_ = _given(queries, queries if square else keys, window, sinks)
+    runs, part = _kept(given_)
+    matrix = _reference(given_, head)
+    level = min(level, (max(*matrix.shape, 2) - 1).bit_length())
+    whole = _pooled(matrix, level)
+    row = data.draw(st.integers(0, (whole.shape[0] - 1) // m.TILE))
+    column = data.draw(st.integers(0, (whole.shape[1] - 1) // m.TILE))
+    ask: Any = {"run": "r1", "part": part, "layer": 0, "head": head, "level": level, "row": row, "column": column}
+    wanted = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
+    told = np.frombuffer(attention.weights(runs, m.AskTile(**ask)), dtype="<f4").reshape(wanted.shape)
+    np.testing.assert_allclose(told, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(None, False), (7, True)])
+def test_rows_are_those_of_the_matrix(window: int | None, sinks: bool) -> None:
+    given_ = _given(50, 50, window, sinks)
+    runs, _ = _kept(given_)
+    for query in (0, 3, 49):
+        told = np.frombuffer(attention.rows(runs, m.AskRows(run="r1", part="self", query=query)), "<f4").reshape(
+            1, 2, 50
+        )
+        for head in range(2):
+            np.testing.assert_allclose(told[0, head], _reference(given_, head)[query], atol=1e-6)
+        one = attention.rows(runs, m.AskRows(run="r1", part="self", query=query, layer=0, head=1))
+        np.testing.assert_allclose(np.frombuffer(one, "<f4"), told[0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"head": 2}, "head = 2"), ({"layer": 1}, "layer = 1"), ({"part": "cross"}, "part"), ({"run": "r2"}, "'r2'")],
+)
+def test_a_head_that_there_is_not_is_unknown(change: dict[str, Any], message: str) -> None:
+    runs, part = _kept(_given(5, 5, None, False))
+    values: dict[str, Any] = {"run": "r1", "part": part, "layer": 0, "head": 0, **change}
+    with pytest.raises(UnknownName, match=message):
+        attention.weights(runs, m.AskTile(**values))
+    with pytest.raises(UnknownName, match=message):
+        attention.rows(runs, m.AskRows(**values, query=0))
+
+
+def test_a_query_that_there_is_not_is_unknown() -> None:
+    runs, _ = _kept(_given(5, 5, None, False))
+    with pytest.raises(UnknownName, match="query = 5"):
+        attention.rows(runs, m.AskRows(run="r1", part="self", query=5))
+
+
+@pytest.mark.parametrize("change", [{"level": 4}, {"row": 1}, {"column": 1}, {"level": 3, "row": 1}])
+def test_a_tile_outside_of_the_matrix_is_refused(change: dict[str, int]) -> None:
+    runs, _ = _kept(_given(5, 5, None, False))
+    with refused(r"level|tile"):
+        attention.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, **change))
+
+
+def test_neighbours_share_a_band_and_an_overview_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, _ = _kept(_given(700, 700, None, False))
+    computed: list[range] = []
+    exact = attention.exact_rows
+
+    def counted(given: AttentionInputs, heads: Any, queries: Any, what: Any) -> Any:
+        computed.append(queries)
+        return exact(given, heads, queries, what)
+
+    monkeypatch.setattr(attention, "exact_rows", counted)
+    for column in range(3):
+        attention.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, row=1, column=column))
+    assert sum(map(len, computed)) == m.TILE
+    computed.clear()
+    for level in (2, 3, 4, 2):
+        attention.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, level=level))
+    assert sum(map(len, computed)) == 700
+
+
+def test_what_is_derived_stays_within_its_bound() -> None:
+    given_ = _given(700, 700, None, False)
+    runs, _ = _kept(given_)
+    runs.derived.most = 10**6
+    for row in range(3):
+        for level in range(3):
+            if row * m.TILE < 700 >> level:
+                attention.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, level=level, row=row))
+    assert runs.derived.total <= 10**6
+
+
+@pytest.mark.parametrize("length", [1, 7, 32, 77])
+def test_measures_of_a_decoder(by_name: dict[str, LoadedModel], length: int) -> None:
+    loaded = by_name["decoder"]
+    assert isinstance(loaded, LoadedDecoder)
+    runs = Runs(by_name.__getitem__)
+    tokens = [(3 * number) % 11 for number in range(length)]
+    run = runs.run(m.Ask(model="decoder", text=" ".join(map(str, tokens)))).message.run
+    found = measures(runs, m.AskMeasures(run=run, part="self"))
+    with torch.no_grad(), capture(loaded.model) as seen:
+        loaded.model(torch.tensor([tokens]))
+    weights = np.stack([each[0].numpy() for each in seen.weights.values()])
+    wanted = head_measures(weights)
+    np.testing.assert_allclose(found.entropy, wanted.entropy / math.log(2), rtol=1e-5, atol=1e-6)
+    assert found.distance is not None
+    np.testing.assert_allclose(found.distance, wanted.distance, rtol=1e-5, atol=1e-6)
+    assert found.sink is not None
+    np.testing.assert_allclose(found.sink, wanted.sink, rtol=1e-5, atol=1e-6)
+    parts = min(length, m.THUMBNAIL)
+    edges = [length * part // parts for part in range(parts + 1)]
+    for layer in range(2):
+        for head in range(2):
+            small = [[weights[layer, head, a:b, c:d].max() for c, d in pairwise(edges)] for a, b in pairwise(edges)]
+            np.testing.assert_allclose(found.thumbnails[layer][head], small, atol=6e-5)
+
+
+def test_cross_attention_has_no_distance(by_name: dict[str, LoadedModel]) -> None:
+    loaded = by_name["lookup"]
+    assert isinstance(loaded, LoadedEncoderDecoder)
+    runs = Runs(by_name.__getitem__)
+    run = runs.run(m.Ask(model="lookup", text="4 5", source=list("6789"))).message.run
+    found = measures(runs, m.AskMeasures(run=run, part="cross"))
+    assert found.distance is None
+    assert found.sink is None
+    assert np.shape(found.thumbnails) == (1, 2, 2, 4)
+    assert measures(runs, m.AskMeasures(run=run, part="encoder")).distance is not None
+    with pytest.raises(UnknownName, match="part"):
+        measures(runs, m.AskMeasures(run=run, part="self"))

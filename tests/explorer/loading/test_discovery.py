@@ -1,0 +1,177 @@
+"""What lies about is found, under names of its own; what is broken is told of and passed over."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glassformer.errors import InputError
+from glassformer.explorer import messages as m
+from glassformer.explorer.loading.discovery import MOST_FOUND, entries_at, find_models, to_stderr
+from glassformer.explorer.loading.loaded_model import LoadedHead
+from glassformer.explorer.service import Explorer
+from glassformer.handcraft.build import design
+from glassformer.handcraft.single_head import HeadWeights
+from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.weight_files import write_head
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.training import TrainingConfig
+from glassformer.training.checkpoint import save_weights
+from refusals import refused
+
+
+def _train_run(directory: Path) -> Path:
+    config = DecoderConfig(256, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4)
+    (directory / "best").mkdir(parents=True)
+    save_weights(Decoder(config), directory / "best")
+    described = {"model": asdict(config), "data": {"kind": "text", "path": "x.txt"}}
+    content = {"training": asdict(TrainingConfig()), "description": described}
+    (directory / "config.json").write_text(json.dumps(content))
+    return directory
+
+
+def test_runs_are_found_under_names_of_their_own(tmp_path: Path) -> None:
+    for path in ("a", "lab/trainings/A", "lab/trainings/B b", "lab/A", "deep/1/2/3/4"):
+        _train_run(tmp_path / path)
+    (tmp_path / "lab" / "lab.json").write_text("{}")
+    told: list[str] = []
+    found = find_models(tmp_path, {"a"}, told.append)
+    assert [entry.card.name for entry in found] == ["a-2", "lab-a", "lab-a-2", "lab-b-b"]
+    assert [entry.card.title for entry in found] == ["a", "lab/A", "lab/A", "lab/B b"]
+    assert told == []
+
+
+def test_what_is_broken_is_told_of_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _train_run(tmp_path / "good")
+    (_train_run(tmp_path / "bad") / "config.json").write_text("{\n")
+    told: list[str] = []
+    assert [entry.card.name for entry in find_models(tmp_path, None, told.append)] == ["good"]
+    (line,) = told
+    assert line.startswith(f"passed over {tmp_path / 'bad'}: got ")
+    assert "\n" not in line
+    to_stderr(line)
+    assert capsys.readouterr().err == line + "\n"
+
+
+@pytest.mark.parametrize("name", ["head.json", "unique.npz", "unique-notes.json"])
+def test_a_broken_head_is_told_of_by_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("broken")
+    told: list[str] = []
+    assert find_models(tmp_path, None, told.append) == []
+    assert [line.split(":")[0] for line in told] == [f"passed over {tmp_path / name}"] * (name != "unique-notes.json")
+
+
+def test_no_warning_steers_a_terminal(tmp_path: Path) -> None:
+    for name in ("run", "head.json"):
+        evil = tmp_path / f"ev\x1b[31mil\nx {name[0]}"
+        evil.mkdir()
+        if name == "run":
+            (_train_run(evil) / "config.json").write_text("{")
+        else:
+            (evil / name).write_text("broken")
+    told: list[str] = []
+    assert find_models(tmp_path, None, told.append) == []
+    assert len(told) == 2
+    assert all(line.isprintable() and "\\x1b[31mil" in line for line in told)
+    for path in (tmp_path / "ev\x1b[31m", tmp_path / "ev\x1b[31mil\nx r"):
+        with pytest.raises(InputError) as refused:
+            entries_at(path)
+        assert refused.value.got.startswith(("'", '"')) or path.exists()
+
+
+def test_too_many_are_cut_off(tmp_path: Path) -> None:
+    for number in range(MOST_FOUND + 2):
+        write_head(design(TASKS["identity"]()).weights, tmp_path / f"identity-{number:03d}.json")
+    told: list[str] = []
+    found = find_models(tmp_path, None, told.append)
+    assert len(found) == MOST_FOUND
+    assert len(told) == 1
+
+
+def test_heads_are_found_by_their_names(tmp_path: Path) -> None:
+    for name in ("unique.json", "my-copy_first.npz", "other.json"):
+        task = next((task for task in TASKS if task in name), "identity")
+        write_head(design(TASKS[task]()).weights, tmp_path / name)
+    write_head(design(TASKS["previous_token"]()).weights, tmp_path / "shifted")
+    (tmp_path / "unique-notes.json").write_text('{"a": 3}')
+    found = {entry.card.name: entry.open() for entry in find_models(tmp_path)}
+    tasks = {name: loaded.task.name for name, loaded in found.items() if isinstance(loaded, LoadedHead)}
+    assert {name.rpartition("0-")[2]: task for name, task in tasks.items()} == {
+        "unique": "unique",
+        "my-copy_first": "copy_first",
+        "shifted": "previous_token",
+    }
+
+
+def test_a_named_head_gets_the_task_beside_it(tmp_path: Path) -> None:
+    weights = HeadWeights(np.eye(2), np.eye(2), np.eye(2))
+    write_head(weights, tmp_path / "mine.json")
+    with refused(fix=r"task\.json"):
+        entries_at(tmp_path / "mine.json")
+    example = {"letters": "AB", "examples": [{"input": "AB", "output": "AB"}]}
+    (tmp_path / "task.json").write_text(json.dumps(example))
+    (entry,) = entries_at(tmp_path / "mine.json")
+    loaded = entry.open()
+    assert isinstance(loaded, LoadedHead)
+    assert loaded.task.space.letters == ("A", "B")
+    assert entry.card.text == "AB"
+    write_head(HeadWeights(np.eye(3), np.eye(3), np.eye(3)), tmp_path / "three.json")
+    with refused("Km of shape"):
+        entries_at(tmp_path / "three.json")
+
+
+def test_what_is_named_is_offered_first(tmp_path: Path) -> None:
+    _train_run(tmp_path / "runs" / "one")
+    names = [entry.card.name for entry in list_models(None, tmp_path / "runs")]
+    assert names[0] == "identity"
+    assert names[-1] == "one"
+    assert list_models("sentiment", None)[0].card.name == "sentiment"
+    assert sorted(each.card.name for each in list_models("sentiment", None)) == sorted(names[:-1])
+    named = [entry.card.name for entry in list_models(tmp_path / "runs" / "one", tmp_path / "nowhere")]
+    assert named[0] == "one"
+    assert named[1:] == names[:-1]
+    everything = Explorer(list_models(tmp_path / "runs", tmp_path / "runs"))
+    assert [card.name for card in everything.catalogue().models] == ["one", *names[:-1]]  # once, though found twice
+    run = everything.answer("run", m.Ask(model="one", text="ab"))
+    assert isinstance(run, m.Run)
+    assert run.tokens == ["a", "b"]
+
+
+def test_a_run_called_like_one_that_comes_along_gets_another_name(tmp_path: Path) -> None:
+    names = [entry.card.name for entry in list_models(_train_run(tmp_path / "sentiment"), tmp_path)]
+    assert names[0] == "sentiment-2"
+    assert "sentiment" in names
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ("nothing", "it, which is not there"),
+        ("empty", "it, in which there is nothing to look into"),
+        ("broken", r"model\.safetensors"),
+        ("text", r"\.json file, an \.npz file"),
+    ],
+)
+def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str, message: str) -> None:
+    path = tmp_path / "it"
+    if make == "empty":
+        path.mkdir()
+    elif make == "broken":
+        (_train_run(path) / "best" / "model.safetensors").unlink()
+    elif make == "text":
+        path.write_text("hello")
+    with pytest.raises(InputError, match=message):
+        entries_at(path)
+
+
+def test_links_do_not_lead_out(tmp_path: Path) -> None:
+    _train_run(tmp_path / "elsewhere" / "one")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere")
+    assert find_models(tmp_path / "runs") == []

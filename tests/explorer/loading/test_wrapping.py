@@ -1,0 +1,254 @@
+"""Models that are handed over from Python become loaded_models that can be read with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.classifier import Classifier
+from glassformer.data.tokenizer import WordTokenizer
+from glassformer.errors import InputError
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.attention import measures, tile_of
+from glassformer.explorer.answers.forward import read
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.answers.sampling import next_token, steps
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoder, LoadedHead, LoadedModel
+from glassformer.explorer.loading.wrapping import wrap_model
+from glassformer.handcraft.build import design
+from glassformer.handcraft.tasks import TASKS
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from refusals import refused
+
+TOKENIZER = WordTokenizer(("a", "good", "film", "bad"))
+
+
+def _read(loaded: LoadedModel) -> m.Run:
+    return read(loaded, m.Ask(model=loaded.card.name, text=loaded.card.text)).message
+
+
+def _decoder(vocab_size: int = 11, **options: Any) -> Decoder:
+    config = DecoderConfig(vocab_size, num_layers=2, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, **options)
+    return Decoder(config)
+
+
+def _encoder(num_classes: int | None = 2) -> Encoder:
+    config = EncoderConfig(
+        TOKENIZER.vocab_size, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, max_seq_len=6, num_classes=num_classes
+    )
+    return Encoder(config)
+
+
+@pytest.mark.parametrize("text", ["3 1 4", [3, 1, 4], torch.tensor([3, 1, 4]), torch.tensor([[3, 1, 4]])])
+def test_a_decoder_of_ours(text: Any) -> None:
+    loaded = wrap_model(_decoder(num_experts=3, max_seq_len=8), text)
+    assert isinstance(loaded, LoadedDecoder)
+    assert loaded.card.views == ["attention", "sampling", "experts"]
+    assert loaded.card.text == "3 1 4"
+    assert loaded.longest == 8
+    run = _read(loaded)
+    assert run.tokens == ["3", "1", "4"]
+    assert run.attentions[0].causal
+
+
+def test_bytes_where_the_vocabulary_is_bytes() -> None:
+    run = _read(wrap_model(_decoder(256), "hi é"))
+    assert run.tokens == ["h", "i", "␣", "\\xc3", "\\xa9"]
+
+
+def test_a_classifier_and_an_encoder_with_its_tokenizer() -> None:
+    run = _read(wrap_model(Classifier(_encoder(), TOKENIZER, ("no", "yes")), "a good film"))
+    assert run.tokens == ["<CLS>", "a", "good", "film"]
+    assert {name for name, _ in run.said.classes} == {"no", "yes"}
+    loaded = wrap_model(_encoder(None), "a bad film and too many words", TOKENIZER)
+    assert isinstance(loaded, LoadedEncoder)
+    assert len(_read(loaded).tokens) == 6  # as many as it reads
+    assert _read(wrap_model(_encoder(), "a good film", TOKENIZER)).said.classes[0][0].startswith("class ")
+
+
+def test_an_encoder_decoder_of_tokens_and_of_slots() -> None:
+    sizes: dict[str, Any] = {"hidden_dim": 8, "ff_dim": 8, "num_heads": 2, "max_source_len": 9, "max_target_len": 4}
+    layers: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    plain = EncoderDecoder(EncoderDecoderConfig(12, **sizes, **layers))
+    run = _read(wrap_model(plain, [1], source=torch.tensor([[3, 4, 5]])))
+    assert run.source == ["3", "4", "5"]
+    slots = EncoderDecoder(EncoderDecoderConfig(12, **sizes, **layers, fields_per_slot=2))
+    run = _read(wrap_model(slots, [1], source=[[3, 4], [5, 6]]))
+    assert run.source == ["3=4", "5=6"]
+    for source in ([[3, 4, 5]], [[3]], [], "3", None):
+        with pytest.raises(InputError):
+            wrap_model(slots, [1], source=source)
+    with refused("without a text"):
+        wrap_model(plain, None, source=[3])
+    with refused("a tokenizer"):
+        wrap_model(plain, [1], TOKENIZER, source=[3])
+
+
+def test_the_weights_of_a_head_and_a_design() -> None:
+    made = design(TASKS["unique"]())
+    for model in (made, made.weights):
+        loaded = wrap_model(model, "ABA")
+        assert isinstance(loaded, LoadedHead)
+        assert loaded.card.origin == "given"
+        assert _read(loaded).said.words == ["-1", "+1", "-1"]
+    long = TASKS["identity"]("ABCDE", 3)
+    assert _read(wrap_model(design(long), task=long)).said.words == list("ABC")
+    with refused("the letter"):
+        wrap_model(made, "AXE")
+    with refused("a task for"):
+        wrap_model(_decoder(), "1", task=long)
+
+
+def test_an_exhibit_is_taken_as_it_is(by_name: dict[str, LoadedModel]) -> None:
+    for loaded in by_name.values():
+        assert wrap_model(loaded) is loaded
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mixtral", "bert", "classifier"])
+def test_models_of_transformers(family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    small = {**sizes, "intermediate_size": 16, "max_position_embeddings": 40}
+    model = {
+        "gpt2": lambda: transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=4, n_positions=40)
+        ),
+        "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, num_key_value_heads=2)),
+        "mixtral": lambda: transformers.MixtralForCausalLM(
+            transformers.MixtralConfig(**small, num_key_value_heads=2, num_local_experts=3)
+        ),
+        "bert": lambda: transformers.BertModel(transformers.BertConfig(**small)),
+        "classifier": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**small)),
+    }[family]()
+    tokens = [(7 * number) % 30 for number in range(20)]
+    loaded = wrap_model(model, tokens)
+    assert loaded.card.kind == ("encoder" if family in ("bert", "classifier") else "decoder")
+    assert ("experts" in loaded.card.views) == (family == "mixtral")
+    runs = Runs(lambda _: loaded)
+    run = runs.run(m.Ask(model="given", text=loaded.card.text)).message
+    with torch.no_grad():
+        eager = model.eval()
+        eager.set_attn_implementation("eager")
+        wanted = eager(torch.tensor([tokens]), output_attentions=True).attentions
+    assert run.attentions[0].layers == len(wanted)
+    for layer, weights in enumerate(wanted):
+        for head in range(4):
+            found = tile_of(runs, m.AskTile(run=run.run, part="self", layer=layer, head=head))
+            np.testing.assert_allclose(found, weights[0, head], atol=1e-6)
+    assert run.attentions[0].causal == (loaded.card.kind == "decoder")
+    assert np.shape(measures(runs, m.AskMeasures(run=run.run, part="self")).entropy) == (2, 4)
+    if family == "classifier":
+        assert {name for name, _ in run.said.classes} == {"LABEL_0", "LABEL_1"}
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer"),
+    [
+        (_decoder(), None),
+        (_decoder(256, max_seq_len=9), None),
+        (_encoder(), TOKENIZER),
+        (Classifier(_encoder(), TOKENIZER, ("no", "yes")), None),
+        (design(TASKS["unique"]()), None),
+    ],
+)
+def test_without_a_text_there_is_one_that_suits(model: Any, tokenizer: Any) -> None:
+    loaded = wrap_model(model, tokenizer=tokenizer)
+    run = _read(loaded)
+    assert len(run.tokens) > 2
+    assert "<UNK>" not in run.tokens
+
+
+def _letters(*, begins: bool = False) -> Any:
+    """A tokenizer of transformers whose tokens are letters, with an end, and a beginning that it may add by itself."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"<bos>": 0, "<eos>": 1, **{letter: 2 + place for place, letter in enumerate("abcdefgh")}, "?": 10}
+    engine = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="?"))
+    engine.decoder = tokenizers.decoders.Fuse()
+    if begins:
+        engine.post_processor = tokenizers.processors.TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", 0)]
+        )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<bos>", eos_token="<eos>")
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_steps_after_a_special_token_are_the_same_one_by_one(begins: bool) -> None:
+    loaded = wrap_model(_decoder(), "abc", _letters(begins=begins))
+    assert isinstance(loaded, LoadedDecoder)
+    ask = m.AskSteps(model="given", text="abc", first=1, steps=4, seed=3)
+    at_once = steps(loaded, ask)
+    text = steps(loaded, ask.model_copy(update={"steps": 1})).text
+    assert text == "abc<eos>"
+    for _ in range(3):
+        text = steps(loaded, ask.model_copy(update={"steps": 1, "first": None, "text": text})).text
+    assert at_once.text == text
+    assert at_once.ended == "asked"
+
+
+def test_tokens_are_those_that_are_read() -> None:
+    assert _read(wrap_model(_decoder(), [0, 2, 3], _letters(begins=True))).tokens == ["<bos>", "a", "b"]
+    assert _read(wrap_model(_decoder(), np.array([2, 1, 3]), _letters())).tokens == ["a", "<eos>", "b"]
+    with refused(r"\[2, 3\], whose text 'ab' is read as \[0, 2, 3\]"):
+        wrap_model(_decoder(), [2, 3], _letters(begins=True))
+    assert _read(wrap_model(_encoder(), [2, 4], TOKENIZER)).tokens == ["<CLS>", "good"]
+    with refused("is read as"):
+        wrap_model(_encoder(), [4], TOKENIZER)
+
+
+def test_whatever_has_logits_tells_the_next_token() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=40,
+        is_decoder=True,
+    )
+    loaded = wrap_model(transformers.BertLMHeadModel(config), [1, 2, 3])
+    assert loaded.card.views == ["attention", "sampling"]
+    assert len(next_token(loaded, m.AskNext(model="given", text="1 2 3")).candidates) == 30
+    assert wrap_model(transformers.BertModel(config), [1, 2, 3]).card.views == ["attention"]
+    gpt = transformers.GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    assert given(transformers.GPT2ForTokenClassification(gpt), [1, 2]).card.views == ["attention"]
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "more", "message"),
+    [
+        (7, "1", {}, "a model of type int"),
+        ("gpt2", "1", {}, "a model of type str"),
+        (torch.nn.Linear(2, 2), "1", {}, "Linear, which has no attention"),
+        (_decoder(), {}, {}, "text of type dict"),
+        (_decoder(), [1, 11], {}, "the token 11"),
+        (_decoder(), torch.zeros(1, 1, 3, dtype=torch.int64), {}, "shape"),
+        (_decoder(256), "a\ud800", {}, "half a surrogate pair"),
+        (_decoder().to("meta"), "1", {}, "device meta"),
+        (_decoder(), "", {}, "a text of 0 characters"),
+        (_decoder(), "one", {}, "'one' at place 1"),
+        (_decoder(), "1", {"source": [1]}, "a source for"),
+        (_decoder(), "1", {"tokenizer": 3}, "a tokenizer of type int"),
+        (_decoder(max_seq_len=2), [1, 2, 3], {}, "3 numbers"),
+    ],
+)
+def test_what_cannot_be_looked_into_is_refused(
+    without_type_checks: None, model: Any, text: Any, more: dict[str, Any], message: str
+) -> None:
+    with refused(message):
+        wrap_model(model, text, **more)
+
+
+def test_a_model_in_training_stays_in_training() -> None:
+    model = _decoder().train()
+    _read(wrap_model(model, "1 2 3"))
+    assert all(module.training for module in model.modules())

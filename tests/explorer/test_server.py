@@ -1,0 +1,439 @@
+"""The server answers as the explorer does, says why where it does not, and stays quick while others make it compute."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from glassformer.explorer import PAGE
+from glassformer.explorer.calls import CALLS
+from glassformer.explorer.guards import hosts_of
+from glassformer.explorer.messages import Message
+from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_app, listen, make_server
+from glassformer.explorer.service import Explorer
+from refusals import refused
+
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("models", {}),
+    ("run", {"model": "decoder", "text": "1 2 3 4 5 6"}),
+    ("run", {"model": "lookup", "text": "4", "source": ["1", "2"], "order": [1, 0]}),
+    ("head", {"model": "unique"}),
+    ("scramble", {"model": "lookup", "text": "4 2", "source": ["1", "2", "3"]}),
+    ("next", {"model": "decoder", "text": "1 2 3", "temperature": 0.5, "top_k": 3}),
+    ("steps", {"model": "decoder", "text": "1 2 3", "steps": 4, "seed": 2}),
+    ("page", {"state": {"model": "decoder", "view": "attention", "text": "1 2 3"}}),
+]
+OF_A_RUN: list[tuple[str, dict[str, Any]]] = [
+    ("weights", {"part": "self", "layer": 1, "head": 0}),
+    ("rows", {"part": "self", "query": 3}),
+    ("measures", {"part": "self"}),
+    ("experts", {}),
+]
+
+
+@pytest.fixture
+def client(small_explorer: Explorer) -> Iterator[TestClient]:
+    app = create_app(small_explorer, hosts_of(8017))
+    with TestClient(app, base_url="http://127.0.0.1:8017") as opened:
+        yield opened
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    opened = listen(0)
+    yield opened
+    opened.close()
+
+
+@contextmanager
+def running(server: uvicorn.Server, listener: socket.socket) -> Iterator[None]:
+    """The server in a thread."""
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def received(connection: socket.socket) -> bytes:
+    """What comes next; nothing once the connection has been reset."""
+    try:
+        return connection.recv(65536)
+    except ConnectionError:
+        return b""
+
+
+def read_all(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: received(connection), b""))
+
+
+def post(port: int, name: str, asked: Any) -> tuple[int, bytes]:
+    connection = HTTPConnection(HOST, port, timeout=60)
+    connection.request("POST", f"/api/{name}", json.dumps(asked), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response.status, body
+
+
+def all_asked(client: TestClient) -> list[tuple[str, dict[str, Any]]]:
+    run = client.post("/api/run", json=ASKED[1][1]).json()["run"]
+    weights = client.post("/api/head", json={"model": "unique"}).json()["weights"]
+    check = ("check", {"model": "unique", "text": "ABA", "weights": weights})
+    return [*ASKED, check, *((name, {"run": run, **asked}) for name, asked in OF_A_RUN)]
+
+
+def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, small_explorer: Explorer) -> None:
+    asked = all_asked(client)
+    assert {name for name, _ in asked} == set(CALLS)
+    for name, request in asked:
+        response = client.post(f"/api/{name}", json=request)
+        answer = small_explorer.answer(name, CALLS[name].asked.model_validate(request))
+        assert response.status_code == 200, response.text
+        assert response.headers["cache-control"] == "no-store"
+        if isinstance(answer, bytes):
+            assert response.headers["content-type"] == "application/octet-stream"
+            assert response.content == answer
+        elif isinstance(answer, str):
+            assert response.headers["content-type"] == "text/html; charset=utf-8"
+            assert response.headers["content-disposition"].startswith("attachment")
+            assert response.text == answer
+        else:
+            assert response.headers["content-type"] == "application/json"
+            assert type(answer).model_validate_json(response.content) == answer
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/api/run", {"model": "nobody", "text": "1"}, 404, "nobody"),
+        ("/api/weights", {"run": "r1", "part": "self", "layer": 0, "head": 0}, 404, "r1"),
+        ("/api/nothing", {}, 404, "POST /api/nothing"),
+        ("/api/run/", {"model": "decoder", "text": "1"}, 404, "/api/run/"),
+        ("/explorer.js", {}, 405, "POST /explorer.js"),
+        ("/api/run", {"model": "decoder", "text": "x"}, 422, "'x'"),
+        ("/api/head", {"model": "decoder"}, 422, "decoder"),
+        ("/api/run", {"model": "decoder"}, 400, "text"),
+        ("/api/run", {"model": "decoder", "text": 1}, 400, "string"),
+        ("/api/run", {"model": "decoder", "text": "1", "more": 1}, 400, "more"),
+        ("/api/run", [], 400, "object"),
+        ("/api/run", {"model": "../x", "text": "1"}, 400, "pattern"),
+        ("/api/run", {"model": "decoder\n", "text": "1"}, 400, "pattern"),
+        ("/api/next", {"model": "decoder", "text": "1", "temperature": "1"}, 400, "number"),
+        ("/api/next", {"model": "decoder", "text": "1", "top_k": True}, 400, "integer"),
+        ("/api/next", {"model": "decoder", "text": "1", "top_k": 1.5}, 400, "integer"),
+    ],
+)
+def test_a_refusal_says_why(path: str, body: Any, status: int, words: str, client: TestClient) -> None:
+    response = client.post(path, json=body)
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    assert set(response.json()) == {"got", "expected", "fix"}
+    assert words in response.json()["got"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"])
+def test_calls_are_made_with_post(method: str, client: TestClient) -> None:
+    response = client.request(method, "/api/run")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+def test_a_fault_of_ours_is_told_without_its_inside(
+    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(call: str, request: Message) -> Message:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(small_explorer, "answer", fails)
+    app = create_app(small_explorer, hosts_of(8017))
+    client = TestClient(app, base_url="http://127.0.0.1:8017", raise_server_exceptions=False)
+    response = client.post("/api/models", json={})
+    assert response.status_code == 500
+    assert set(response.json()) == {"got", "expected", "fix"}
+    assert "secret" not in response.text
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_and_all_that_it_loads_is_there(client: TestClient) -> None:
+    index = client.get("/")
+    assert index.headers["content-type"] == "text/html; charset=utf-8"
+    assert index.content == (PAGE / "index.html").read_bytes()
+    # The policy lets no script or style run that stands in the page itself.
+    assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon[a-z]+=", index.text) == []
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', index.text)
+    assert "explorer.css" in loaded
+    for name in [*loaded, "explorer.js"]:
+        response = client.get(f"/{name}")
+        assert response.status_code == 200
+        assert response.content == (PAGE / name).read_bytes()
+    assert client.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
+    assert client.get("/explorer.js").headers["content-type"].startswith("text/javascript")
+
+
+def test_a_file_that_is_known_is_not_sent_again(client: TestClient) -> None:
+    for path in ("/", "/favicon.ico", *(f"/{file.name}" for file in PAGE.iterdir())):
+        first = client.get(path)
+        assert first.headers["cache-control"] == "no-cache"
+        tag = first.headers["etag"]
+        for known in (tag, f"W/{tag}", f'"other", {tag}'):
+            again = client.get(path, headers={"if-none-match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200
+        assert client.head(path).headers["content-length"] == str(len(first.content))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/index.htm", "/messages.py", "/../server.py", "/%2e%2e/server.py", "/page/index.html", "/docs"],
+)
+def test_nothing_else_is_given(path: str, client: TestClient) -> None:
+    assert client.get(path).status_code == 404
+
+
+def test_there_are_no_websockets(client: TestClient) -> None:
+    for path in ("/", "/api/run"):
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect(path):
+            pass
+
+
+def test_the_description_is_given(client: TestClient) -> None:
+    described = client.get("/api/openapi.json").json()
+    assert set(described["paths"]) == {f"/api/{name}" for name in CALLS}
+
+
+def test_sixteen_at_once_get_what_one_gets(client: TestClient, small_server: int) -> None:
+    asked = all_asked(client)
+    alone = [post(small_server, *each) for each in asked]
+    assert {status for status, _ in alone} == {200}
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(lambda each: post(small_server, *each), asked * 8))
+    assert together == alone * 8
+
+
+class Slow:
+    """Answers that wait until they are let go, but for the catalogue."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        self.begin, self.explorer = explorer.answer, explorer
+        self.may_end = threading.Event()
+        self.running, self.most, self.done = 0, 0, 0
+        self.lock = threading.Lock()
+
+    def answer(self, call: str, request: Message) -> Message | bytes | str:
+        if call != "models":
+            with self.lock:
+                self.running += 1
+                self.most = max(self.most, self.running)
+            assert self.may_end.wait(30)
+            with self.lock:
+                self.running -= 1
+                self.done += 1
+        return self.begin(call, request)
+
+
+def test_what_computes_leaves_room_for_what_looks_up(
+    loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
+) -> None:
+    explorer = Explorer(loaded_models)
+    slow = Slow(explorer)
+    monkeypatch.setattr(explorer, "answer", slow.answer)
+    with serving(explorer) as port, ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(6)]
+        while slow.running < OTHERS_AT_ONCE:
+            threading.Event().wait(0.01)
+        assert post(port, "models", {})[0] == 200
+        slow.may_end.set()
+        assert [each.result()[0] for each in waiting] == [200] * 6
+    assert slow.most == OTHERS_AT_ONCE
+
+
+def test_what_nobody_waits_for_any_more_is_not_computed(
+    loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
+) -> None:
+    explorer = Explorer(loaded_models)
+    slow = Slow(explorer)
+    monkeypatch.setattr(explorer, "answer", slow.answer)
+    with serving(explorer) as port, ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(OTHERS_AT_ONCE)]
+        while slow.running < OTHERS_AT_ONCE:
+            threading.Event().wait(0.01)
+        left = []
+        for _ in range(5):
+            connection = HTTPConnection(HOST, port)
+            body = json.dumps({"model": "decoder", "text": "9"})
+            connection.request("POST", "/api/run", body, {"Content-Type": "application/json"})
+            left.append(connection)
+        assert post(port, "models", {})[0] == 200
+        for connection in left:
+            connection.close()
+        assert post(port, "models", {})[0] == 200
+        slow.may_end.set()
+        assert [each.result()[0] for each in waiting] == [200] * OTHERS_AT_ONCE
+        assert post(port, "run", {"model": "decoder", "text": "1"})[0] == 200
+    assert slow.done == OTHERS_AT_ONCE + 1
+
+
+@pytest.fixture
+def private_uvicorn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if uvicorn had renamed every attribute of its connections: this project's code does not find them."""
+    plain = H11Protocol.__getattribute__
+    internal = {"cycle", "conn", "flow", "transport", "scope", "connections", "tasks", "server_state", "client"}
+
+    def hidden(connection: H11Protocol, name: str) -> Any:
+        caller = sys._getframe(1).f_globals["__name__"]
+        if name in internal and caller.startswith("glassformer"):
+            raise AttributeError(name)
+        return plain(connection, name)
+
+    monkeypatch.setattr(H11Protocol, "__getattribute__", hidden)
+
+
+@pytest.mark.usefixtures("private_uvicorn")
+def test_a_slow_answer_is_not_cut_and_a_slow_request_is(
+    loaded_models: Any, monkeypatch: pytest.MonkeyPatch, serving: Any
+) -> None:
+    explorer = Explorer(loaded_models)
+    slow = Slow(explorer)
+    monkeypatch.setattr(explorer, "answer", slow.answer)
+    with serving(explorer, request_within=0.2) as port, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(post, port, "run", {"model": "decoder", "text": "1"})
+        for head in (b"", b"P", b"POST /api/run HTTP/1.1\r\nHost: 127"):
+            with socket.create_connection((HOST, port), timeout=60) as dribbling:
+                dribbling.sendall(head)
+                assert received(dribbling) == b""
+        # By now three times as long has passed as a connection may take for its request.
+        slow.may_end.set()
+        assert waiting.result()[0] == 200
+
+
+def test_a_request_of_an_unknown_connection_stops_the_time_limits(
+    loaded_models: Any, monkeypatch: pytest.MonkeyPatch, listener: socket.socket
+) -> None:
+    explorer = Explorer(loaded_models)
+    slow = Slow(explorer)
+    monkeypatch.setattr(explorer, "answer", slow.answer)
+    server = make_server(explorer, listener, request_within=0.1)
+    app = server.config.app
+
+    async def anonymous(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "client": None}, receive, send)  # type: ignore[operator,arg-type]
+
+    server.config.app = anonymous
+    port = listener.getsockname()[1]
+    with running(server, listener), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(post, port, "run", {"model": "decoder", "text": "1"})
+        while slow.running == 0:
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.5)
+        slow.may_end.set()
+        assert waiting.result()[0] == 200
+
+
+def test_an_answer_that_is_not_read_is_not_kept_for_ever(small_explorer: Explorer, listener: socket.socket) -> None:
+    server = make_server(small_explorer, listener)
+    server.config.app.answer_within = 0.2  # type: ignore[union-attr]
+    port = listener.getsockname()[1]
+    page = f"GET /explorer.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
+    with running(server, listener), socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((HOST, port))
+        connection.sendall(page.encode() * 60)
+        while server.server_state.connections or server.server_state.total_requests == 0:
+            threading.Event().wait(0.01)
+        assert len(read_all(connection)) < 60 * len((PAGE / "explorer.js").read_bytes())
+
+
+def test_a_taken_port_gives_way_to_the_next(small_explorer: Explorer) -> None:
+    first = listen(0)
+    taken = first.getsockname()[1]
+    second = listen(taken)
+    assert second.getsockname()[0] == HOST
+    assert taken < second.getsockname()[1] <= taken + 20
+    assert f"127.0.0.1:{second.getsockname()[1]}" in make_server(small_explorer, second).config.app.app.hosts  # type: ignore[union-attr]
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("port", [-1, 1 << 16])
+def test_a_port_that_there_is_not(port: int) -> None:
+    with refused(expected="0 to 65535"):
+        listen(port)
+
+
+@pytest.mark.parametrize(
+    ("port", "numbers", "said"),
+    [
+        (8017, [98], "port 8017, which like the 19 after it is in use"),
+        (65530, [98], "port 65530, which like the 5 after it is in use"),
+        (65535, [98], "port 65535, which is in use"),
+        (80, [13], "port 80, which like the 19 after it is reserved by the system"),
+        (1020, [13, 98], "port 1020, which like the 19 after it is in use or reserved by the system"),
+        (0, [98], "port 0, which is in use"),
+    ],
+)
+def test_no_free_port_is_told(port: int, numbers: list[int], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = list(numbers)
+
+    class Taken(socket.socket):
+        def bind(self, address: Any) -> None:
+            raise OSError(numbers.pop(0) if len(numbers) > 1 else numbers[0], "no")
+
+    monkeypatch.setattr(socket, "socket", Taken)
+    with refused(fix="--port 0") as caught:
+        listen(port)
+    assert caught.value.got == said
+
+
+_ENDS_WHILE_IT_COMPUTES = """
+import http.client, os, signal, threading, time
+from glassformer.explorer.loading.bundled import bundled
+from glassformer.explorer.server import listen, serve
+from glassformer.explorer.service import Explorer
+
+explorer, listener = Explorer(bundled()), listen(0)
+
+def slow(call, request):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    time.sleep(2.5)
+    return explorer.catalogue()
+
+def ask():
+    connection = http.client.HTTPConnection(*listener.getsockname())
+    connection.request("POST", "/api/models", "{}", {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    print(response.status, response.read().decode())
+
+explorer.answer = slow
+asking = threading.Thread(target=ask)
+asking.start()
+serve(explorer, listener, "", browser=False)
+asking.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signal")
+def test_ctrl_c_while_something_computes_is_quiet() -> None:
+    ran = subprocess.run([sys.executable, "-c", _ENDS_WHILE_IT_COMPUTES], capture_output=True, text=True, timeout=120)
+    assert ran.stderr == ""
+    assert ran.stdout.startswith('503 {"got":"a server that is ending"')
+    assert ran.returncode == 0

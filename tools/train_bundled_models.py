@@ -1,0 +1,234 @@
+"""Train the bundled models of the explorer: ``python tools/train_bundled_models.py [NAME ...]``.
+
+Each model is seeded, trained by the labs' own code in minutes, and measured on held-out data. Weights and measurements
+are written to ``src/glassformer/explorer/bundled``. The weights are stored in half precision, which keeps the wheel
+small, and measured as they are stored.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from glassformer.classifier import save_classifier
+from glassformer.data.bayes import optimal_accuracy
+from glassformer.data.examples import SentimentData, split_by_text
+from glassformer.data.in_context_lookup import LookupConfig, sample
+from glassformer.data.lookup import all_contexts
+from glassformer.data.recurrence import RecurrenceConfig, fresh_batch
+from glassformer.data.sentiment import reviews
+from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALUES
+from glassformer.files import new_directory, write_text
+from glassformer.labs.lookup.course import share_right, train_course
+from glassformer.labs.lookup.in_context import MEASURING_SEED, answers, train_in_context
+from glassformer.labs.lookup.recipes import InContextRecipe
+from glassformer.labs.sentiment.recipes import ScratchRecipe, TrainingRecipe
+from glassformer.labs.sentiment.training_runs import train_recipe
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.training import Batch, TrainingConfig, train
+from glassformer.training.next_token import NextTokenTask
+
+SEED = 0
+LONG = 4096
+
+SENTIMENT = ScratchRecipe(
+    name="explorer's encoder",
+    training=TrainingRecipe(30, 32, 1e-3, 0.1, word_dropout=0.4, label_smoothing=0.1),
+    tokenizer="words",
+    vocab_size=1400,
+    model={
+        "num_layers": 3,
+        "hidden_dim": 48,
+        "ff_dim": 96,
+        "num_heads": 4,
+        "max_seq_len": 128,
+        "norm_first": True,
+        "positions": "sinusoidal",
+        "dropout": 0.2,
+    },
+)
+
+FACTS = InContextRecipe(
+    "explorer's facts",
+    "slots",
+    LookupConfig(
+        num_keys=len(KEYS),
+        num_values=len(VALUES),
+        max_facts=24,
+        missing=0.1,
+        distinct_values=False,
+    ),
+    steps=4000,
+    batch_size=128,
+    hidden_dim=48,
+    ff_dim=96,
+)
+
+DECODER = DecoderConfig(
+    vocab_size=RECURRENCE.vocab_size,
+    num_layers=4,
+    hidden_dim=64,
+    ff_dim=64,
+    num_heads=4,
+    head_dim=16,
+    num_kv_heads=2,
+    window=16,
+    num_experts=4,
+    top_k=2,
+    balance_experts=True,
+    sinks=True,
+    max_seq_len=LONG,
+)
+
+_SHORT = TrainingConfig(
+    steps=1500,
+    batch_size=64,
+    optimizer="muon",
+    learning_rate=1e-2,
+    muon_learning_rate=0.02,
+    weight_decay=0.0,
+    betas=(0.9, 0.98),
+    warmup_steps=50,
+    eval_every=250,
+    keep_checkpoints=1,
+    seed=SEED,
+)
+_LENGTHS = {
+    RECURRENCE.seq_len: _SHORT,
+    256: replace(_SHORT, steps=300, batch_size=16, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=100),
+    1024: replace(_SHORT, steps=200, batch_size=4, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50),
+    LONG: replace(_SHORT, steps=200, batch_size=2, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50),
+}
+"""How the decoder is trained at one length after the other: what it learned from short texts breaks at long ones, and
+is mended in a few hundred steps at four times the length."""
+
+
+def make_sentiment(work: Path) -> None:
+    """The sentiment lab's encoder, from scratch on four fifths of the project's own reviews."""
+    train_on, validation, test = split_by_text(reviews(), seed=SEED)
+    data = SentimentData(train_on, validation, test)
+    classifier = train_recipe(SENTIMENT, data, work, SEED).classifier
+    classifier.encoder.half().float()
+    held_out = (*data.validation, *data.test)  # nothing was chosen on either
+    likely = classifier.probabilities([example.text for example in held_out])
+    right = [example.label == label for example, label in zip(held_out, likely.argmax(-1).tolist(), strict=True)]
+    plain = [example.kind == "plain" for example in held_out]
+    sure = sorted(range(len(held_out)), key=lambda row: -float(likely[row].max()))
+    measured = {
+        "reviews": len(data.train),
+        "held_out": len(held_out),
+        "right": sum(right),
+        "plain": sum(plain),
+        "plain_right": sum(hit for hit, easy in zip(right, plain, strict=True) if easy),
+        "samples": [
+            *[held_out[row].text for row in sure if right[row] and plain[row]][:4],
+            *[held_out[row].text for row in sure if not plain[row]][:2],
+        ],
+    }
+    classifier.encoder.half()
+    directory = BUNDLED / "sentiment"
+    save_classifier(classifier, directory)
+    write_text(directory / "measured.json", json.dumps(measured, indent=1) + "\n")
+
+
+def make_lookup_course(work: Path) -> None:
+    """The lookup course's model with its own recipe, for fewer epochs: all is right after the first few."""
+    model = train_course(SEED, work, epochs=15).model
+    model.half().float()
+    contexts = all_contexts()
+    measured = {"contexts": len(contexts), "right": round(share_right(model, contexts) * len(contexts))}
+    _write("lookup-course", model, measured)
+
+
+def make_lookup_facts(work: Path) -> None:
+    """The lookup lab's slots among few names and numbers, with keys that stand in no fact."""
+    model, _ = train_in_context(FACTS, SEED, work, progress=True)
+    model.half().float()
+    shares = {}
+    for facts in (4, 8, 24, 48):
+        asked = sample(FACTS.data, 2000, MEASURING_SEED + 1, split="unseen", num_facts=facts)
+        shares[str(facts)] = float((answers(model, asked, FACTS) == asked.answer).double().mean())
+    _write("lookup-facts", model, {"accuracy": shares, "trained_facts": FACTS.data.max_facts})
+
+
+def make_recurrence(work: Path) -> None:
+    """A decoder with everything to be seen in it: windows, grouped heads, sinks, experts; read at full length last."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = Decoder(DECODER)
+    for length, config in _LENGTHS.items():
+        data = replace(RECURRENCE, seq_len=length)
+        held_out = fresh_batch(data, max(4, 16384 // length), seed=SEED + 1, step=0).tokens
+        at_once = max(2, 4096 // length)
+        task = NextTokenTask(_fresh(data), held_out, metric="accuracy", balance_weight=0.01, evaluation_batch=at_once)
+        train(model, task, config, work / str(length))
+    model.cpu().eval().half().float()
+    measured: dict[str, Any] = {"accuracy": {}, "optimum": {}}
+    for length, count in ((RECURRENCE.seq_len, 1000), (LONG, 16)):
+        data = replace(RECURRENCE, seq_len=length)
+        tokens = fresh_batch(data, count, seed=SEED + 2, step=0).tokens
+        with torch.no_grad():
+            best = torch.cat([model(part[:, :-1]).argmax(-1) for part in tokens.split(8)])
+        measured["accuracy"][str(length)] = float((best == tokens[:, 1:]).double().mean())
+        measured["optimum"][str(length)] = float(optimal_accuracy(tokens, data).measured.mean())
+    measured["samples"] = _samples(model)
+    _write("recurrence", model, measured)
+
+
+def _fresh(data: RecurrenceConfig) -> Callable[[int, int], Batch]:
+    return lambda step, size: {"tokens": fresh_batch(data, size, seed=SEED, step=step).tokens}
+
+
+def _samples(model: Decoder) -> list[str]:
+    """Texts to begin with: some whose next number the model gets right, and one as long as it can read."""
+    short = fresh_batch(replace(RECURRENCE, seq_len=40), 20, seed=SEED + 3, step=0).tokens
+    with torch.no_grad():
+        right = model(short[:, :-1])[:, -1].argmax(-1) == short[:, -1]
+    hits = [row for row, hit in zip(short.tolist(), right.tolist(), strict=True) if hit]
+    lively = sorted(hits, key=lambda row: -len(set(pairwise(row))))
+    longest = fresh_batch(replace(RECURRENCE, seq_len=LONG - 1), 8, seed=SEED + 4, step=0).tokens.tolist()
+    long = max(longest, key=lambda row: len(set(row)))
+    return [" ".join(map(str, row)) for row in (*(row[:-1] for row in lively[:3]), long)]
+
+
+def _write(name: str, model: nn.Module, measured: dict[str, Any]) -> None:
+    with new_directory(BUNDLED / name, replace=True) as draft:
+        tensors = {key: value.detach().half().contiguous() for key, value in model.state_dict().items()}
+        save_file(tensors, draft / "model.safetensors")
+        (draft / "model.safetensors").chmod(0o644)  # others shall read what is installed
+        write_text(draft / "config.json", model.config.to_json() + "\n")  # type: ignore[operator,union-attr]
+        write_text(draft / "measured.json", json.dumps(measured, indent=1) + "\n")
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "sentiment": make_sentiment,
+    "lookup-course": make_lookup_course,
+    "lookup-facts": make_lookup_facts,
+    "recurrence": make_recurrence,
+}
+
+
+def main(names: Sequence[str]) -> None:
+    """Train and write the named loaded_models, or all."""
+    for name in names or MAKERS:
+        print(f"making {name}", flush=True)
+        with tempfile.TemporaryDirectory() as work:
+            MAKERS[name](Path(work))
+        size = sum(file.stat().st_size for file in (BUNDLED / name).rglob("*") if file.is_file())
+        print(f"{BUNDLED / name}: {size / 1024:.0f} KiB", flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1:])
