@@ -120,7 +120,7 @@ def test_runs_that_lie_about_are_offered_and_broken_ones_told(
     assert len(served.names) == len(bundled()) + 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert said.startswith("glassformer: warning: passed over elsewhere/broken")
+    assert said.startswith("glassformer: warning: skipped elsewhere/broken")
 
 
 def test_the_page_is_written_to_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

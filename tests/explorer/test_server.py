@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -437,3 +438,24 @@ def test_ctrl_c_while_something_computes_is_quiet() -> None:
     assert ran.stderr == ""
     assert ran.stdout.startswith('503 {"got":"a server that is ending"')
     assert ran.returncode == 0
+
+
+_FIRST_PAGE = """
+import sys
+from starlette.testclient import TestClient
+from glassformer.explorer.guards import hosts_of
+from glassformer.explorer.loading.discovery import list_models
+from glassformer.explorer.server import create_app
+from glassformer.explorer.service import Explorer
+
+client = TestClient(create_app(Explorer(list_models()), hosts_of(8017)), base_url="http://127.0.0.1:8017")
+for answer in (client.get("/"), client.get("/explorer.js"), client.post("/api/models", json={})):
+    assert answer.status_code == 200
+print([name for name in ("matplotlib.pyplot", "accelerate", "glassformer.labs") if name in sys.modules])
+"""
+
+
+def test_the_first_page_loads_neither_pyplot_nor_accelerate_nor_the_labs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FIRST_PAGE]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert ran.stdout.strip() == "[]"

@@ -17,7 +17,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers import attention
 from glassformer.explorer.answers.attention import measures
 from glassformer.explorer.answers.forward import KeptRun
-from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedModel
 from glassformer.kernels.pattern import Pattern
@@ -158,7 +158,7 @@ def test_neighbours_share_a_band_and_an_overview_is_made_once(monkeypatch: pytes
 def test_what_is_derived_stays_within_its_bound() -> None:
     given_ = _given(700, 700, None, False)
     runs, _ = _kept(given_)
-    runs.derived.most = 10**6
+    runs.derived = SizedCache(10**6)
     for row in range(3):
         for level in range(3):
             if row * m.TILE < 700 >> level:

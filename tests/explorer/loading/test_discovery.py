@@ -52,7 +52,7 @@ def test_what_is_broken_is_told_of_in_a_line(tmp_path: Path, capsys: pytest.Capt
     told: list[str] = []
     assert [entry.card.name for entry in find_models(tmp_path, None, told.append)] == ["good"]
     (line,) = told
-    assert line.startswith(f"passed over {tmp_path / 'bad'}: got ")
+    assert line.startswith(f"skipped {tmp_path / 'bad'}: got ")
     assert "\n" not in line
     to_stderr(line)
     assert capsys.readouterr().err == line + "\n"
@@ -63,7 +63,7 @@ def test_a_broken_head_is_told_of_by_its_name(tmp_path: Path, name: str) -> None
     (tmp_path / name).write_text("broken")
     told: list[str] = []
     assert find_models(tmp_path, None, told.append) == []
-    assert [line.split(":")[0] for line in told] == [f"passed over {tmp_path / name}"] * (name != "unique-notes.json")
+    assert [line.split(":")[0] for line in told] == [f"skipped {tmp_path / name}"] * (name != "unique-notes.json")
 
 
 def test_no_warning_steers_a_terminal(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
+from glassformer.explorer.loading.discovery import stored_entry
 from glassformer.explorer.loading.loaded_model import LoadedDecoder
-from glassformer.explorer.loading.stored_models import Place, stored_entry
+from glassformer.explorer.loading.stored_models import Place
 from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.labs.lookup.course import build_course_model
 from glassformer.labs.lookup.in_context import build_model

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.explorer import messages as m
-from glassformer.explorer.loading.stored_models import Place, stored_entry
-from glassformer.explorer.loading.stored_weights import filled, run_weights, stamp_of
+from glassformer.explorer.loading.discovery import stored_entry
+from glassformer.explorer.loading.stored_models import Place, filled, run_weights, stamp_of
 from glassformer.explorer.service import Explorer
 from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.models.decoder import Decoder

@@ -1,4 +1,4 @@
-"""The models that lie about: runs of the labs and of ``glassformer train``, checkpoints, and weights of heads."""
+"""Discovery of models on disk: training runs, checkpoints, and the weights of hand-designed heads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from glassformer.errors import InputError, require
+from glassformer.explorer.loading import lab_runs
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_card, head_model
 from glassformer.explorer.loading.loaded_model import ModelEntry
-from glassformer.explorer.loading.stored_models import Place, stored_entry
+from glassformer.explorer.loading.stored_models import Place, directory_entry, trained_decoder
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
@@ -21,61 +22,73 @@ from glassformer.handcraft.verify import require_fits
 from glassformer.handcraft.weight_files import read_head
 from glassformer.text import one_line, shown
 
+RUN_READERS = (*lab_runs.READERS, trained_decoder)
+"""Every kind of training run that can be explored."""
+
 MOST_FOUND = 64
-"""Most models that are taken from a directory of runs."""
+"""Largest number of models taken from a directory of runs."""
 _DEEPEST = 4
 _MOST_DIRECTORIES = 2000
 _INSIDE = ("best", "checkpoints", "figures", "parts", "tensorboard")
-"""Directories within a run in which no other model lies."""
+"""Directories within a run that hold no other model."""
 _HEAD_FILES = (".json", ".npz")
 
 
 def to_stderr(line: str) -> None:
-    """Tell people of what was passed over."""
+    """Print a warning about what was skipped."""
     print(line, file=sys.stderr)
 
 
 def list_models(
     named: Path | str | None = None, runs: Path | str | None = "runs", warn: Callable[[str], None] = to_stderr
 ) -> list[ModelEntry]:
-    """Everything that can be looked into: what is named, what comes along, and what lies in a directory of runs.
+    """The named model, the bundled models, and those in a directory of runs.
 
     Args:
-        named: The name of a model that comes along, which is then listed first; or a run, a checkpoint, or the weights
-            of a head: a file, or a directory that may hold several models.
-        runs: Where runs lie; nothing where there is no such directory. None: nowhere.
-        warn: Is told in a line of each directory that was passed over, and why.
+        named: The name of a bundled model, which is then listed first; or the path of a run, a checkpoint or the
+            weights of a head: a file, or a directory, which may hold several models.
+        runs: The directory of runs, which need not exist. None: no directory.
+        warn: Receives one line for each directory that was skipped, with the reason.
 
     Raises:
-        InputError: What is named is not there, is broken, or is nothing that can be looked into.
+        InputError: The named model does not exist, is damaged, or is of no known kind.
     """
-    come = bundled()
-    taken = {entry.card.name for entry in come}
+    listed = bundled()
+    taken = {entry.card.name for entry in listed}
     if named is not None and str(named) in taken:
-        come.sort(key=lambda entry: entry.card.name != str(named))
+        listed.sort(key=lambda entry: entry.card.name != str(named))
         named = None
     first = [] if named is None else entries_at(Path(named), warn, taken)
     taken |= {entry.card.name for entry in first}
     found = [] if runs is None else find_models(Path(runs), taken, warn, None if named is None else Path(named))
-    return [*first, *come, *found]
+    return [*first, *listed, *found]
+
+
+def stored_entry(place: Place) -> ModelEntry | None:
+    """The entry of the model in a directory; None if it holds no model of a known kind.
+
+    Raises:
+        InputError: The model is damaged.
+    """
+    return directory_entry(place, RUN_READERS)
 
 
 def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[str] | None = None) -> list[ModelEntry]:
-    """The model in ``path``, or those in the directories within it.
+    """The model at ``path``, or the models in the directories within it.
 
     Args:
-        path: What is named.
-        warn: Is told in a line of each directory within that was passed over, and why.
-        taken: Names that others have.
+        path: A directory or file.
+        warn: Receives one line for each directory that was skipped, with the reason.
+        taken: Names of other models.
 
     Raises:
-        InputError: Nothing there, something broken, or nothing that can be looked into.
+        InputError: The path does not exist, or its model is damaged or of no known kind.
     """
     require(
         os.path.lexists(path),
-        f"{shown(path)}, which is not there",
-        "a run, a checkpoint, the weights of a head, or the name of a model that comes along",
-        f"Mend the path, or choose among {', '.join(entry.card.name for entry in bundled())}.",
+        f"{shown(path)}, which does not exist",
+        "a run, a checkpoint, the weights of a head, or the name of a bundled model",
+        f"Correct the path, or choose among {', '.join(entry.card.name for entry in bundled())}.",
     )
     title = path.resolve().name
     place = Place(path, _free(_slug(title), taken or set()), title)
@@ -87,9 +100,9 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     inside = find_models(path, taken, warn)
     require(
         len(inside) > 0,
-        f"{shown(path)}, in which there is nothing to look into",
-        "a run of a lab or of 'glassformer train', a checkpoint of a BERT, Mixtral or glassformer encoder, or a head",
-        "Mend the path.",
+        f"{shown(path)}, which holds no model",
+        "a run of a lab or of 'glassformer train', a checkpoint of a BERT, Mixtral or glassformer model, or a head",
+        "Correct the path.",
     )
     return inside
 
@@ -100,16 +113,16 @@ def find_models(
     warn: Callable[[str], None] = to_stderr,
     apart: Path | None = None,
 ) -> list[ModelEntry]:
-    """Every model in a directory and those within it, in the order of their paths; what is broken is warned of.
+    """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
 
-    Heads are found by their names: directories with a ``Km.csv``; ``head.json`` and ``head.npz``; files of a built-in
-    task's name, as ``unique.npz``; and, as far as they hold a head, files whose name holds a task's.
+    Heads are found by their names: directories with a ``Km.csv``; ``head.json`` and ``head.npz``; files named after a
+    built-in task, such as ``unique.npz``; and, if they hold a head, files whose name contains a task's.
 
     Args:
         directory: Where to look, a few levels deep; links are not followed.
-        taken: Names that others have.
-        warn: Is told in a line of each directory that was passed over, and why.
-        apart: A directory or file that is left out with all that lies in it.
+        taken: Names of other models.
+        warn: Receives one line for each directory that was skipped, with the reason.
+        apart: A directory or file to leave out, with all that it contains.
     """
     left_out = None if apart is None else apart.resolve()
     names, found = set(taken or ()), []
@@ -125,7 +138,7 @@ def find_models(
             if entry is None and (path / "Km.csv").is_file():
                 entry = _head(place)
         except InputError as error:
-            warn(_passed_over(path, error))
+            warn(_skipped(path, error))
             continue
         if entry is not None:
             names.add(place.name)
@@ -138,15 +151,15 @@ def find_models(
             except InputError as error:
                 # A name that only holds a task's, as unique-notes.json, may be that of a file of another kind.
                 if file.stem == "head" or file.stem in TASKS:
-                    warn(_passed_over(file, error))
+                    warn(_skipped(file, error))
         if len(found) >= MOST_FOUND:
-            warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is passed over")
+            warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is skipped")
             return found[:MOST_FOUND]
     return found
 
 
-def _passed_over(path: Path, error: InputError) -> str:
-    return f"passed over {shown(path)}: {one_line(str(error))}"
+def _skipped(path: Path, error: InputError) -> str:
+    return f"skipped {shown(path)}: {one_line(str(error))}"
 
 
 def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
@@ -159,12 +172,12 @@ def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
         )
         yield path
         if seen >= _MOST_DIRECTORIES:
-            warn(f"more than {_MOST_DIRECTORIES} directories in {shown(top)}: the rest is passed over")
+            warn(f"more than {_MOST_DIRECTORIES} directories in {shown(top)}: the rest is skipped")
             return
 
 
 def _head_files(path: Path) -> list[Path]:
-    """Files that are named like a head's weights: ``head.json``, or by a built-in task as ``unique.npz``."""
+    """Files named like the weights of a head: ``head.json``, or after a built-in task, such as ``unique.npz``."""
     with suppress(OSError):
         files = (file for file in path.iterdir() if file.suffix in _HEAD_FILES and file.is_file())
         return sorted(file for file in files if file.stem == "head" or _task_named(file.stem) is not None)
@@ -174,17 +187,17 @@ def _head_files(path: Path) -> list[Path]:
 def _head(place: Place) -> ModelEntry:
     weights = read_head(place.path)
     task = _task_of(place.path, weights)
-    about = f"A head whose weights lie in {place.path.name}. The task: {task.summary}."
+    about = f"A head with the weights in {place.path.name}. The task: {task.summary}."
     card = head_card(place.name, task, place.title, about, first_text(task), origin="run")
     loaded = head_model(card, task, weights)
     return ModelEntry(card, lambda: loaded)
 
 
 def _task_of(path: Path, weights: HeadWeights) -> Task:
-    """The task that weights are for: of a file task.json beside them, of their name, or the only one that they fit."""
-    beside = path.parent / "task.json"
-    if beside.is_file():
-        task = read_task(beside)
+    """The task of weights: from the file task.json in their directory, from their name, or the one that they fit."""
+    task_file = path.parent / "task.json"
+    if task_file.is_file():
+        task = read_task(task_file)
         require_fits(weights, task)
         return task
     named = _task_named(path.stem)

@@ -1,0 +1,122 @@
+"""Training runs of the labs. This is the only module of the explorer that imports the labs, and only for such a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from glassformer.data import lookup
+from glassformer.data.in_context_lookup import LookupConfig
+from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
+from glassformer.explorer.loading.stored_models import (
+    NUMBERS,
+    Place,
+    RunReader,
+    damaged,
+    decoder_card,
+    described,
+    filled,
+    model_card,
+    run_weights,
+)
+from glassformer.explorer.loading.task_models import (
+    FactNames,
+    course_model,
+    facts_model,
+    recurrence_model,
+    tokens_model,
+)
+from glassformer.explorer.messages import MOST_TOKENS
+from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+
+
+def in_context_lookup(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
+    """A run of a recipe of the lookup lab."""
+    recipe = description.get("recipe")
+    if not isinstance(recipe, dict) or "encoding" not in recipe:
+        return None
+    from glassformer.labs.lookup.in_context import build_model
+    from glassformer.labs.lookup.recipes import InContextRecipe
+
+    read = partial(described, place.path)
+    data = read(LookupConfig, recipe.get("data", {}))
+    made = read(InContextRecipe, {**recipe, "data": data})
+    run_weights(place.path)
+    names = FactNames(
+        tuple(f"k{number}" for number in range(data.num_keys)),
+        tuple(f"v{number}" for number in range(data.num_values)),
+    )
+    count = min(6, data.most_facts)
+    facts = [(names.keys[3 * number % data.num_keys], names.values[number]) for number in range(count)]
+    slots = made.encoding == "slots"
+    units = [f"{key}={value}" for key, value in facts] if slots else [word for fact in facts for word in fact]
+    order = "The model knows the order of the facts." if made.encoding == "positions" else "Their order is irrelevant."
+    about = (
+        f"The lookup lab's recipe {made.name!r}: it reads unseen facts, written as {made.encoding}, and answers "
+        f"for the key that is asked. {order}"
+    )
+    text, help_text = facts[0][0], "a key, which asks for its value"
+    card = model_card(place, "encoder_decoder", about, ["attention", "scramble"], text, help_text, source=units)
+
+    def opened() -> LoadedModel:
+        model = filled(place.path, lambda: build_model(made, 0), 2)
+        return facts_model(card, model, names) if slots else tokens_model(card, model, names)
+
+    return ModelEntry(card, opened)
+
+
+def lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
+    """A run of the lookup course's encoder-decoder."""
+    model = description.get("model")
+    if not isinstance(model, dict) or "num_encoder_layers" not in model or "samples" not in description:
+        return None
+    config = described(place.path, EncoderDecoderConfig, model)
+    run_weights(place.path)
+    about = "The lookup course's model: it reads five words in any order and writes the value of the key among them."
+    if config.source_positions != "none":
+        about += " This model's encoder knows positions, so the order may change the answer."
+    card = model_card(
+        place,
+        "encoder_decoder",
+        about,
+        ["attention", "scramble"],
+        "",
+        "the decoder's output so far, usually nothing",
+        source=["NAME", "COLOR", "ALICE", "ITEM", "GREEN"],
+        words=list(lookup.VOCAB),
+    )
+    layers = config.num_encoder_layers + config.num_decoder_layers
+    return ModelEntry(card, lambda: course_model(card, filled(place.path, lambda: EncoderDecoder(config), layers)))
+
+
+def gpt_oss_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
+    """A run of the GPT-OSS lab."""
+    model = description.get("model")
+    if not isinstance(model, dict) or "n_layers" not in model:
+        return None
+    from glassformer.labs.gpt_oss.network import Transformer
+    from glassformer.labs.gpt_oss.plan import DATA
+
+    try:
+        layers = model["n_layers"]
+        with torch.device("meta"):  # one layer gives the configuration, whatever number of them the file names
+            config = Transformer(**{**model, "n_layers": min(1, layers)}).config
+    except TypeError as error:
+        raise damaged(place.path, error) from error
+    run_weights(place.path)
+    about = "A decoder of the GPT-OSS lab. It continues numbers that follow a hidden rule modulo 7."
+    card = decoder_card(place, config, about, NUMBERS, f"numbers from 0 to {config.vocab_size - 1} between spaces")
+    longest = min(config.max_seq_len, MOST_TOKENS)
+
+    def opened() -> LoadedModel:
+        return recurrence_model(card, filled(place.path, lambda: Transformer(**model), layers), DATA, longest)
+
+    return ModelEntry(card, opened)
+
+
+READERS: tuple[RunReader, ...] = (in_context_lookup, lookup_course, gpt_oss_decoder)
+"""The labs' kinds of runs, in the order in which they are tried."""
