@@ -138,7 +138,7 @@ def test_the_page_is_written_to_one_file(capsys: pytest.CaptureFixture[str], tmp
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere"], "nowhere, which is not there"),
+        (["nowhere"], "nowhere, which does not exist"),
         (["--text", "x" * (MOST_CHARACTERS + 1)], "65,537 characters"),
         (["--text", "\udcff"], "text in UTF-8"),
         (["--port", "65536"], "0 to 65535"),

@@ -9,7 +9,7 @@ import pytest
 
 from glassformer.explorer.contract import contract, main, types
 
-WEB = Path(__file__).resolve().parents[3] / "web"
+WEB = Path(__file__).resolve().parents[2] / "web"
 
 
 def test_the_page_has_the_current_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,7 @@ def test_a_fault_of_ours_is_told_as_one(
     with pytest.raises(ZeroDivisionError):
         widget_module._hear(widget, ask("models"), [])
     ((content, _),) = sent
-    assert content["refusal"]["got"] == "A fault of glassformer: ZeroDivisionError"
+    assert content["refusal"]["got"] == "an internal error of glassformer: ZeroDivisionError"
 
 
 def test_it_carries_the_page_and_the_state(small_explorer: Explorer) -> None:

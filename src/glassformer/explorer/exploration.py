@@ -1,4 +1,4 @@
-"""A model that is looked into from Python: shown in a notebook, saved as a file, or served."""
+"""The explorer in Python: shown in a notebook, saved as a file, or served."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from glassformer.explorer import import_extra
 from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, entry_of
 from glassformer.explorer.loading.python_inputs import text_of, tokens_in, units_of
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.page_state import ask_page, page_state
 from glassformer.explorer.saving.picture import picture
 from glassformer.explorer.saving.saved_page import save
@@ -31,15 +32,15 @@ _DPI = 144
 
 
 class Exploration:
-    """What :func:`glassformer.explore` returns. As the last line of a notebook's cell it shows the page.
+    """The result of :func:`glassformer.explore`. As the last line of a notebook's cell it shows the page.
 
     Args:
-        explorer: Who answers.
+        explorer: Answers the calls.
         state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``, ``pin`` and so on.
 
     Raises:
-        InputError: A state that there is not.
-        UnknownName: No such model.
+        InputError: An invalid state.
+        UnknownName: Unknown model.
     """
 
     def __init__(self, explorer: Explorer, state: dict[str, Any] | None = None) -> None:
@@ -55,15 +56,15 @@ class Exploration:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What is shown, as values: also what somebody chose in the widget since."""
+        """What is shown, as values; includes choices made in the widget."""
         return from_words(self.words).model_dump(exclude_defaults=True)
 
     def set(self, **changes: Any) -> None:
-        """Show something else: ``set(layer=2, head=1, view="attention")``. A widget that is shown follows.
+        """Change what is shown: ``set(layer=2, head=1, view="attention")``. An open widget follows.
 
         Raises:
-            InputError: A name that there is not, or a value that does not fit it.
-            UnknownName: No such model.
+            InputError: An unknown name, or a value that does not fit it.
+            UnknownName: Unknown model.
         """
         words = self._checked(changed(from_words(self.words), changes))
         self._words = words
@@ -71,10 +72,10 @@ class Exploration:
             self._widget.state = words
 
     def save(self, path: str | Path) -> Path:
-        """Write the page, as it stands, to one file that opens without a server and without network.
+        """Write the page in its current state to one file that opens without a server and without network.
 
         Returns:
-            Where it was written to.
+            The path of the file.
 
         Raises:
             InputError: The model refuses the text, or ``path`` is a directory or cannot be written to.
@@ -93,11 +94,11 @@ class Exploration:
         """Serve the page on this machine alone until Ctrl-C, and open it in the browser.
 
         Args:
-            port: Where, or else at the next free one.
+            port: The port, or else the next free one.
             browser: Whether to open it.
 
         Raises:
-            InputError: No port is free, or what the server needs is missing.
+            InputError: No port is free, or the server's packages are not installed.
         """
         server = import_extra("server")
         listener = server.listen(port)
@@ -144,7 +145,7 @@ def explore(
     """See :func:`glassformer.explore`.
 
     Raises:
-        InputError: A model that cannot be looked into, a directory without one, or a state that there is not.
+        InputError: A model that cannot be explored, a directory without a model, or an invalid state.
     """
     if model is None or isinstance(model, str | Path):
         return _by_name(model, text, tokenizer, source, state)
@@ -156,12 +157,12 @@ def explore(
 
 
 def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> Exploration:
-    require(model != "", "a model without a name", "a name, a directory or a model", "Leave it out to see all of them.")
+    require(model != "", "a model without a name", "a name, a directory or a model", "Omit it to explore all models.")
     require(
         tokenizer is None,
-        f"a tokenizer for {model or 'the models that come along'}",
+        f"a tokenizer for {model or 'the bundled models'}",
         "none, since it is stored with the model",
-        "Leave it out, or pass the model itself.",
+        "Omit it, or pass the model itself.",
     )
     found = list_models(model, runs=None)
     names = ", ".join(entry.card.name for entry in found)
@@ -171,14 +172,14 @@ def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, s
 
 
 def _shown(found: Sequence[ModelEntry], text: Any, source: Any, state: dict[str, Any]) -> Exploration:
-    """The first of the models that were found, with what it is to read."""
+    """The first of the models with its input."""
     explorer, card = Explorer(found), found[0].card
     if text is not None:
         tokens = tokens_in(text)
         state = {**state, "text": text if tokens is None else _text_of(explorer, card.name, tokens)}
     if source is not None:
         takes = card.kind == "encoder_decoder"
-        require(takes, f"a source for {card.title}", "an encoder-decoder", "Leave source out.")
+        require(takes, f"a source for {card.title}", "an encoder-decoder", "Omit source.")
         state = {**state, "source": units_of(source)}
     return Exploration(explorer, state)
 

@@ -1,8 +1,8 @@
-"""What the page asks and what it is answered: one request and one answer for each call, checked when made.
+"""The requests and answers of the page's calls, validated when they are made.
 
-The page knows a call by its name, whoever carries it: ``POST /api/NAME`` of the server, a message of the notebook's
-widget, or the answers that a saved page holds. Two calls, ``weights`` and ``rows``, answer with bare little-endian
-float32 numbers, whose shape follows from the question and from :class:`Run`; all others answer with JSON.
+A call has the same name on every transport: ``POST /api/NAME`` of the server, a message of the notebook's widget, or an
+answer recorded in a saved page. The calls ``weights`` and ``rows`` answer with little-endian float32 numbers, whose
+shape follows from the request and from :class:`Run`, and ``page`` with HTML; all others answer with JSON.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 TILE = 256
 """Rows and columns of the largest tile of an attention matrix."""
 MOST_TOKENS = 4096
-"""The longest text that is looked at, in tokens."""
+"""Longest text to run a model on, in tokens."""
 MOST_CHARACTERS = 65_536
-"""The longest text that is taken, in characters."""
+"""Longest text in a request, in characters."""
 MOST_UNITS = 256
-"""The most things whose order can be changed."""
+"""Largest number of units of a source."""
 MOST_CELLS = 4096
-"""The most numbers of one matrix of a hand-designed head."""
+"""Largest number of entries of one matrix of a hand-designed head."""
 
 View = Literal["attention", "design", "scramble", "sampling", "experts"]
 Kind = Literal["head", "encoder", "encoder_decoder", "decoder"]
 Part = Literal["self", "encoder", "decoder", "cross"]
 Origin = Literal["shipped", "run", "given"]
-"""Comes with the project, is a run of a lab or of ``glassformer train``, or was handed over from Python."""
+"""Bundled, stored as a run or checkpoint, or passed from Python."""
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
-"""What a model, a task or a run is called in requests: a key of a table in memory, never a path."""
+"""The name of a model or a run in requests: a key of a table in memory, never a path."""
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 Units = Annotated[list[Annotated[str, Field(max_length=80)]], Field(max_length=MOST_UNITS)]
 
@@ -39,32 +39,38 @@ def _whole(value: object) -> object:
 
 
 WHOLE = BeforeValidator(_whole)
-"""JSON knows numbers of one kind only, so 3.0 is a whole number, however strictly a request is read."""
+"""JSON has one type of number, so 3.0 is an integer even in a strict request."""
 Order = Annotated[list[Annotated[int, Field(ge=0, lt=MOST_UNITS), WHOLE]], Field(max_length=MOST_UNITS)]
 Index = Annotated[int, Field(ge=0, lt=MOST_TOKENS), WHOLE]
 Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 TopK = Annotated[int, Field(ge=1, le=1_000_000), WHOLE]
 TopP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**53), WHOLE]
-"""As large as the page's numbers are exact."""
+"""Up to the largest integer that JavaScript represents exactly."""
 LARGEST = 1e300
-"""The largest number of a matrix of a hand-designed head."""
+"""Largest absolute value in a matrix of a hand-designed head."""
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 Cells = Annotated[list[Annotated[list[Finite], Field(max_length=MOST_CELLS)]], Field(max_length=MOST_CELLS)]
 
 
 class Message(BaseModel):
-    """A request or an answer. Types are strict; unknown fields and numbers that are not finite are refused."""
+    """A request or an answer. Unknown fields and numbers that are not finite are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Nothing(Message):
-    """A request that says nothing more than its name."""
+class Request(Message):
+    """A request, or a part of one. Values are not converted to the types of their fields."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Nothing(Request):
+    """A request without fields."""
 
 
 class Refusal(Message):
-    """Why a request was not answered."""
+    """The reason why a request was not answered."""
 
     got: str
     expected: str
@@ -76,43 +82,43 @@ class Attention(Message):
 
     part: Part
     label: str
-    """What a person calls it, such as "cross-attention"."""
+    """Its name on the page, such as "cross-attention"."""
     layers: int
     heads: int
     queries: int
     keys: int
     queries_are: Literal["tokens", "source"]
-    """Whose words stand at the queries: those of ``Run.tokens`` or of ``Run.source``."""
+    """The words of the queries: ``Run.tokens`` or ``Run.source``."""
     keys_are: Literal["tokens", "source"]
     causal: bool
     windows: list[int | None]
-    """For each layer how many keys a query sees, itself included; None: all."""
+    """The number of keys that a query of each layer sees, itself included; None: all."""
     sinks: bool
-    """Whether a share of each row goes to a sink, so that rows sum to less than 1."""
+    """Whether there is an attention sink, so that rows sum to less than 1."""
 
 
 class ModelCard(Message):
-    """A model that can be looked into."""
+    """The description of a model."""
 
     name: Name
     title: str
     kind: Kind
     about: str
-    """One or two sentences: what it does, and what to look for."""
+    """One or two sentences: what the model does, and what to look for."""
     views: list[View]
-    """What can be done with it; the first is shown first."""
+    """Its views; the first is shown first."""
     text: Text
-    """What to begin with."""
+    """The initial text."""
     source: Units | None = None
-    """For an encoder-decoder: the things that its encoder reads, in their order, as ``Ask.source`` takes them."""
+    """For an encoder-decoder: the units that its encoder reads at first, as in ``Ask.source``."""
     samples: list[Text] = Field(default=[])
     """Other texts to try."""
     input_help: str
-    """What may be typed, such as "letters A, B and C" or "numbers from 0 to 10 between spaces"."""
+    """Valid texts, such as "letters A, B and C" or "numbers from 0 to 10 between spaces"."""
     words: list[str] | None = None
-    """Every word that it knows, where they are few; None: any text will do."""
+    """The vocabulary, if it is small; None: any text is valid."""
     layer: Index = 0
-    """The head that is shown when the model is chosen."""
+    """The layer that is shown first."""
     head: Index = 0
     origin: Origin
 
@@ -124,7 +130,7 @@ class Catalogue(Message):
     version: str
 
 
-class HeadWeightsMessage(Message):
+class HeadWeightsMessage(Request):
     """The matrices of a hand-designed head."""
 
     Km: Cells
@@ -133,47 +139,47 @@ class HeadWeightsMessage(Message):
     pos: Cells | None = None
 
 
-class Ask(Message):
-    """A model and what it is to read."""
+class Ask(Request):
+    """A model and its input."""
 
     model: Name
     text: Text
-    """The text; for an encoder-decoder what the decoder is given to begin with, possibly nothing."""
+    """The text; for an encoder-decoder the decoder's initial text, which may be empty."""
     source: Units | None = None
-    """For an encoder-decoder: the things that its encoder reads. None: those of the card."""
+    """For an encoder-decoder: the units that its encoder reads. None: those of the card."""
     order: Order | None = None
-    """An order of ``source``: place i is read from ``source[order[i]]``. None: as they are."""
+    """A permutation of ``source``: place i is read from ``source[order[i]]``. None: the order of ``source``."""
     weights: HeadWeightsMessage | None = None
-    """For a hand-designed head: the matrices to read with. None: those of its design."""
+    """For a hand-designed head: its matrices. None: those of its design."""
 
 
 class Said(Message):
-    """What a model makes of what it read."""
+    """The output of a model."""
 
     headline: str
-    """The answer in a line, such as "positive, 93 %"."""
+    """The output in a line, such as "positive, 93 %"."""
     classes: list[tuple[str, float]] = Field(default=[])
-    """Probabilities by name, the likeliest first; empty where it gives none."""
+    """Probabilities of classes or next tokens, the likeliest first; empty if there are none."""
     words: list[str] = Field(default=[])
-    """Tokens that it wrote."""
+    """Generated tokens."""
 
 
 class Run(Message):
-    """A text that has been read. Asking the same again gives the same name and the same numbers."""
+    """A model's forward pass on a text. The same request gives the same name and the same numbers."""
 
     run: Name
     ask: Ask
     tokens: list[str]
     source: list[str] | None
-    """The tokens that the encoder of an encoder-decoder read, in the order in which it read them."""
+    """The tokens that the encoder of an encoder-decoder read, in that order."""
     attentions: list[Attention]
     said: Said
 
 
-class AskTile(Message):
-    """A part of an attention matrix: ``TILE`` x ``TILE`` cells, less at the edge.
+class AskTile(Request):
+    """A request for a part of an attention matrix: ``TILE`` x ``TILE`` cells, fewer at the edge.
 
-    At level l a cell is the largest weight of 2**l x 2**l neighbouring ones; level 0 is the matrix itself. Tile (row,
+    At level l a cell is the maximum of 2**l x 2**l neighbouring weights; level 0 is the matrix itself. Tile (row,
     column) begins at cell (row * TILE, column * TILE) of its level. Answer: float32 [rows, columns].
     """
 
@@ -186,8 +192,8 @@ class AskTile(Message):
     column: Index = 0
 
 
-class AskRows(Message):
-    """What one query reads in every layer and head, or in one of them. Answer: float32 [layer, head, key]."""
+class AskRows(Request):
+    """The attention weights of one query in every layer and head, or in one. Answer: float32 [layer, head, key]."""
 
     run: Name
     part: Part
@@ -196,8 +202,8 @@ class AskRows(Message):
     head: Index | None = None
 
 
-class AskMeasures(Message):
-    """Which stack to measure."""
+class AskMeasures(Request):
+    """A request for the measures of a stack."""
 
     run: Name
     part: Part
@@ -208,31 +214,31 @@ THUMBNAIL = 32
 
 
 class Measures(Message):
-    """What every head of a stack does, in figures and in small: all lists are [layer][head].
+    """Measures and thumbnails of every head of a stack: all lists are [layer][head].
 
-    Of a head with weights that are no numbers, as those of a model whose training went astray, there is None each.
+    The measures of a head with weights that are not finite, as after a diverged training, are None.
     """
 
     entropy: list[list[float | None]]
     """Mean entropy of a query's weights, in bits."""
     distance: list[list[float | None]] | None
-    """Mean distance from a query to what it reads, in tokens; None where the keys are another text."""
+    """Mean distance from a query to its keys, weighted, in tokens; None if the keys are another text."""
     sink: list[list[float | None]] | None
-    """Mean share that goes to the sink; None without sinks."""
+    """Mean weight of the sink; None without sinks."""
     thumbnails: list[list[list[list[float]]]]
-    """[layer][head][row][column]: the largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` cells; no rows
-    where weights are no numbers."""
+    """[layer][head][row][column]: the largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` cells; no rows if
+    weights are not finite."""
 
 
-class AskExperts(Message):
-    """Which run's experts to tell."""
+class AskExperts(Request):
+    """A request for the expert choices of a run."""
 
     run: Name
 
 
-MOST_TOLD = 1 << 20
-"""The most numbers of an answer about experts: some 9 MB of JSON. Of longer texts there are no probabilities, and of
-still longer ones, whose choices and shares alone are more, no answer."""
+MOST_EXPERT_NUMBERS = 1 << 20
+"""Largest number of numbers in an answer about experts: some 9 MB of JSON. Answers for longer texts omit probabilities;
+texts whose choices and routing weights alone exceed it are refused."""
 
 
 class ExpertLayer(Message):
@@ -242,30 +248,30 @@ class ExpertLayer(Message):
     choices: list[list[int]]
     """[token][choice]: the chosen experts, the best first."""
     shares: list[list[float]]
-    """[token][choice]: what each counts; sums to 1."""
+    """[token][choice]: the routing weights, which sum to 1."""
     probabilities: list[list[float]]
-    """[token][expert]: the router's softmax over all experts. Empty in every layer where all layers together would tell
-    more than ``MOST_TOLD`` numbers."""
+    """[token][expert]: the router's softmax over all experts. Empty in every layer if the answer would exceed
+    ``MOST_EXPERT_NUMBERS`` numbers."""
     load: list[float]
-    """[expert]: the share of all choices that fell on it."""
+    """[expert]: its share of all choices."""
 
 
 class Experts(Message):
-    """Which experts every token went to."""
+    """The experts that every token was routed to."""
 
     num_experts: int
     top_k: int
     layers: list[ExpertLayer]
 
 
-class AskHead(Message):
-    """Which task's design to show."""
+class AskHead(Request):
+    """A request for the design of a head."""
 
     model: Name
 
 
 class Head(Message):
-    """A task and the weights that somebody chose for it."""
+    """A task and the weights designed for it."""
 
     task: str
     summary: str
@@ -274,24 +280,24 @@ class Head(Message):
     max_len: int
     weights: HeadWeightsMessage
     inputs: list[str]
-    """What each row of Km, Qm and Vm is of: the tokens, then the coordinates of the position."""
+    """The names of the rows of Km, Qm and Vm: the tokens, then the coordinates of the position."""
     positions: list[str]
-    """What each row of pos is of."""
+    """The names of the rows of pos."""
     why: dict[str, str]
-    """For each matrix, in a sentence, why it is as it is."""
+    """The reason for the values of each matrix."""
 
 
-class AskCheck(Message):
-    """Weights to run and to judge."""
+class AskCheck(Request):
+    """A request to run weights and to prove or refute them."""
 
     model: Name
     weights: HeadWeightsMessage
     text: Text
-    """The sequence whose numbers are shown."""
+    """The sequence to run them on."""
 
 
 class Numbers(Message):
-    """A matrix with names on its rows and columns."""
+    """A matrix with names of its rows and columns."""
 
     rows: list[str]
     columns: list[str]
@@ -299,7 +305,7 @@ class Numbers(Message):
 
 
 class FailureMessage(Message):
-    """One output that is not what was wanted; see ``handcraft.certificate.Failure``."""
+    """One wrong output; see ``handcraft.certificate.Failure``."""
 
     sequence: str
     position: int
@@ -309,7 +315,7 @@ class FailureMessage(Message):
 
 
 class CertificateMessage(Message):
-    """What is proved of the weights; see ``handcraft.certificate.Certificate``."""
+    """What is proved about the weights; see ``handcraft.certificate.Certificate``."""
 
     verdict: Literal["holds", "fails", "undecided"]
     rests_on: str
@@ -323,11 +329,11 @@ class CertificateMessage(Message):
     bound: float | None
     counterexample: FailureMessage | None
     text: str
-    """All of it as a person reads it."""
+    """The whole certificate as text."""
 
 
 class Check(Message):
-    """Every number on the way from a sequence to its outputs, and what is proved of the weights for all sequences."""
+    """All intermediate values for one sequence, and what is proved about the weights for all sequences."""
 
     tokens: list[str]
     inputs: Numbers
@@ -339,45 +345,45 @@ class Check(Message):
     weights: Numbers
     outputs: Numbers
     targets: Numbers
-    """What is wanted; rows of the outputs that are judged."""
+    """The targets of the outputs that are judged."""
     reads: list[str]
-    """What each judged output says."""
+    """The meaning of each judged output."""
     wanted: list[str]
-    """What it should say."""
+    """The meaning of each target."""
     right: list[bool]
-    """Whether it does, by the task's own reading: where several letters are wanted alike, any of them will do."""
+    """Whether each output is right by the task's criterion: if several letters are equally right, any of them is."""
     certificate: CertificateMessage
 
 
-class AskScramble(Message):
-    """An encoder-decoder's source, and whether to try one order or all."""
+class AskScramble(Request):
+    """A request to reorder an encoder-decoder's source, in one way or in all."""
 
     model: Name
     text: Text
     source: Units
     order: Order | None = None
-    """The order to compare with the given one; None: all orders, or 500 of them where there are more."""
+    """The order to compare with the given one; None: all orders, or 500 if there are more."""
 
 
 class Scrambled(Message):
-    """What another order, or all orders, changed."""
+    """The effect of one order, or of all."""
 
     orders: int
-    """Orders that were tried."""
+    """Number of orders tried."""
     exhaustive: bool
     largest_change: float
     """Largest absolute difference of a logit."""
     changed_tokens: int
-    """Most likely tokens that changed."""
+    """Number of positions whose most likely token changed."""
     tolerance: float
-    """Largest change that counts as none: sums taken in another order differ by rounding."""
+    """Largest change that is attributed to rounding."""
     holds: bool
     worst: Order
     """The order with the largest change."""
 
 
-class AskNext(Message):
-    """A decoder's text, and the rule by which its next token is chosen."""
+class AskNext(Request):
+    """A request for the next token's distribution under a sampling rule."""
 
     model: Name
     text: Text
@@ -387,7 +393,7 @@ class AskNext(Message):
 
 
 class Candidate(Message):
-    """A token that could come next."""
+    """A possible next token."""
 
     id: int
     token: str
@@ -397,33 +403,33 @@ class Candidate(Message):
     tempered: float
     """After temperature alone; 1 or 0 at temperature 0."""
     final: float
-    """After the whole rule; 0 where it is cut."""
+    """After the whole rule; 0 if it is cut off."""
     kept: bool
     obeys: bool | None
-    """Whether the recurrence allows it; None where no rule is known."""
+    """Whether the recurrence allows it; None if no rule is known."""
 
 
 class Next(Message):
     """The distribution of the next token."""
 
     tokens: list[str]
-    """The tokens of the text, as the model read them."""
+    """The tokens of the text."""
     candidates: list[Candidate]
     """The 64 likeliest, the likeliest first."""
     rest: int
-    """How many more tokens there are."""
+    """The number of other tokens."""
     rest_plain: float
-    """Their probability in all before the rule."""
+    """Their total probability before the rule."""
     kept: int
-    """Tokens that the rule leaves a chance."""
+    """Number of tokens with a probability above 0 after the rule."""
     entropy: float
     """Of the final distribution, in bits."""
     rule: str | None
-    """What the text follows, such as "x[t] = 3 x[t-1] + 2 x[t-2] mod 11", where that is known."""
+    """The rule that the text follows, such as "x[t] = 3 x[t-1] + 2 x[t-2] mod 11", if it is known."""
 
 
-class AskSteps(Message):
-    """A text to continue."""
+class AskSteps(Request):
+    """A request to continue a text."""
 
     model: Name
     text: Text
@@ -433,36 +439,35 @@ class AskSteps(Message):
     seed: Seed = 0
     steps: Annotated[int, Field(ge=1, le=64), WHOLE] = 1
     first: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
-    """The id of the token to write first, whatever the rule says; None: drawn as the others are."""
+    """The id of the first token, regardless of the rule; None: it is drawn like the others."""
 
 
 Ended = Literal["asked", "model", "text", "read", "wordless"]
-"""Why a continuation ended: as many tokens were written as were asked for; the model reads no more; the text would be
-longer than a message holds; 65,536 tokens have been read in all; or the drawn token has no text, as padding."""
+"""Why generation ended: after the requested number of tokens; the model reads no more; the text would be too long for a
+message; 65,536 tokens have been read in all; or the drawn token has no text, such as padding."""
 
 
 class Step(Message):
-    """One token that was written."""
+    """One generated token."""
 
     token: str
     probability: float
-    """With which the rule chose it."""
+    """Its probability under the rule."""
     obeys: bool | None
-    """Whether the recurrence allows it."""
+    """As in :class:`Candidate`."""
 
 
 class Steps(Message):
-    """A continuation. Each draw follows from the seed and its position: one step and one more give the same as two."""
+    """A continuation. Each draw depends on the seed and its position: two requests for one step equal one for two."""
 
     text: Text
-    """The text with what was written."""
+    """The text with its continuation."""
     steps: list[Step]
     ended: Ended
-    """Why no more was written."""
 
 
-class AskPage(Message):
-    """What the saved page is to show: the state in the address, as the page writes it."""
+class AskPage(Request):
+    """A request to save the page: its state, as the words of the address."""
 
     state: Annotated[
         dict[Annotated[str, Field(max_length=40)], Annotated[str, Field(max_length=MOST_CHARACTERS)]],

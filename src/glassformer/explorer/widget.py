@@ -1,4 +1,4 @@
-"""The page in a notebook's cell: the same module as the server's, answered by the kernel."""
+"""The page in a notebook's cell: the same code as on the server, with answers from the kernel."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from glassformer.explorer.service import Explorer
 
 
 class ExplorerWidget(anywidget.AnyWidget):
-    """A widget that shows the page. Several may stand in a notebook, and one in several places.
+    """A widget that shows the page. A notebook may show several, and one in several places.
 
     Args:
-        explorer: Who answers.
+        explorer: Answers the calls.
         state: The words of the page's address.
     """
 
-    # A notebook's file keeps this for every widget: the page's code, which is long, comes in a message, once for all.
+    # A notebook's file stores this for every widget; the page's long code comes in a message, once for all widgets.
     _esm = PAGE / "widget.js"
     _css = PAGE / "explorer.css"
     state = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()).tag(sync=True)
-    """What is shown, as the words of the page's address; whoever changes it, here or in the page, the other follows."""
+    """What is shown, as the words of the page's address; synchronised with the page in both directions."""
     _page = traitlets.Unicode().tag(sync=True)
-    """Which code of the page it is shown with."""
+    """The hash of the page's code."""
 
     def __init__(self, explorer: Explorer, state: dict[str, str]) -> None:
         self.explorer = explorer
@@ -40,7 +40,7 @@ class ExplorerWidget(anywidget.AnyWidget):
 
 
 class Question(BaseModel):
-    """What the page asks of the kernel."""
+    """A call of the page."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,13 +51,13 @@ class Question(BaseModel):
 
 
 def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[bytes]] | None:
-    """The answer to a message of the page, and the numbers that go with it.
+    """The answer to a message of the page, and its binary buffers.
 
     Returns:
         ``{"id": ..., "answer": ...}``, or ``{"id": ..., "refusal": ...}`` as a
-        :class:`~glassformer.explorer.messages.Refusal`, with ``"unknown": True`` for a name that nothing has.
-        Answers in bytes come as the only buffer, without ``answer``.
-        None for a message that is no question.
+        :class:`~glassformer.explorer.messages.Refusal`, with ``"unknown": True`` for an unknown name.
+        Binary answers are the only buffer, without ``answer``.
+        None for a message that is not a call.
     """
     try:
         question = Question.model_validate(content)
@@ -70,13 +70,13 @@ def reply(explorer: Explorer, content: object) -> tuple[dict[str, Any], list[byt
         return {**refused, "unknown": True} if isinstance(error, UnknownName) else refused, []
     if isinstance(answer, bytes):
         return {"id": question.id}, [answer]
-    told = answer if isinstance(answer, str) else answer.model_dump(mode="json")
-    return {"id": question.id, "answer": told}, []
+    content = answer if isinstance(answer, str) else answer.model_dump(mode="json")
+    return {"id": question.id, "answer": content}, []
 
 
 @cache
 def _code() -> tuple[str, bytes]:
-    """The page's code, and its name."""
+    """The hash of the page's code, and the code."""
     code = (PAGE / "explorer.js").read_bytes()
     return hashlib.sha256(code).hexdigest()[:16], code
 
@@ -88,9 +88,11 @@ def _hear(widget: ExplorerWidget, content: object, buffers: object) -> None:
     try:
         answered = reply(widget.explorer, content)
     except Exception as error:
-        # The page waits for an answer whatever happens here; the notebook's log gets the traceback.
+        # The page always needs an answer; the traceback goes to the notebook's log.
         refusal = m.Refusal(
-            got=f"A fault of glassformer: {type(error).__name__}", expected="an answer", fix="Please report it."
+            got=f"an internal error of glassformer: {type(error).__name__}",
+            expected="an answer",
+            fix="Please report it.",
         )
         widget.send({"id": str(content["id"]), "refusal": refusal.model_dump(mode="json")})  # type: ignore[index]
         raise

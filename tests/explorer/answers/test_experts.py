@@ -59,7 +59,7 @@ def test_a_long_answer_goes_without_probabilities(
     run = runs.run(m.Ask(model="decoder", text="1 2 3 4 5 6 7")).message.run
     whole = experts(runs, m.AskExperts(run=run))
     numbers = 7 * 2 * (3 + 2 * 2)  # tokens, layers, experts, and two numbers for each of two choices
-    bound = "glassformer.explorer.answers.experts.MOST_TOLD"
+    bound = "glassformer.explorer.answers.experts.MOST_EXPERT_NUMBERS"
     monkeypatch.setattr(bound, numbers)
     assert experts(runs, m.AskExperts(run=run)) == whole
     monkeypatch.setattr(bound, numbers - 1)
@@ -76,7 +76,7 @@ def test_a_long_answer_goes_without_probabilities(
 
 def test_the_largest_answer_has_some_megabytes() -> None:
     """Of a mixture of 64 layers and 128 experts, as few tokens as fill it: every number is written out in full."""
-    tokens = m.MOST_TOLD // (64 * (128 + 8))
+    tokens = m.MOST_EXPERT_NUMBERS // (64 * (128 + 8))
     kept = Routed(0, torch.rand(tokens, 128), torch.randint(128, (tokens, 4)), torch.rand(tokens, 4))
     told = _layer(kept, True)
     assert 64 * len(told.model_dump_json()) < 12_000_000

@@ -11,7 +11,7 @@ import pytest
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.loading.discovery import MOST_FOUND, entries_at, find_models, to_stderr
+from glassformer.explorer.loading.discovery import MOST_FOUND, entries_at, find_models, list_models, to_stderr
 from glassformer.explorer.loading.loaded_model import LoadedHead
 from glassformer.explorer.service import Explorer
 from glassformer.handcraft.build import design
@@ -152,8 +152,8 @@ def test_a_run_called_like_one_that_comes_along_gets_another_name(tmp_path: Path
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        ("nothing", "it, which is not there"),
-        ("empty", "it, in which there is nothing to look into"),
+        ("nothing", "it, which does not exist"),
+        ("empty", "it, which holds no model"),
         ("broken", r"model\.safetensors"),
         ("text", r"\.json file, an \.npz file"),
     ],

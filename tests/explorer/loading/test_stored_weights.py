@@ -109,7 +109,7 @@ SIZES: dict[str, Any] = {"hidden_dim": 8, "ff_dim": 8, "num_heads": 2, "head_dim
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_layers": 10**9}, "1,000,000,000 layers, beside"),
+        ({"num_layers": 10**9}, "1,000,000,000 layers, but"),
         ({"num_layers": 3}, "missing layers.2"),
         ({"num_layers": 1}, "unknown layers.1"),
         ({"ff_dim": 10**9}, "instead of"),
@@ -131,7 +131,7 @@ def test_a_model_that_memory_cannot_hold_is_refused(tmp_path: Path) -> None:
         torch.empty(2**61, dtype=torch.float64)
         return _decoder(0)
 
-    with refused("cannot be made"):
+    with refused("cannot be built"):
         filled(_run(tmp_path / "run", _decoder(0)), build, 2)
 
 

@@ -220,7 +220,7 @@ def test_whatever_has_logits_tells_the_next_token() -> None:
     assert len(next_token(loaded, m.AskNext(model="given", text="1 2 3")).candidates) == 30
     assert wrap_model(transformers.BertModel(config), [1, 2, 3]).card.views == ["attention"]
     gpt = transformers.GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=2, n_positions=16)
-    assert given(transformers.GPT2ForTokenClassification(gpt), [1, 2]).card.views == ["attention"]
+    assert wrap_model(transformers.GPT2ForTokenClassification(gpt), [1, 2]).card.views == ["attention"]
 
 
 @pytest.mark.parametrize(

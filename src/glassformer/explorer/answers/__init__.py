@@ -1,1 +1,1 @@
-"""What is answered: a text that a model has read, and all that is told of it."""
+"""The computations behind the answers: runs of models on texts, and what is derived from them."""

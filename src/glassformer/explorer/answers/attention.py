@@ -27,24 +27,24 @@ COARSE = 2
 """The finest level of an overview."""
 
 _FEW = 64
-"""Rows that are computed at a time: what is made of them then stays in the processor's cache. A multiple of 4."""
+"""Rows that are computed at a time, so that they stay in the processor's cache. A multiple of 4."""
 
 _passing = threading.Lock()
-"""Held while a whole head is gone through: threads doing so at once would only take turns, with the memory of all."""
+"""Held during a pass over a head: concurrent passes would compete for the cores and take the memory of all."""
 
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """One head as a whole.
+    """A summary of one head.
 
     Args:
         levels: The matrix at the levels ``COARSE``, ``COARSE + 1`` and so on to a single cell.
         thumbnail: The largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` parts.
-        entropy: The mean entropy of a query's weights, in nats; 0 where no query has any.
-        distance: The mean distance from a query to what it reads; 0 where no query reads anything.
-        sink: The mean share of a query that goes to the sink.
-        finite: Whether all weights are numbers. Where they are not, only ``levels`` makes sense: a cell is NaN where
-            one of its weights is.
+        entropy: The mean entropy of a query's weights, in nats; 0 if no query has any weight.
+        distance: The mean distance from a query to its keys, by weight; 0 if no query has any weight.
+        sink: The mean weight of the sink.
+        finite: Whether all weights are finite. If not, only ``levels`` is meaningful: a cell is NaN if one of its
+            weights is.
     """
 
     levels: tuple[Float[np.ndarray, "_ _"], ...]
@@ -56,11 +56,11 @@ class Overview:
 
 
 def weights(runs: Runs, ask: AskTile) -> bytes:
-    """The tile that is asked for, float32 ``[row, column]``, little-endian.
+    """The requested tile, float32 ``[row, column]``, little-endian.
 
     Raises:
-        UnknownName: No such run, part, layer or head.
-        InputError: A level or tile that is not there.
+        UnknownName: Unknown run, part, layer or head.
+        InputError: A level or tile outside of the matrix.
     """
     tile = tile_of(runs, ask)
     return np.ascontiguousarray(tile, dtype="<f4").tobytes()
@@ -76,7 +76,7 @@ def tile_of(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
         ask.level <= deepest.bit_length(),
         f"level = {ask.level} of a matrix of {queries} x {keys}",
         f"0 to {deepest.bit_length()}",
-        "At the highest level one cell is left.",
+        "The highest level has one cell.",
     )
     rows, columns = (-(-count // 2**ask.level) for count in (queries, keys))
     require(
@@ -102,10 +102,12 @@ def tile_of(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
 
 
 def rows(runs: Runs, ask: AskRows) -> bytes:
-    """What one query reads, float32 ``[layer, head, key]``, little-endian; all layers or heads where none is named.
+    """The attention weights of one query, float32 ``[layer, head, key]``, little-endian.
+
+    All layers or heads, unless ``ask`` names one.
 
     Raises:
-        UnknownName: No such run, part, query, layer or head.
+        UnknownName: Unknown run, part, query, layer or head.
     """
     stack = runs.of(ask.run).layers(ask.part)
     _require_index("query", ask.query, stack[0].q.shape[2])
@@ -122,10 +124,10 @@ def rows(runs: Runs, ask: AskRows) -> bytes:
 
 
 def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overview:
-    """The overview of a head, computed in one pass over its rows and then kept.
+    """The overview of a head, computed in one pass over its rows and then cached.
 
     Raises:
-        UnknownName: No such run, part, layer or head.
+        UnknownName: Unknown run, part, layer or head.
     """
     kept = runs.of(run)
     name = ("overview", run, kept.stamp, part, layer, head)
@@ -142,7 +144,7 @@ def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overvie
 
 
 def halved(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_row half_column"]:
-    """The next coarser level: the largest of each 2 x 2 cells, of fewer at an odd edge."""
+    """The next coarser level: the maximum of each 2 x 2 cells, or fewer at an odd edge."""
     tall = np.maximum(matrix[0::2], matrix[1::2]) if len(matrix) % 2 == 0 else _odd(matrix)
     if tall.shape[1] % 2 == 0:
         return np.maximum(tall[:, 0::2], tall[:, 1::2])
@@ -154,15 +156,15 @@ def _odd(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_row
 
 
 def _pass(given: AttentionInputs, head: int, cross: bool) -> Overview:
-    """All of a head, some rows at a time."""
+    """A pass over all rows of a head."""
     queries, keys = given.q.shape[2], given.k.shape[2]
     row_edges, column_edges = _edges(queries), _edges(keys)
     thumbnail = np.zeros((len(row_edges), len(column_edges)), np.float32)
-    coarse, entropies, reaches, sinks = [], [], [], []
+    coarse, entropies, spans, sinks = [], [], [], []
     for some, first, seen in _few_rows(given, head, range(queries)):
         entropies.append(entropy(seen))
         if not cross:
-            reaches.append(distances(seen, np.arange(some.start, some.stop) - first))
+            spans.append(distances(seen, np.arange(some.start, some.stop) - first))
         sinks.append(np.maximum(0.0, 1.0 - seen.sum(-1, dtype=np.float64)))
         whole = np.zeros((len(some), keys), np.float32)
         whole[:, first : first + seen.shape[1]] = seen
@@ -178,14 +180,14 @@ def _pass(given: AttentionInputs, head: int, cross: bool) -> Overview:
         tuple(levels),
         thumbnail,
         _mean(np.concatenate(entropies)),
-        0.0 if cross else _mean(np.concatenate(reaches)),
+        0.0 if cross else _mean(np.concatenate(spans)),
         _mean(np.concatenate(sinks)) if given.sinks is not None else 0.0,
         bool(np.isfinite(levels[-1]).all()),
     )
 
 
 def _band(given: AttentionInputs, head: int, queries: range) -> Float[np.ndarray, "query key"]:
-    """Rows of a head with all keys, in float32: 0 where a query may not look."""
+    """Rows of a head with all keys, in float32: 0 where attention is masked."""
     band = np.zeros((len(queries), given.k.shape[2]), np.float32)
     for some, first, seen in _few_rows(given, head, queries):
         start = some.start - queries.start
@@ -196,7 +198,7 @@ def _band(given: AttentionInputs, head: int, queries: range) -> Float[np.ndarray
 def _few_rows(
     given: AttentionInputs, head: int, queries: range
 ) -> Iterator[tuple[range, int, Float[np.ndarray, "query key"]]]:
-    """Rows in turn, ``_FEW`` at a time, with the keys that these may see, of which the first is numbered."""
+    """Rows, ``_FEW`` at a time, with the number of the first key that they may see, and their weights from there."""
     for start in range(queries.start, queries.stop, _FEW):
         some = range(start, min(queries.stop, start + _FEW))
         found = exact_rows(given, [head], some, ["weights"])
@@ -205,7 +207,7 @@ def _few_rows(
 
 
 def _edges(count: int) -> np.ndarray:
-    """Where each of at most ``THUMBNAIL`` parts of nearly equal size begins."""
+    """The starts of at most ``THUMBNAIL`` parts of nearly equal size."""
     parts = min(count, THUMBNAIL)
     return np.arange(parts) * count // parts
 
@@ -224,19 +226,19 @@ def _head_given(run: KeptRun, part: Part, layer: int, head: int) -> AttentionInp
 
 def _require_index(name: str, index: int, count: int) -> int:
     if not 0 <= index < count:
-        raise UnknownName(f"{name} = {index}", f"0 to {count - 1}", "Choose one that the run's attentions tell of.")
+        raise UnknownName(f"{name} = {index}", f"0 to {count - 1}", "See the attentions of the run.")
     return index
 
 
 def measures(runs: Runs, ask: AskMeasures) -> Measures:
-    """Mean entropy, distance and sink share of every head, and its thumbnail; one pass over each, of which all is kept.
+    """Mean entropy, distance and sink weight of every head, and its thumbnail, from one pass over each head.
 
     Entropy and distance are those of :mod:`glassformer.observe.attention_measures`: of each row divided by its sum, so
-    that what goes to a sink does not count. A head whose queries see nothing has 0 in all, one with weights that are no
-    numbers None and an empty thumbnail.
+    that the sink is excluded. A head whose queries see no key has 0 in all, one with weights that are not finite None
+    and an empty thumbnail.
 
     Raises:
-        UnknownName: No such run or part.
+        UnknownName: Unknown run or part.
     """
     run = runs.of(ask.run)
     stack = run.layers(ask.part)
@@ -249,6 +251,6 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
         if ask.part == "cross"
         else [[each.distance if each.finite else None for each in row] for row in found],
         sink=[[each.sink if each.finite else None for each in row] for row in found] if with_sinks else None,
-        # Four digits are more than a thumbnail's colours tell apart.
+        # A thumbnail's colours resolve fewer than four digits.
         thumbnails=[[each.thumbnail.round(4).tolist() if each.finite else [] for each in row] for row in found],
     )

@@ -1,23 +1,23 @@
-"""Which experts every token of a run went to."""
+"""The experts that every token of a run was routed to."""
 
 from __future__ import annotations
 
 from glassformer.errors import require
 from glassformer.explorer.answers.forward import Routed
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.messages import MOST_TOLD, AskExperts, ExpertLayer, Experts
+from glassformer.explorer.messages import MOST_EXPERT_NUMBERS, AskExperts, ExpertLayer, Experts
 
 
 def experts(runs: Runs, ask: AskExperts) -> Experts:
-    """The choices, shares and probabilities of every router, as they were in the run's forward pass.
+    """The choices, routing weights and probabilities of every router in the run's forward pass.
 
-    With T tokens, L routers, E experts and k choices these are ``T * L * (E + 2 k)`` numbers. Where they would be more
-    than ``MOST_TOLD``, probabilities are left out, and ``T * L * 2 k`` remain.
+    With T tokens, L routers, E experts and k choices these are ``T * L * (E + 2 k)`` numbers. If there are more
+    than ``MOST_EXPERT_NUMBERS``, the probabilities are omitted, and ``T * L * 2 k`` remain.
 
     Raises:
-        UnknownName: No such run.
-        InputError: A run of a model without experts, more than ``MOST_TOLD`` choices and shares, or a router that gives
-            no numbers.
+        UnknownName: Unknown run.
+        InputError: A run of a model without experts, more than ``MOST_EXPERT_NUMBERS`` choices and weights, or
+            probabilities that are not finite.
     """
     run = runs.of(ask.run)
     require(
@@ -31,18 +31,18 @@ def experts(runs: Runs, ask: AskExperts) -> Experts:
         require(
             finite,
             f"probabilities of layer {routed.layer}'s router that are not finite",
-            "numbers",
+            "finite ones",
             "Look for the first NaN in the model's weights and forward pass.",
         )
     chosen = sum(2 * routed.choices.numel() for routed in run.routed)
-    fitting = int(len(run.message.tokens) * MOST_TOLD / chosen)
+    fitting = int(len(run.message.tokens) * MOST_EXPERT_NUMBERS / chosen)
     require(
-        chosen <= MOST_TOLD,
-        f"{chosen:,} choices and shares of {len(run.message.tokens):,} tokens",
-        f"at most {MOST_TOLD:,}",
+        chosen <= MOST_EXPERT_NUMBERS,
+        f"{chosen:,} choices and routing weights of {len(run.message.tokens):,} tokens",
+        f"at most {MOST_EXPERT_NUMBERS:,}",
         f"Shorten the text to {fitting:,} tokens.",
     )
-    whole = chosen + sum(routed.probabilities.numel() for routed in run.routed) <= MOST_TOLD
+    whole = chosen + sum(routed.probabilities.numel() for routed in run.routed) <= MOST_EXPERT_NUMBERS
     first = run.routed[0]
     return Experts(
         num_experts=first.probabilities.shape[1],
@@ -51,10 +51,10 @@ def experts(runs: Runs, ask: AskExperts) -> Experts:
     )
 
 
-def without_probabilities(told: Experts) -> Experts:
-    """The same with no more than choices, shares and loads, where there is no room for all."""
-    layers = [layer.model_copy(update={"probabilities": []}) for layer in told.layers]
-    return told.model_copy(update={"layers": layers})
+def without_probabilities(answer: Experts) -> Experts:
+    """The same answer without probabilities, for a page that is too small for them."""
+    layers = [layer.model_copy(update={"probabilities": []}) for layer in answer.layers]
+    return answer.model_copy(update={"layers": layers})
 
 
 def _layer(routed: Routed, whole: bool) -> ExpertLayer:
@@ -69,5 +69,5 @@ def _layer(routed: Routed, whole: bool) -> ExpertLayer:
 
 
 def _rounded(rows: list[list[float]]) -> list[list[float]]:
-    # Six digits are what float32 holds; all sixteen would make a long text's answer three times as large.
+    # float32 holds six digits; sixteen would triple the size of the answer.
     return [[round(number, 6) for number in row] for row in rows]

@@ -1,7 +1,7 @@
-"""Letting a model read: one forward pass, of which is kept what every attention matrix follows from.
+"""The forward pass of a model on a text. The queries and keys of each layer are kept, never an attention matrix.
 
-Kept are the queries and keys of each layer, whose size grows with the length of the text, and never a matrix, whose
-size grows with its square. Rows and tiles are computed from them when somebody looks.
+The size of queries and keys grows with the length of the text, that of a matrix with its square. Rows and tiles of
+matrices are computed from them on demand.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from glassformer.observe.captured import Captured
 from glassformer.observe.exact_attention import AttentionInputs
 
 SHOWN_CLASSES = 8
-"""Most classes, or next tokens, whose probabilities are told with a run."""
+"""Largest number of classes, or next tokens, whose probabilities a run reports."""
 
 NOT_FINITE = "logits that are not finite"
-"""What is said of a model whose weights are NaN or infinite. Its attention can be looked at all the same."""
+"""The output of a model whose weights are NaN or infinite. Its attention can be viewed all the same."""
 
 _LABELS = {
     "self": "self-attention",
@@ -54,7 +54,7 @@ _LABELS = {
 
 @dataclass(frozen=True, eq=False)
 class Routed:
-    """What one layer's router said: probabilities of all experts, the chosen ones, and what each counts."""
+    """The output of one layer's router: the probabilities of all experts, the chosen experts, and their weights."""
 
     layer: int
     probabilities: Float[Tensor, "token expert"]
@@ -64,13 +64,13 @@ class Routed:
 
 @dataclass(frozen=True, eq=False)
 class KeptRun:
-    """A text that has been read.
+    """A model's forward pass on a text.
 
     Args:
-        message: What is told of it.
-        stacks: What each layer's attention was given, by the part of the model; each a batch of one.
-        routed: What the routers said; none in a model without experts.
-        stamp: With which weights; see :func:`~glassformer.explorer.loading.loaded_model.weights_stamp`.
+        message: The answer to the call ``run``.
+        stacks: The inputs of each layer's attention, by the part of the model; each a batch of one.
+        routed: The output of each router; empty in a model without experts.
+        stamp: Identifies the weights; see :func:`~glassformer.explorer.loading.loaded_model.weights_stamp`.
     """
 
     message: m.Run
@@ -80,7 +80,7 @@ class KeptRun:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Its size in bytes."""
         held: dict[int, int] = {}  # a mask is shared by the layers
         for given in (each for stack in self.stacks.values() for each in stack):
             for tensor in (given.q, given.k, given.mask, given.pattern.key_padding):
@@ -91,7 +91,7 @@ class KeptRun:
         return sum(held.values()) + sum(tensor.nbytes for tensor in routed) + words + size_of_ask(self.message.ask)
 
     def layers(self, part: m.Part) -> tuple[AttentionInputs, ...]:
-        """What each layer of a part was given.
+        """The inputs of each layer's attention in a part.
 
         Raises:
             UnknownName: The model has no such part.
@@ -103,35 +103,35 @@ class KeptRun:
 
 
 def size_of_ask(ask: m.Ask) -> int:
-    """Bytes that a question takes, whose text and matrices may be larger than what is read of them."""
+    """The size of a request in bytes; its text and matrices may be larger than the tokens that are read of them."""
     texts = (ask.text, *(ask.source or ()))
     given = () if ask.weights is None else (ask.weights.Km, ask.weights.Qm, ask.weights.Vm, ask.weights.pos or [])
     rows = [row for matrix in given for row in matrix]
-    # A text holds its UTF-8 too once somebody has asked for it; a number is an object that a list points to.
+    # A string also holds its UTF-8 form once that was computed; a number is an object that a list points to.
     in_texts = sum(sys.getsizeof(text) + 4 * len(text) + 8 for text in texts)
     in_numbers = sum(sys.getsizeof(row) + 24 * len(row) + 8 for row in rows)
     return in_texts + in_numbers + 8 * len(ask.order or ()) + 1000
 
 
 def run_name(ask: m.Ask) -> str:
-    """A name that follows from the question, and so stays the same from one start of the explorer to the next."""
+    """A name computed from the request, which stays the same when the explorer is started again."""
     told = json.dumps(ask.model_dump(), sort_keys=True)
     return "r" + hashlib.sha256(told.encode("ascii")).hexdigest()[:20]
 
 
 @torch.no_grad()
 def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
-    """Let a model read a text. Hold ``loaded.lock``.
+    """Run a model on a text. Hold ``loaded.lock``.
 
     Raises:
-        InputError: A text or a source that the model cannot read, weights for a model that is no hand-designed head,
+        InputError: A text or source that the model cannot read; weights for a model that is not a hand-designed head,
             or with which a head's outputs exceed float64.
     """
     require(
         ask.weights is None or isinstance(loaded, LoadedHead),
         f"weights for {loaded.card.name!r}, whose kind is {loaded.card.kind}",
         "a text alone",
-        "Leave weights out, or choose a hand-designed head.",
+        "Omit weights, or choose a hand-designed head.",
     )
     if isinstance(loaded, LoadedEncoderDecoder):
         with evaluating(loaded.model):
@@ -140,7 +140,7 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
         ask.source is None and ask.order is None,
         f"a source for {loaded.card.name!r}",
         "a text alone",
-        "Leave source and order out, or choose an encoder-decoder.",
+        "Omit source and order, or choose an encoder-decoder.",
     )
     if isinstance(loaded, LoadedHead):
         return _read_head(loaded, ask)
@@ -169,14 +169,14 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
 
 def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
     units = list(loaded.card.source or ()) if ask.source is None else list(ask.source)
-    require(len(units) > 0, "a source of nothing", "at least one thing", "Add one.")
+    require(len(units) > 0, "an empty source", "at least one unit", "Add one.")
     if ask.order is not None:
         require_order(ask.order, len(units))
         units = [units[place] for place in ask.order]
     model = loaded.model
     source, target = loaded.source_tokens(units), loaded.target(ask.text)
     source_real = model.real_source(source)
-    # What it writes is what one wants to see it read for, so it writes first, and then reads that at once.
+    # The tokens are generated first; then one pass over all of them gives the attention at every step.
     memory = model.encode(source, source_real)
     written: list[int] = []
     first: Tensor | None = None
@@ -223,7 +223,7 @@ def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
         "finite ones",
         "Scale the weights down.",
     )
-    # What is read is what the call 'check' tells of the same weights, down to ties.
+    # Ties are reported as the call 'check' reports them for the same weights.
     outputs = NumpyHead(weights).trace(cases.inputs[0]).output
     says = [reading(row, task) for row in outputs[cases.counted[0]]]
     words = [space.token_names[token] for token in cases.block.tokens[0]]
@@ -259,7 +259,7 @@ def _kept(
     stacks = {part: layers for part, layers in stacks.items() if layers}
     for part, layers in stacks.items():
         heads = {given.q.shape[1] for given in layers}
-        require(len(heads) == 1, f"layers of {sorted(heads)} heads", "equally many in each", "Look at another model.")
+        require(len(heads) == 1, f"layers of {sorted(heads)} heads", "equally many in each", "Choose another model.")
         attentions.append(
             m.Attention(
                 part=part,
@@ -270,7 +270,7 @@ def _kept(
                 keys=layers[0].k.shape[2],
                 queries_are="source" if part == "encoder" else "tokens",
                 keys_are="source" if part in ("encoder", "cross") else "tokens",
-                # A mask of transformers does not tell that it is causal, but its model does.
+                # Masks of transformers do not show that they are causal; the model does.
                 causal=causal if part == "self" else part == "decoder",
                 windows=[given.pattern.window for given in layers],
                 sinks=any(given.sinks is not None for given in layers),
@@ -313,7 +313,7 @@ def _said_of_next(loaded: LoadedDecoder, logits: Tensor | None) -> m.Said:
 
 
 def _is_distribution(logits: Tensor) -> bool:
-    """Whether a softmax of the logits makes sense; some may be -inf, of tokens that are never said."""
+    """Whether the softmax of the logits is finite; some logits may be -inf, of tokens that are never generated."""
     return bool(logits.double().softmax(-1).isfinite().all())
 
 
@@ -330,5 +330,5 @@ def _percent(share: float) -> str:
 
 
 def _visible(word: str) -> str:
-    """A word that JSON can carry: half a surrogate pair, as of bytes that are no UTF-8, is replaced."""
+    """A word that JSON can contain: half of a surrogate pair, from bytes that are not UTF-8, is replaced."""
     return word.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""A hand-designed head under somebody's hands: every number on the way to its outputs, and what is proved of it."""
+"""A hand-designed head while its weights are edited: all intermediate values, and the proof or counterexample."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verify import require_fits, verify
 
 MOST_RUN = 20_000
-"""Sequences that are all run, so that a verdict comes while somebody types; of a larger task the bound decides."""
+"""Largest number of sequences that are all run, so that the verdict keeps up with typing; beyond, the bound decides."""
 
 _ALIKE = 1e-9
 _MOST_POSSIBLE = 10**300
 
 
 def head(loaded: LoadedModel, ask: AskHead) -> Head:
-    """The task of a hand-designed head, and the weights that were chosen for it.
+    """The task of a hand-designed head, and its designed weights.
 
     Raises:
         InputError: A model of another kind.
@@ -58,14 +58,14 @@ def check(loaded: LoadedModel, ask: AskCheck) -> Check:
     """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the loaded's task.
 
     Raises:
-        InputError: A model of another kind; weights that are no matrices, have more than ``MOST_CELLS`` numbers in one,
-            do not fit the task, or whose scores or values exceed float64; a text that is none of the task's.
+        InputError: A model of another kind; weights that are not matrices, have more than ``MOST_CELLS`` numbers in
+            one, do not fit the task, or whose scores or values exceed float64; a text that is not of the task.
     """
     task = _designed(loaded, "check").task
     space = task.space
     weights = chosen_weights(ask.weights, task)
     cases = task.cases(space.block([space.encode(ask.text)]))
-    # Before the numbers: it refuses what float64 cannot hold.
+    # First, because it refuses what float64 cannot represent.
     with np.errstate(all="ignore"):
         certificate = verify(weights, task, limit=MOST_RUN)
         trace = NumpyHead(weights).trace(cases.inputs[0])
@@ -92,10 +92,10 @@ def check(loaded: LoadedModel, ask: AskCheck) -> Check:
 
 
 def chosen_weights(message: HeadWeightsMessage, task: Task) -> HeadWeights:
-    """The weights that a request brings along.
+    """The weights of a request.
 
     Raises:
-        InputError: Matrices that are none, have more than ``MOST_CELLS`` numbers in one, or do not fit the task.
+        InputError: Values that are not matrices, have more than ``MOST_CELLS`` numbers in one, or do not fit the task.
     """
     matrices = {"Km": message.Km, "Qm": message.Qm, "Vm": message.Vm, "pos": message.pos}
     given = {name: matrix for name, matrix in matrices.items() if matrix is not None}
@@ -108,9 +108,9 @@ def chosen_weights(message: HeadWeightsMessage, task: Task) -> HeadWeights:
 
 
 def input_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
-    """What the rows of Km, Qm and Vm are of: the tokens, then the coordinates of the position.
+    """The names of the rows of Km, Qm and Vm: the tokens, then the coordinates of the position.
 
-    Where positions are one-hot, a coordinate is called as its position is (``@0``), otherwise ``p0`` and so on.
+    If positions are one-hot, a coordinate has the name of its position (``@0``), otherwise ``p0`` and so on.
     """
     if weights.pos is None:
         return list(space.token_names)
@@ -122,13 +122,13 @@ def input_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
 
 
 def position_names(space: SequenceSpace, count: int) -> list[str]:
-    """What the first ``count`` positions are called: ``@0`` is that of the first letter, ``@CLS`` that of CLS."""
+    """The names of the first ``count`` positions: ``@0`` is that of the first letter, ``@CLS`` that of CLS."""
     first = int(space.has_cls)
     return [f"@{position - first}" if position >= first else f"@{CLS}" for position in range(count)]
 
 
 def output_names(task: Task) -> list[str]:
-    """What the numbers of an output are called: the letters where there is one for each, else ``0``, ``1`` ..."""
+    """The names of the numbers of an output: the letters if there is one for each, else ``0``, ``1`` ..."""
     letters = task.space.letters
     if task.readout == "argmax" and task.v_dim == len(letters):
         return list(letters)
@@ -136,7 +136,7 @@ def output_names(task: Task) -> list[str]:
 
 
 def reading(output: Float[np.ndarray, " v_dim"], task: Task) -> str:
-    """What an output says: its largest entry's name, or its sign. Entries that are equal to 1e-9 are all named."""
+    """The meaning of an output: the name of its largest entry, or its sign. Entries within 1e-9 of it are all named."""
     if task.readout == "sign":
         return " ".join({-1: "-1", 0: "0", 1: "+1"}[int(sign)] for sign in np.sign(output).tolist())
     return " or ".join(
@@ -156,7 +156,7 @@ def _numbers(rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarra
 
 def _certificate(certificate: Certificate) -> CertificateMessage:
     if not np.isfinite(certificate.largest_error):
-        raise InputError("outputs beyond what float64 can hold", "finite outputs", "Scale the weights down.")
+        raise InputError("outputs that float64 cannot represent", "finite outputs", "Scale the weights down.")
     return CertificateMessage(
         verdict=certificate.verdict,
         rests_on=certificate.rests_on,

@@ -1,4 +1,4 @@
-"""Runs that were asked for: kept within bounds, and computed anew where they had to go."""
+"""Runs of models on texts: cached within bounds, and recomputed after eviction."""
 
 from __future__ import annotations
 
@@ -46,33 +46,31 @@ class SizedCache:
 
 
 RUN_BYTES = 512 * 2**20
-"""What all kept runs take together."""
+"""Largest size of all cached runs, in bytes."""
 ASK_BYTES = 32 * 2**20
-"""What all questions take that are remembered, so that a run that had to go can be had again."""
+"""Largest size of all remembered requests, from which an evicted run is recomputed, in bytes."""
 
 
 class Runs:
-    """Every run that was asked for. Safe for threads; one model reads one text at a time.
+    """All requested runs. Safe for threads; one model reads one text at a time.
 
     Args:
         loaded: The model of a name.
-        most_bytes: What kept runs may take together. One that had to go is computed anew when it is asked for.
+        most_bytes: Largest size of all cached runs. An evicted run is recomputed on request.
     """
 
     def __init__(self, loaded: Callable[[str], LoadedModel], most_bytes: int = RUN_BYTES) -> None:
         self._model = loaded
         self._runs, self._asks = SizedCache(most_bytes), SizedCache(ASK_BYTES)
         self.derived = SizedCache(most_bytes // 2)
-        """What was computed from runs, for whoever computes it."""
+        """A cache for results computed from runs."""
 
     def run(self, ask: m.Ask) -> KeptRun:
-        """The run of a question; asked again it is the same, with the same name.
-
-        Where the model's weights have changed in between, it is read anew.
+        """The run of a request; the same request gives the same run, unless the model's weights have changed.
 
         Raises:
-            UnknownName: There is no such model.
-            InputError: A text that the model cannot read.
+            UnknownName: Unknown model.
+            InputError: The model cannot read the text.
         """
         loaded = self._model(ask.model)
         name = run_name(ask)
@@ -88,20 +86,20 @@ class Runs:
         return found
 
     def of(self, name: str) -> KeptRun:
-        """The run of this name, as it was read last: all that is told of it fits together.
+        """The latest run of this name.
 
         Raises:
-            UnknownName: Nobody has asked for it, or too long ago.
+            UnknownName: It was never requested, or too long ago.
         """
         found = self._runs.get(name)
         if found is not None:
             return cast(KeptRun, found)
         ask = self._asks.get(name)
         if ask is None:
-            raise UnknownName(f"the run {name!r}", "the name of a run that was made", "Ask for the call 'run' again.")
+            raise UnknownName(f"the run {name!r}", "the name of an earlier run", "Make the call 'run' again.")
         return self.run(ask)
 
     def _current(self, name: str, loaded: LoadedModel) -> KeptRun | None:
-        """The kept run of this name, if the model has the weights still with which it read."""
+        """The cached run of this name, if the model's weights have not changed since."""
         found: KeptRun | None = self._runs.get(name)
         return found if found is not None and found.stamp == weights_stamp(loaded) else None

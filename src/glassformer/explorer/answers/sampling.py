@@ -1,4 +1,4 @@
-"""What a decoder thinks comes next, what a sampling rule leaves of it, and texts that are continued by it."""
+"""The next-token distribution of a decoder before and after a sampling rule, and continuations of texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, Ca
 from glassformer.generation.sampling import SamplingRule
 
 MOST_CANDIDATES = 64
-"""Candidates that are listed."""
+"""Number of listed candidates."""
 
 _CACHE_BYTES = 32 * 2**20
 _MOST_READ = 1 << 16
@@ -36,7 +36,7 @@ def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
     plain = logits.softmax(-1)
     tempered = SamplingRule(ask.temperature).distribution(logits)
     final = SamplingRule(ask.temperature, ask.top_k, ask.top_p).distribution(logits)
-    # A stable sort ranks equals as the sampling rule does.
+    # A stable sort ranks ties as the sampling rule does.
     likeliest = logits.sort(descending=True, stable=True).indices[:MOST_CANDIDATES].tolist()
     return Next(
         tokens=[loaded.word(token) for token in tokens],
@@ -64,13 +64,13 @@ def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
 def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
     """``ask.text`` continued by up to ``ask.steps`` tokens.
 
-    The draw at a position follows from ``ask.seed`` and the position alone, and every step reads its whole text anew.
-    So one step and one more give the same as two, to the last bit, wherever the text says which tokens it is made of (a
-    text of bytes that ends within a character does not).
+    The random draw at a position depends on ``ask.seed`` and the position alone, and every step reads the whole text.
+    So one step and another one give bitwise the same as two steps, if the text determines its tokens (a text of bytes
+    that ends within a character does not).
 
-    It ends early, and says why, where the model can read no more; after 65,536 tokens in all have been read: 16 steps
-    behind a text of 4,096; where the text would be longer than a message holds; and at a token that no text stands for,
-    as padding, since the next step would not read it.
+    Generation ends early, for the reason in ``ended``: the model can read no more; 65,536 tokens in all have been read,
+    such as 16 steps after a text of 4,096; the text would be too long for a message; or the token has no text, such as
+    padding, so that the next step would not read it.
 
     Raises:
         InputError: A model of another kind; a text that it cannot read, or that leaves no room for a token; logits that
@@ -105,7 +105,7 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
         if len(longer) > MOST_CHARACTERS:
             ended = "text"
             break
-        # A byte may leave the text as it is until its character is whole; on its own it is told as a sign.
+        # A byte may leave the text unchanged until its character is complete; alone it has a visible name.
         if longer == text and loaded.join([token]) == "":
             ended = "wordless"
             break
@@ -117,7 +117,7 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
 
 
 def _chosen(ask: AskSteps, vocab_size: int) -> int | None:
-    """The token that a person chose to be written first."""
+    """The token that the user chose to come first."""
     require(
         ask.first is None or ask.first < vocab_size,
         f"first = {ask.first}",
@@ -128,30 +128,27 @@ def _chosen(ask: AskSteps, vocab_size: int) -> int | None:
 
 
 def draw_at(seed: int, position: int) -> torch.Generator:
-    """The generator for the token at ``position``, which follows from the two numbers alone."""
+    """The generator for the token at ``position``."""
     (state,) = np.random.SeedSequence(seed, spawn_key=(position,)).generate_state(1, np.uint64).tolist()
     return torch.Generator().manual_seed(state >> 1)
 
 
 def _continued(loaded: LoadedDecoder, text: str, begun: Sequence[int], tokens: Sequence[int]) -> str:
-    """``text``, which is the tokens ``begun``, as it stands when they have become ``tokens``."""
+    """``text``, whose tokens are ``begun``, after they have been continued to ``tokens``."""
     before, after = loaded.join(begun), loaded.join(tokens)
     return text + after[len(before) :] if after.startswith(before) else after
 
 
 def _logits_after(loaded: LoadedDecoder, tokens: Sequence[int]) -> _Row:
-    """The logits after ``tokens`` in float64, computed if they are not kept: a slider asks for one text over and over.
-
-    The stamp stands for the model, too.
-    """
+    """The logits after ``tokens`` in float64, cached because a slider asks for one text repeatedly."""
     with loaded.lock:
-        name = weights_stamp(loaded), tuple(tokens)
+        name = weights_stamp(loaded), tuple(tokens)  # the stamp identifies the model, too
         kept: _Row | None = _recent.get(name)
         if kept is not None:
             return kept
         logits = last_logits(loaded, tokens).double()
         finite = bool(logits.isfinite().all())
-        require(finite, "logits that are not finite", "numbers", "Look for the first NaN in the forward pass.")
+        require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
         _recent.put(name, logits, logits.nbytes + 8 * len(tokens))
         return logits
 

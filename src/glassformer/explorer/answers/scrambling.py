@@ -1,4 +1,4 @@
-"""What another order of the source changes in what an encoder-decoder answers."""
+"""The effect of the source's order on the logits of an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from glassformer.modes import evaluating
 from glassformer.observe.scrambling import scrambling_test
 
 MOST_ORDERS = 500
-"""Orders that are tried where there are more: five things have 120, six 720."""
+"""Largest number of orders to try: five units have 120, six 720."""
 TOLERANCE = 1e-5
-"""The largest change that counts as none, for logits of 1 at most; in proportion for larger ones."""
+"""The largest change that is attributed to rounding, for logits of at most 1; in proportion for larger ones."""
 
 _PLACES_AT_ONCE = 8192
 
 
 def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
-    """Read ``ask.source`` in the order ``ask.order``, or in all, and compare the logits with those of the given one.
+    """Read ``ask.source`` in the order ``ask.order``, or in all, and compare the logits with those of the given order.
 
     Raises:
-        InputError: A model of another kind; a source or text that it cannot read; fewer than two different things to
-            order; an order that is none of them.
+        InputError: A model of another kind; a source or text that it cannot read; fewer than two different units; an
+            order that is not a permutation of the source.
     """
     if not isinstance(loaded, LoadedEncoderDecoder):
         raise wrong_kind(loaded, "scramble", "a model that reads a source")
     source, target = loaded.source_tokens(ask.source), loaded.target(ask.text)
     count = source.shape[1]
-    assert count == len(ask.source), "one place for each thing"
+    assert count == len(ask.source), "one place for each unit"
     if ask.order is not None:
         require_order(ask.order, count)
 
@@ -67,7 +67,7 @@ def _one_order(
     tolerance: float,
 ) -> Scrambled:
     finite = bool(before.isfinite().all() and after.isfinite().all())
-    require(finite, "logits that are not finite", "numbers", "Look for the first NaN in the model's forward pass.")
+    require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the model's forward pass.")
     change = float((after - before).abs().max())
     changed = int((after.argmax(-1) != before.argmax(-1)).sum())
     return Scrambled(

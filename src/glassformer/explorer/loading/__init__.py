@@ -1,1 +1,1 @@
-"""What can be looked into: models that come along, that lie about as runs and checkpoints, or that are handed over."""
+"""Models to explore: bundled, stored as runs and checkpoints, or passed from Python."""

@@ -37,20 +37,20 @@ from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 BUNDLED = Path(__file__).parents[1] / "bundled"
 
 RECURRENCE = RecurrenceConfig(order=2, vocab_size=7, next_prob=0.1, seq_len=64)
-"""What the shipped decoder was trained on."""
+"""The training data of the bundled decoder."""
 _NAMES = (
     "ada alan amy ann bea ben bo cara cleo dan dora ed ella emil emma eva finn flo fred gil gus hal ida ines ivy jack "
     "jane joe jon jude kai kate kim kit lea leo lin lola luc mae max mia nan ned nell nina noah noor olga otto pat pia "
     "ray rosa ruth sam sue tess tim ugo una vera will zoe"
 )
 KEYS = tuple(_NAMES.split())
-"""What the keys of the shipped lookup model are called."""
+"""The names of the keys of the bundled lookup model."""
 VALUES = tuple(map(str, range(100)))
-"""What its values are called."""
+"""The names of its values."""
 
 
 def bundled() -> list[ModelEntry]:
-    """Every model that comes along, in the order in which they are entry_of; MiniLM too where its package is installed.
+    """Every bundled model, in the order in which they are listed; MiniLM only if its package is installed.
 
     Raises:
         InputError: The installation is damaged.
@@ -59,7 +59,7 @@ def bundled() -> list[ModelEntry]:
     return [*entries, _minilm()] if find_spec(MINILM_PACKAGE) is not None else entries
 
 
-def _measured(name: str) -> dict[str, Any]:
+def _measurements(name: str) -> dict[str, Any]:
     return read_json(BUNDLED / name / "measured.json")
 
 
@@ -72,19 +72,19 @@ def _text(name: str) -> str:
 
 
 def _sentiment() -> ModelEntry:
-    told = _measured("sentiment")
+    found = _measurements("sentiment")
     card = ModelCard(
         name="sentiment",
         title="Sentiment encoder",
         kind="encoder",
-        about=f"Three layers of four heads, trained from nothing on {told['reviews']} short reviews. Of "
-        f"{told['held_out']} that it never saw it judges {told['right']} right: {told['plain_right']} of the "
-        f"{told['plain']} plain ones, and not many of those with irony or negation. Head 1 of layer 0 reads the words "
-        "of praise and blame; see what the others do.",
+        about=f"Three layers of four heads, trained from scratch on {found['reviews']} short reviews. Of "
+        f"{found['held_out']} held-out ones it classifies {found['right']} correctly: {found['plain_right']} of the "
+        f"{found['plain']} plain ones, and not many of those with irony or negation. Head 1 of layer 0 attends to "
+        "words of praise and blame; see what the others do.",
         views=["attention"],
-        text=told["samples"][0],
-        samples=told["samples"][1:],
-        input_help="a short review in English; words that it does not know become <UNK>",
+        text=found["samples"][0],
+        samples=found["samples"][1:],
+        input_help="a short review in English; unknown words become <UNK>",
         head=1,
         origin="shipped",
     )
@@ -96,19 +96,19 @@ def _encoder_decoder(name: str) -> EncoderDecoder:
 
 
 def _lookup_course() -> ModelEntry:
-    told = _measured("lookup-course")
+    found = _measurements("lookup-course")
     card = ModelCard(
         name="lookup-course",
         title="Lookup: the course's model",
         kind="encoder_decoder",
         about=f"An encoder without positions reads five words, a decoder writes the value of the key among them: right "
-        f"in {told['right']} of all {told['contexts']} contexts. The order of the words means nothing to it: shuffle "
-        "them and see that nothing moves. Look at the cross-attention to see which words the answer is read from.",
+        f"in {found['right']} of all {found['contexts']} contexts. It ignores the order of the words: shuffle them and "
+        "see that nothing changes. The cross-attention shows which words the answer is read from.",
         views=["attention", "scramble"],
         text="",
         source=["NAME", "COLOR", "ALICE", "ITEM", "GREEN"],
         samples=["", "GREEN"],
-        input_help="what the decoder has written already, usually nothing; the source is words of its vocabulary, "
+        input_help="the decoder's output so far, usually nothing; the source is words of its vocabulary, "
         f"such as NAME COLOR, a key ({', '.join(lookup.FACTS)}), ITEM and its value",
         words=list(lookup.VOCAB),
         origin="shipped",
@@ -117,16 +117,16 @@ def _lookup_course() -> ModelEntry:
 
 
 def _lookup_facts() -> ModelEntry:
-    told = _measured("lookup-facts")
+    found = _measurements("lookup-facts")
     names = FactNames(KEYS, VALUES)
-    shares = ", ".join(f"{100 * share:.4g} % of {count}" for count, share in told["accuracy"].items())
+    shares = ", ".join(f"{100 * share:.4g} % of {count}" for count, share in found["accuracy"].items())
     card = ModelCard(
         name="lookup-facts",
         title="Lookup: facts in any order",
         kind="encoder_decoder",
-        about="Reads facts that it has never seen, name=number, in no order, and answers for the name that is asked. "
-        f"Trained on up to {told['trained_facts']} facts; right among fresh ones: {shares}. A name without a fact gets "
-        "'none'. Look at the cross-attention: it lies on the fact that answers, wherever it is dragged.",
+        about="Reads unseen facts, name=number, in any order, and answers for the name that is asked. "
+        f"Trained on up to {found['trained_facts']} facts; accuracy on unseen ones: {shares}. A name without a fact "
+        "gets 'none'. Look at the cross-attention: it lies on the fact that answers, wherever you drag it.",
         views=["attention", "scramble"],
         text="emma",
         source=["ada=17", "emma=42", "leo=8", "noor=99", "otto=42", "zoe=3"],
@@ -139,20 +139,20 @@ def _lookup_facts() -> ModelEntry:
 
 
 def _recurrence() -> ModelEntry:
-    told = _measured("recurrence")
-    (short, long), best = told["accuracy"].items(), told["optimum"]
+    found = _measurements("recurrence")
+    (short, long), best = found["accuracy"].items(), found["optimum"]
     card = ModelCard(
         name="recurrence",
         title="Decoder of the recurrence",
         kind="decoder",
-        about="Continues numbers that follow a hidden rule, each the sum of multiples of the last two modulo 7, or now "
-        "and then the last one plus 1. Four layers of four heads with attention sinks, every other one with a window "
+        about="Continues numbers that follow a hidden rule: each is the sum of multiples of the last two modulo 7, or "
+        "sometimes the last one plus 1. Four layers of four heads with attention sinks, every other one with a window "
         f"of 16, and four experts of which each token gets two. It predicts {100 * short[1]:.1f} % of the numbers in "
         f"sequences of {short[0]}, where {100 * best[short[0]]:.1f} % is possible, and {100 * long[1]:.1f} % of "
         f"{100 * best[long[0]]:.1f} % in those of {int(long[0]):,}.",
         views=["attention", "sampling", "experts"],
-        text=told["samples"][0],
-        samples=told["samples"][1:],
+        text=found["samples"][0],
+        samples=found["samples"][1:],
         input_help=f"up to {int(long[0]):,} numbers from 0 to {RECURRENCE.vocab_size - 1} between spaces",
         words=[str(number) for number in range(RECURRENCE.vocab_size)],
         origin="shipped",
@@ -171,9 +171,9 @@ def _minilm() -> ModelEntry:
         name="minilm",
         title="MiniLM, a pretrained encoder",
         kind="encoder",
-        about="All-MiniLM-L6-v2, six layers of twelve heads, which makes a vector of a sentence. Trained by others on "
-        "a billion pairs of sentences. Look for heads that read the next or the previous word, and for those that rest "
-        "on [SEP].",
+        about="All-MiniLM-L6-v2, six layers of twelve heads, which gives a vector for a sentence. Trained by its "
+        "authors on a billion pairs of sentences. Look for heads that attend to the next or the previous word, and for "
+        "those that attend to [SEP].",
         views=["attention"],
         text="The animal did not cross the street because it was too tired.",
         samples=["The trophy does not fit into the suitcase because it is too big.", "Time flies like an arrow."],

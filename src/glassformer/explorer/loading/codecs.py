@@ -1,4 +1,4 @@
-"""From text to tokens and back: with a tokenizer, as bytes, or as numbers."""
+"""Conversion between text and tokens: by a tokenizer, as bytes, or as numbers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def numbers(text: str, vocab_size: int, longest: int) -> list[int]:
     """The numbers in a text, between spaces.
 
     Raises:
-        InputError: None, too many, or something else than numbers below ``vocab_size``.
+        InputError: No numbers, too many, or a word that is not a number below ``vocab_size``.
     """
     words = text.split()
     expected = f"whole numbers from 0 to {vocab_size - 1} between spaces"
     for place, word in enumerate(words, start=1):
         fits = word.isascii() and word.isdecimal() and len(word) <= 12 and int(word) < vocab_size
-        require(fits, f"{word[:40]!r} at place {place}", expected, "Mend it.")
+        require(fits, f"{word[:40]!r} at place {place}", expected, "Type such numbers.")
     require(1 <= len(words) <= longest, f"{len(words):,} numbers", f"1 to {longest:,}", "Add or remove some.")
     return [int(word) for word in words]
 
@@ -40,48 +40,48 @@ def text_bytes(text: str, longest: int) -> list[int]:
     """The bytes of a text in UTF-8.
 
     Raises:
-        InputError: None, too many, or half a surrogate pair, which has none.
+        InputError: No bytes, too many, or half of a surrogate pair, which has none.
     """
     try:
         tokens = list(text.encode())
     except UnicodeEncodeError as error:
-        got = f"{text[error.start]!a} at place {error.start + 1}, half a surrogate pair"
-        raise InputError(got, "text that UTF-8 can hold", "Leave it out.") from None
+        got = f"{text[error.start]!a} at place {error.start + 1}, half of a surrogate pair"
+        raise InputError(got, "text in UTF-8", "Remove it.") from None
     require(1 <= len(tokens) <= longest, f"a text of {len(tokens):,} bytes", f"1 to {longest:,}", "Shorten the text.")
     return tokens
 
 
 def byte_word(token: int) -> str:
-    """What a byte is called: its ASCII character, a sign for a blank, or its number as in ``\\xc3``."""
+    """The name of a byte: its ASCII character, a visible character for white space, or its number, as in ``\\xc3``."""
     character = chr(token)
-    return blanks_shown(character) if 0x20 < token < 0x7F or character in _SHOWN else f"\\x{token:02x}"
+    return visible_spaces(character) if 0x20 < token < 0x7F or character in _SHOWN else f"\\x{token:02x}"
 
 
-def blanks_shown(text: str) -> str:
-    """A text with signs for its blanks, tabs and line ends."""
+def visible_spaces(text: str) -> str:
+    """A text with visible characters for spaces, tabs and newlines."""
     return "".join(_SHOWN.get(character, character) for character in text)
 
 
 def text_of_bytes(tokens: Sequence[int]) -> str:
-    """The text that these bytes are in UTF-8; what is none becomes the replacement character."""
+    """The text of some bytes in UTF-8; invalid ones become the replacement character."""
     return bytes(tokens).decode("utf-8", errors="replace")
 
 
 _SAMPLE = "The quick brown fox jumps over the lazy dog."
 _SPECIAL = {"Ġ": "␣", "Ċ": "⏎", "▁": "␣"}
-"""How byte-level and SentencePiece vocabularies write a blank and a line's end."""
+"""The characters by which byte-level and SentencePiece vocabularies write spaces and newlines."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """From text to tokens, from a token to its word, and from tokens to text.
+    """Conversion between text and tokens.
 
     Args:
         encode: The tokens of a text.
-        word: What a token is called.
-        join: The text of tokens, with all that they stand for.
-        joins: All ways to make a text of tokens that were handed over.
-        sample: A text for who gives none.
+        word: The name of a single token.
+        join: The text of tokens, special tokens included.
+        joins: All functions that may give the text of tokens passed from Python, to be tried in turn.
+        sample: The default text.
     """
 
     encode: Callable[[str], list[int]]
@@ -92,17 +92,17 @@ class Codec:
 
 
 def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) -> Codec:
-    """How a model's texts become tokens and its tokens texts.
+    """The codec of a model.
 
     Args:
-        tokenizer: Ours, one of transformers or that of a released model. None: the text is numbers, or for a vocabulary
-            of 256 bytes, unless ``text`` is numbers.
-        vocab_size: Tokens that the model knows.
-        longest: The most tokens that it reads.
-        text: What somebody begins with, if anything.
+        tokenizer: Ours, one of transformers or that of a released model. None: the text is token numbers, or bytes if
+            the vocabulary has 256 tokens and ``text`` is not numbers.
+        vocab_size: Size of the model's vocabulary.
+        longest: Largest number of tokens that the model reads.
+        text: The initial text or tokens, if any.
 
     Raises:
-        InputError: A tokenizer that is none, or that of a released model with more tokens than this one knows.
+        InputError: An unusable tokenizer, or that of a released model with a larger vocabulary.
     """
     if tokenizer is None:
         if vocab_size == 256 and (text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text))):
@@ -136,7 +136,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
         piece = tokenizer.convert_ids_to_tokens(token)
         return str(token) if piece is None else _plain(str(piece))
 
-    # A special token that was written has to stand in the text, or else it would not be read in the next step.
+    # A generated special token has to be part of the text, or else the next step would not read it.
     join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     bare = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return Codec(encode, word, join, (bare, join), _SAMPLE if len(tokenizer(_SAMPLE)["input_ids"]) <= longest else "a")
@@ -148,7 +148,7 @@ def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Co
     special = frozenset(tokenizer.specials.values())
 
     def join(tokens: Sequence[int]) -> str:
-        # No text encodes to a special token: its name would be read as letters in the next step.
+        # No text encodes to a special token: the next step would read its name as letters.
         return tokenizer.decode(
             token for token in tokens if token not in special and tokenizer.piece(token) is not None
         )
@@ -156,7 +156,7 @@ def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Co
     return Codec(
         lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),
         # A token may be a part of a character.
-        lambda token: blanks_shown(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
+        lambda token: visible_spaces(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
         join,
         (join,),
         _SAMPLE if len(begin) + len(tokenizer.encode(_SAMPLE)) <= longest else "a",

@@ -1,7 +1,7 @@
-"""What the explorer can look into: a model, with what is needed to get from what a person types to what it reads.
+"""A model in memory, with what turns a typed text into its inputs and its outputs into words.
 
 There are four kinds without a common base class: a caller that has a :data:`LoadedModel` checks which kind it is.
-Several threads may use one model, so every caller holds its ``lock`` while the model runs, switching it to evaluation
+Several threads may use one model, so every caller holds its ``lock`` while the model runs, and puts it into evaluation
 mode for that time.
 """
 
@@ -27,38 +27,27 @@ from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 
 
-def _lock() -> threading.RLock:
-    return threading.RLock()
-
-
 @dataclass(frozen=True, eq=False)
 class LoadedHead:
-    """A head whose weights a person chose.
-
-    Args:
-        card: What is told of it.
-        task: What it is asked to do.
-        weights: Its matrices, to begin with.
-        why: For each matrix by its name, in a sentence, why it is as it is.
-    """
+    """A head with designed weights, and for each matrix by its name the reason for its values."""
 
     card: ModelCard
     task: Task
     weights: HeadWeights
     why: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    lock: Any = field(default_factory=_lock, repr=False)
+    lock: Any = field(default_factory=threading.RLock, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedEncoder:
-    """An encoder, which reads a text whole, and with a classification head names its class.
+    """An encoder, with or without a classification head.
 
     Args:
-        card: What is told of it.
+        card: Its description.
         model: Ours, or a BERT of transformers.
-        encode: The tokens of a text, cut to what the model reads.
-        words: What each token is called.
-        classes: The names of its classes; none without a head.
+        encode: The tokens of a text, truncated to what the model reads.
+        words: The name of each token.
+        classes: The names of its classes; empty without a head.
     """
 
     card: ModelCard
@@ -66,7 +55,7 @@ class LoadedEncoder:
     encode: Callable[[str], list[int]]
     words: Callable[[Sequence[int]], list[str]]
     classes: tuple[str, ...] = ()
-    lock: Any = field(default_factory=_lock, repr=False)
+    lock: Any = field(default_factory=threading.RLock, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,15 +63,13 @@ class LoadedEncoderDecoder:
     """An encoder-decoder.
 
     Args:
-        card: What is told of it.
+        card: Its description.
         model: The model.
-        source_tokens: The things that its encoder reads, in the given order, as one row: ``[1, place]``, or
-            ``[1, place, field]``.
-        target: What the decoder begins with for a text, possibly an empty one, as one row ``[1, position]``: at least
-            one token.
-        word: What a token of the target is called.
-        max_new_tokens: How many tokens it writes behind a target at most.
-        end: The token after which it writes no more; None: it writes ``max_new_tokens``.
+        source_tokens: The encoder's input for some units, in the given order: ``[1, place]`` or ``[1, place, field]``.
+        target: The decoder's initial tokens for a text, which may be empty: ``[1, position]``, at least one.
+        word: The name of a token of the target.
+        max_new_tokens: Largest number of tokens to generate.
+        end: The token that ends generation; None: ``max_new_tokens`` are generated.
     """
 
     card: ModelCard
@@ -92,22 +79,22 @@ class LoadedEncoderDecoder:
     word: Callable[[int], str]
     max_new_tokens: int = 1
     end: int | None = None
-    lock: Any = field(default_factory=_lock, repr=False)
+    lock: Any = field(default_factory=threading.RLock, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedDecoder:
-    """A decoder, which continues a text.
+    """A decoder.
 
     Args:
-        card: What is told of it.
+        card: Its description.
         model: Ours, or a GPT-2, Llama or Mixtral of transformers.
         encode: The tokens of a text: at least one, and no more than the model reads.
-        word: What a token is called where it stands alone.
+        word: The name of a single token.
         join: The text of some tokens.
-        obeys: Whether a token may follow some tokens by the rule that made them; None where no rule is known.
-        rule: The rule that some tokens follow, in words; None where none is known.
-        longest: The most tokens that the model reads.
+        obeys: Whether a token may follow some tokens by the rule that generated them; None if no rule is known.
+        rule: The rule that some tokens follow, in words; None if none is known.
+        longest: Largest number of tokens that the model reads.
     """
 
     card: ModelCard
@@ -118,7 +105,7 @@ class LoadedDecoder:
     obeys: Callable[[Sequence[int], int], bool | None] = lambda tokens, candidate: None
     rule: Callable[[Sequence[int]], str | None] = lambda tokens: None
     longest: int = MOST_TOKENS
-    lock: Any = field(default_factory=_lock, repr=False)
+    lock: Any = field(default_factory=threading.RLock, repr=False)
 
 
 LoadedModel = LoadedHead | LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
@@ -126,12 +113,12 @@ LoadedModel = LoadedHead | LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
 
 @dataclass(frozen=True, eq=False)
 class ModelEntry:
-    """An loaded that is opened when somebody asks for it.
+    """A model that is loaded on demand.
 
     Args:
-        card: What is told of it before.
-        open: Reads its weights; raises :class:`~glassformer.errors.InputError` where they are damaged.
-        stamp: Changes when the stored weights do, as those of a run that trains on: then it is opened anew.
+        card: Its description.
+        open: Loads it; raises :class:`~glassformer.errors.InputError` if the stored weights are damaged.
+        stamp: Changes when the stored weights do, such as those of a run that is still training: it is loaded again.
     """
 
     card: ModelCard
@@ -140,42 +127,39 @@ class ModelEntry:
 
 
 def entry_of(loaded: LoadedModel) -> ModelEntry:
-    """The entry of an loaded that is open already."""
+    """The entry of a model that is in memory already."""
     return ModelEntry(loaded.card, lambda: loaded)
 
 
 def wrong_kind(loaded: LoadedModel, call: str, expected: str) -> InputError:
-    """What to raise when a call is asked of a model of another kind."""
-    return InputError(
-        f"{call} of {loaded.card.name!r}, whose kind is {loaded.card.kind}",
-        expected,
-        "Choose another model, or one of the views that its card names.",
-    )
+    """The error for a call that models of this kind do not answer."""
+    got = f"{call} of {loaded.card.name!r}, whose kind is {loaded.card.kind}"
+    return InputError(got, expected, "Choose another model, or one of the views that its card names.")
 
 
 def require_order(order: Sequence[int], count: int) -> None:
-    """Check that ``order`` is one of so many things.
+    """Check that ``order`` is a permutation of ``count`` units.
 
     Raises:
         InputError: It is not each number from 0 to ``count - 1`` once.
     """
     require(
         sorted(order) == list(range(count)),
-        f"order = {list(order)[:20]} of {count} things",
+        f"order = {list(order)[:20]} of {count} units",
         f"every number from 0 to {count - 1} once",
-        "Name every place once: place i is read from the thing order[i].",
+        "Name every place once: place i is read from unit order[i].",
     )
 
 
 def weights_stamp(loaded: LoadedModel) -> Hashable:
-    """What changes when somebody trains or overwrites the weights of a model that was handed over.
+    """A value that changes when the weights of a model in memory are trained or overwritten.
 
-    It tells where each tensor lies and how often it was written to. Writing through ``.data`` goes unseen. The lock
-    stands for the loaded, whose memory another model may get once it is gone.
+    It consists of the address and the version counter of each tensor, so writes through ``.data`` go unnoticed. The
+    lock identifies the model, whose memory another one may get after its deletion.
     """
     if isinstance(loaded, LoadedHead):
         return loaded.lock  # its matrices cannot be written to
-    # Buffers that are no weights may be written to by reading alone, such as a count of what experts got.
+    # Without buffers that are not saved, which a forward pass may write to.
     tensors = loaded.model.state_dict(keep_vars=True).values()
     # A tensor of inference mode counts no writes.
     versions = tuple(
@@ -186,7 +170,7 @@ def weights_stamp(loaded: LoadedModel) -> Hashable:
 
 @torch.no_grad()
 def last_logits(loaded: LoadedDecoder, tokens: Sequence[int]) -> Float[Tensor, " vocab"]:
-    """The logits of the token after some tokens, in float32 or wider, on the CPU. Hold ``loaded.lock`` around a call.
+    """The logits of the token after some tokens, in float32 or wider, on the CPU. Hold ``loaded.lock``.
 
     Raises:
         InputError: A model without an output projection, or tokens that it cannot read.
@@ -204,9 +188,9 @@ def last_logits(loaded: LoadedDecoder, tokens: Sequence[int]) -> Float[Tensor, "
 
 
 def final_logits(model: nn.Module, row: Int[Tensor, "one position"]) -> Float[Tensor, " vocab"] | None:
-    """The logits behind the last position of a decoder; None for one without an output projection.
+    """The logits at the last position of a decoder; None for one without an output projection.
 
-    Those of the other positions, which for a large vocabulary would be most of the memory, are left out where the
+    Logits of other positions, which take most of the memory if the vocabulary is large, are not computed where the
     model allows it.
     """
     if isinstance(model, Decoder):

@@ -1,4 +1,4 @@
-"""What somebody in Python hands over for a model to read, as a text and units that the page can show: or why not."""
+"""Inputs passed from Python, as tokens or arrays, converted to the text and units that the page shows."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SHOWN = 8
 
 
 def tokens_in(text: Any) -> list[int] | None:
-    """The tokens that stand for a text: a list of whole numbers, or one row of an array or tensor; None for a string.
+    """The tokens of a list of integers, or of one row of an array or tensor; None for a string.
 
     Raises:
-        InputError: Anything else.
+        InputError: A value of another type or shape.
     """
     if isinstance(text, str):
         return None
@@ -34,25 +34,25 @@ def tokens_in(text: Any) -> list[int] | None:
     require(
         isinstance(text, list | tuple | range),
         f"text of type {type(text).__name__}",
-        "a text, or tokens as numbers in a list, an array or a tensor",
+        "a string, or tokens in a list, an array or a tensor",
         "Pass text='...' or text=[1, 2, 3].",
     )
     return [_whole(each) for each in text]
 
 
 def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str:
-    """The text that is read as exactly these tokens, made in the first of some ways that gives one.
+    """A text that encodes to exactly these tokens, from the first of ``joins`` that gives one.
 
     Args:
-        tokens: At least one, and none that there is not.
+        tokens: At least one; all in the vocabulary.
         encode: The tokens of a text.
-        joins: Ways to make a text of tokens.
+        joins: Functions that give the text of tokens.
 
     Raises:
-        InputError: No text is read as these tokens.
+        InputError: No text encodes to these tokens.
     """
     require(len(tokens) > 0, "no tokens", "at least one", "Pass text=[1, 2, 3].")
-    got = f"the tokens {_listed(tokens)}, for which there is no text"
+    got = f"the tokens {_listed(tokens)}, which have no text"
     for join in joins:
         text = join(tokens)
         if text == "":
@@ -63,38 +63,38 @@ def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str
         got = f"the tokens {_listed(tokens)}, whose text {short(text)} is read as {_listed(again)}"
     raise InputError(
         got,
-        "tokens that a text is read as, since the page shows texts",
+        "the tokens of a text, since the page shows texts",
         "Pass the text, or no tokenizer: then the text is token numbers.",
     )
 
 
 def require_text(text: str) -> str:
-    """``text``, which the page can show.
+    """``text``, if the page can show it.
 
     Raises:
-        InputError: Nothing, too much, or half a surrogate pair, which is no text.
+        InputError: An empty or too long text, or half of a surrogate pair, which is not text.
     """
     count = f"a text of {len(text):,} characters"
     require(0 < len(text) <= MOST_CHARACTERS, count, f"1 to {MOST_CHARACTERS:,}", "Pass text='...'.")
     found = halves(text)
-    require(not found, f"a text with {found[:1]!a}, half a surrogate pair", "whole characters", "Leave it out.")
+    require(not found, f"a text with {found[:1]!a}, half of a surrogate pair", "whole characters", "Remove it.")
     return text
 
 
 def halves(text: str) -> list[str]:
-    """The halves of surrogate pairs in a text, which no page can hold: they stand for what was no UTF-8."""
+    """The halves of surrogate pairs in a text: Python's form of bytes that are not UTF-8, which no page can contain."""
     return [each for each in text if "\ud800" <= each <= "\udfff"]
 
 
 def units_of(source: Any, fields: int = 1) -> list[str]:
-    """What an encoder is to read, as units: numbers become words, and several to a unit get ``=`` between them.
+    """The input of an encoder as units: numbers become words, and the numbers of one unit get ``=`` between them.
 
     Args:
         source: A list of units, or an array or tensor, with or without a first axis of one.
-        fields: Numbers of a unit.
+        fields: Number of numbers in a unit.
 
     Raises:
-        InputError: Something else.
+        InputError: A source of another type or shape.
     """
     if isinstance(source, Tensor | np.ndarray):
         batched = 2 if fields == 1 else 3

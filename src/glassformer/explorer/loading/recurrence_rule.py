@@ -1,4 +1,4 @@
-"""Which rule some numbers follow, as far as the numbers tell: for the recurrence's decoders."""
+"""Inference of the rule that a text of a recurrence decoder follows."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from jaxtyping import Int
 from glassformer.data.recurrence import RecurrenceConfig
 
 SURE = 0.95
-"""A rule is named when it, with those that are as good and go on alike, is more probable than this."""
+"""A rule is reported if it and equally good rules with the same continuation are more probable than this."""
 
 _SLIP = 1e-3
-"""The probability of a number that no rule explains: people type, and models err."""
+"""The probability of a number that no rule explains, such as a typing error or a model's wrong token."""
 _MOST_RULES = 1 << 14
-_MOST_JUDGED = 1 << 22
-"""Rules times different steps, each of which takes some 30 bytes while they are judged."""
+_MOST_COMPARED = 1 << 22
+"""Largest number of rules times different steps; each takes some 30 bytes during the computation."""
 
 
 def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tuple[int, ...] | None:
-    """The coefficients that made the numbers, oldest place first, where the numbers leave little doubt; else None.
+    """The coefficients that most probably generated the numbers, oldest place first; None if that is uncertain.
 
-    The posterior over all coefficients under a uniform prior, with each step as :mod:`glassformer.data.recurrence`
-    makes it but for one slip in a thousand. The first ``order`` numbers are the state of the first step. Several rules
-    can make the same numbers, such as 1 3 2 6 4 5 modulo 7; if those as good as the best go on alike, the one with the
-    fewest terms is told. Where there are too many rules and numbers to judge, it is left open.
+    Computed from the posterior over all coefficients under a uniform prior; each step follows
+    :mod:`glassformer.data.recurrence`, except for one error in a thousand. The first ``order`` numbers are the state of
+    the first step. Several rules can generate the same numbers, such as 1 3 2 6 4 5 modulo 7; if all that are as good
+    as the best give the same next number, the one with the fewest terms is returned. The result is also None if there
+    are too many rules and numbers to compare.
     """
     return _likely(tuple(tokens), config)
 
 
-# Every candidate for the next number asks for the rule of the same text.
+# Cached because it is called for every candidate for the next number.
 @lru_cache(maxsize=8)
 def _likely(tokens: tuple[int, ...], config: RecurrenceConfig) -> tuple[int, ...] | None:
     order, size = config.order, config.vocab_size
@@ -39,9 +40,9 @@ def _likely(tokens: tuple[int, ...], config: RecurrenceConfig) -> tuple[int, ...
         return None
     numbers = np.asarray(tokens, dtype=np.int64)
     steps = np.lib.stride_tricks.sliding_window_view(numbers, order)[:-1]
-    # States come again and again, so each different step is judged once.
+    # States repeat, so each distinct step is computed once.
     different, times = np.unique(np.column_stack([steps, numbers[order:]]), axis=0, return_counts=True)
-    if size**order > _MOST_RULES or size**order * len(different) > _MOST_JUDGED:
+    if size**order > _MOST_RULES or size**order * len(different) > _MOST_COMPARED:
         return None
     states, following = different[:, :-1], different[:, -1]
     rules: Int[np.ndarray, "rule place"] = np.indices((size,) * order).reshape(order, -1).T
@@ -50,15 +51,15 @@ def _likely(tokens: tuple[int, ...], config: RecurrenceConfig) -> tuple[int, ...
     chance = config.next_prob * by_increment + (1 - config.next_prob) * by_rule
     logs = np.log((1 - _SLIP) * chance + _SLIP / size) @ times
     posterior = np.exp(logs - logs.max())
-    alike = np.flatnonzero(posterior > 0.5)
-    following_now = (rules[alike] @ numbers[-order:]) % size
-    if posterior[alike].sum() / posterior.sum() <= SURE or len(np.unique(following_now)) > 1:
+    best = np.flatnonzero(posterior > 0.5)
+    following_now = (rules[best] @ numbers[-order:]) % size
+    if posterior[best].sum() / posterior.sum() <= SURE or len(np.unique(following_now)) > 1:
         return None
-    return min((tuple(rules[rule].tolist()) for rule in alike), key=lambda rule: (np.count_nonzero(rule), rule))
+    return min((tuple(rules[rule].tolist()) for rule in best), key=lambda rule: (np.count_nonzero(rule), rule))
 
 
 def rule_in_words(tokens: Sequence[int], config: RecurrenceConfig) -> str | None:
-    """The rule as "x[t] = 3 x[t-1] + 2 x[t-2] mod 7, or x[t-1] + 1"; None where the numbers leave it open."""
+    """The rule as "x[t] = 3 x[t-1] + 2 x[t-2] mod 7, or x[t-1] + 1"; None if it is uncertain."""
     coefficients = likely_coefficients(tokens, config)
     if coefficients is None:
         return None
@@ -72,7 +73,7 @@ def rule_in_words(tokens: Sequence[int], config: RecurrenceConfig) -> str | None
 
 
 def may_follow(tokens: Sequence[int], candidate: int, config: RecurrenceConfig) -> bool | None:
-    """Whether a number may come next: by the rule, or as the last one plus 1; None where the rule is open."""
+    """Whether a number may come next: by the rule, or as the last one plus 1; None if the rule is uncertain."""
     coefficients = likely_coefficients(tokens, config)
     if coefficients is None:
         return None

@@ -31,31 +31,31 @@ _FACT = re.compile(r"\s*([^=\s]+)\s*=\s*([^=\s]+)\s*")
 
 
 def classifier_model(card: ModelCard, classifier: Classifier) -> LoadedEncoder:
-    """A text classifier of the sentiment lab."""
+    """A text classifier."""
     return encoder_model(card, classifier.encoder, classifier.tokenizer, classifier.classes)
 
 
 def encoder_model(
     card: ModelCard, encoder: Encoder, tokenizer: Tokenizer, classes: tuple[str, ...] = ()
 ) -> LoadedEncoder:
-    """An encoder with the tokenizer that it was trained with; a text is cut to what it reads."""
+    """An encoder with the tokenizer that it was trained with; a text is truncated to what it reads."""
     longest = encoder.config.max_seq_len
     return LoadedEncoder(card, encoder.eval(), lambda text: tokenizer.encode(text, longest), tokenizer.pieces, classes)
 
 
 def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder:
-    """A model of the lookup course: it reads words, and writes a value and ``[EOS]``."""
+    """A model of the lookup course: it reads words, and generates a value and ``[EOS]``."""
 
     def tokens(words: Sequence[str], longest: int) -> Int64[Tensor, "one position"]:
         unknown = [word for word in words if word not in lookup.VOCAB]
-        require(not unknown, f"the word {(unknown or [''])[0]!r}", f"words among {', '.join(lookup.VOCAB)}", "Mend it.")
         require(
-            len(words) <= longest, f"{len(words)} words", f"at most {longest}", "Leave some out: the model has no room."
+            not unknown, f"the word {(unknown or [''])[0]!r}", f"words of {', '.join(lookup.VOCAB)}", "Use these words."
         )
+        require(len(words) <= longest, f"{len(words)} words", f"at most {longest}", "Remove some.")
         return torch.tensor([[lookup.VOCAB[word] for word in words]], dtype=torch.int64)
 
     def source(units: Sequence[str]) -> Int64[Tensor, "one place"]:
-        require(len(units) > 0, "a source of nothing", "at least one word", "Add one.")
+        require(len(units) > 0, "an empty source", "at least one word", "Add one.")
         return tokens(units, model.config.max_source_len)
 
     def target(text: str) -> Int64[Tensor, "one position"]:
@@ -69,7 +69,7 @@ def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder
 
 @dataclass(frozen=True)
 class FactNames:
-    """What the keys and values of an in-context lookup are called."""
+    """The names of the keys and values of an in-context lookup."""
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
@@ -81,7 +81,7 @@ class FactNames:
 
 
 def facts_model(card: ModelCard, model: EncoderDecoder, names: FactNames) -> LoadedEncoderDecoder:
-    """A model that reads slots, facts as ``key=value``, and answers for the key that the text names."""
+    """A model that reads facts as slots ``key=value`` and answers for the key that the text names."""
     keys = {word: 1 + number for number, word in enumerate(names.keys)}
     values = {word: 1 + len(keys) + number for number, word in enumerate(names.values)}
     words, longest = names.words, model.config.max_source_len
@@ -112,7 +112,7 @@ def facts_model(card: ModelCard, model: EncoderDecoder, names: FactNames) -> Loa
 def tokens_model(card: ModelCard, model: EncoderDecoder, names: FactNames) -> LoadedEncoderDecoder:
     """A model that reads the same facts as single tokens, keys and values, and answers for the key that the text names.
 
-    Whether it can tell which value stands with which key depends on what it knows of their order.
+    Only a model with positions can know which value belongs to which key.
     """
     numbered = {word: number for number, word in enumerate(names.words)}
     readable = {*names.keys, *names.values}
@@ -123,7 +123,7 @@ def tokens_model(card: ModelCard, model: EncoderDecoder, names: FactNames) -> Lo
         require(1 <= len(units) <= longest, f"{len(units)} words", f"1 to {longest}", "Add or remove some.")
         unknown = [unit for unit in units if unit not in readable]
         expected = f"keys ({_listed(names.keys)}) and values ({_listed(names.values)})"
-        require(not unknown, f"the word {(unknown or [''])[0]!r}", expected, "Mend it.")
+        require(not unknown, f"the word {(unknown or [''])[0]!r}", expected, "Use these words.")
         return torch.tensor([[numbered[unit] for unit in units]], dtype=torch.int64)
 
     return replace(slots, source_tokens=source)
@@ -146,10 +146,10 @@ def recurrence_model(card: ModelCard, model: nn.Module, config: RecurrenceConfig
 def load_exact(build: Callable[[], Model], directory: Path) -> Model:
     """A model with the weights of ``directory``, all of them and no others, as float32.
 
-    Building it takes nothing from the random numbers of whoever asks.
+    The global random state is not changed.
 
     Raises:
-        InputError: A file that is missing or damaged, or tensors that do not fit.
+        InputError: A file is missing or damaged, or its tensors do not fit.
     """
     with torch.random.fork_rng(devices=[]):
         model = build()

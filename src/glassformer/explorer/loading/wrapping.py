@@ -1,4 +1,4 @@
-"""A model that somebody hands over from Python, ours or one of transformers, as an loaded."""
+"""A model that is passed from Python, ours or one of transformers, as a loaded model."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ def wrap_model(
     name: str = "given",
     title: str | None = None,
 ) -> LoadedModel:
-    """The loaded of a model that is there already. It stays in the mode in which it is, training or evaluation.
+    """The loaded model of a model that is in memory already, which keeps its mode, training or evaluation.
 
     ==============================================  =================================================================
     model                                           tokenizer
     ==============================================  =================================================================
-    ``Encoder``, ``Decoder``                        ours, one of transformers or that of a released model, or none:
-                                                    then the text is numbers, or for a vocabulary of 256 bytes
-    ``Classifier`` of glassformer.classifier         its own
-    ``EncoderDecoder``                              none: source and text are token numbers; with fields a unit is
-                                                    their numbers with ``=`` between them
-    ``HeadWeights``, or a ``Design``                none: the task, or else a built-in one that fits, has the letters
-    GPT-2, Llama, Mixtral, BERT of transformers     one of transformers, or none
-    an loaded                                      none; it is returned as it is
+    ``Encoder``, ``Decoder``                        ours, one of transformers, that of a released model, or None: the
+                                                    text is token numbers, or bytes if the vocabulary has 256 tokens
+    ``Classifier``                                  its own
+    ``EncoderDecoder``                              None: source and text are token numbers; with fields, a unit is
+                                                    its numbers with ``=`` between them
+    ``HeadWeights``, or a ``Design``                None: the letters are those of the task
+    GPT-2, Llama, Mixtral, BERT of transformers     one of transformers, or None
+    a loaded model                                  None; it is returned as it is
     ==============================================  =================================================================
 
     Args:
         model: The model.
-        text: What to begin with: a text, or tokens as numbers (a list, an array or a tensor). None: one that suits the
-            model; for an ``EncoderDecoder`` it has to be given.
-        tokenizer: What makes tokens of text.
-        source: For an encoder-decoder: what its encoder reads, a list of tokens or of units.
-        task: For the weights of a head: what it is to do.
-        name: What it is called in requests.
-        title: What a person calls it; the name of its class when None.
+        text: The initial text, or its tokens: a list, an array or a tensor. None: a default; an ``EncoderDecoder``
+            has none.
+        tokenizer: The tokenizer.
+        source: For an encoder-decoder: the encoder's input, a list of tokens or of units.
+        task: For the weights of a head: its task. None: a built-in task that fits.
+        name: The name in requests.
+        title: The name on the page; None: that of its class.
 
     Raises:
-        InputError: A model that cannot be watched, a tokenizer that is none, or a text that does not fit.
+        InputError: A model whose attention cannot be captured, an unusable tokenizer, or a text that does not fit.
     """
     if isinstance(model, LoadedHead | LoadedEncoder | LoadedDecoder | LoadedEncoderDecoder):
         return model
@@ -86,7 +86,7 @@ def wrap_model(
     require(
         isinstance(model, nn.Module),
         f"a model of type {type(model).__name__}",
-        "a torch module, a Classifier or an loaded",
+        "a torch module, a Classifier or a loaded model",
         "Pass the model itself, not its name.",
     )
     model = getattr(model, "_orig_mod", model)
@@ -95,7 +95,7 @@ def wrap_model(
     points = find_hook_points(model)
     require(
         any(point.role == "attention" for point in points),
-        f"{type(model).__name__}, which has no attention that can be watched",
+        f"{type(model).__name__}, whose attention cannot be captured",
         "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of transformers",
         "Pass one of these.",
     )
@@ -110,10 +110,10 @@ def wrap_model(
 def _head(weights: HeadWeights, text: Any, task: Task | None, name: str, title: str | None) -> LoadedHead:
     task = fitting_task(weights) if task is None else task
     require_fits(weights, task)
-    begin = first_text(task) if text is None else str(text)
-    task.space.encode(begin)
-    about = f"A head that was handed over from Python. The task: {task.summary}."
-    card = head_card(name, task, title or task.name, about, begin, origin="given")
+    initial = first_text(task) if text is None else str(text)
+    task.space.encode(initial)
+    about = f"A head passed from Python. The task: {task.summary}."
+    card = head_card(name, task, title or task.name, about, initial, origin="given")
     return head_model(card, task, weights)
 
 
@@ -123,11 +123,11 @@ def _one_stack(
     longest, vocab_size = min(MOST_TOKENS, _longest(model)), _vocab_size(model)
     codec = codec_of(tokenizer, vocab_size, longest, text)
     encode, word, join = codec.encode, codec.word, codec.join
-    begin = _beginning(text, codec, vocab_size)
-    tokens = encode(begin)  # so that a text that does not fit is told now
+    initial = _initial_text(text, codec, vocab_size)
+    tokens = encode(initial)  # refuses a text that does not fit
     kind: Kind = "decoder" if _continues(model) else "encoder"
     views: list[View] = ["attention"]
-    if kind == "decoder" and _tells_next(model, tokens[:1], vocab_size):
+    if kind == "decoder" and _predicts_tokens(model, tokens[:1], vocab_size):
         views.append("sampling")
     if routes:
         views.append("experts")
@@ -135,9 +135,9 @@ def _one_stack(
         name=name,
         title=title,
         kind=kind,
-        about=f"{title}, handed over from Python.",
+        about=f"{title}, passed from Python.",
         views=views,
-        text=begin,
+        text=initial,
         input_help=f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP,
         origin="given",
     )
@@ -152,16 +152,16 @@ def _encoder_decoder(
     model: EncoderDecoder, text: Any, source: Any, tokenizer: Any, name: str, title: str
 ) -> LoadedEncoderDecoder:
     config = model.config
-    require(tokenizer is None, "a tokenizer for an encoder-decoder", "none", "Pass tokens, or make an loaded of it.")
-    require(source is not None, f"{title} without a source", "what its encoder reads", "Pass source=[...].")
+    require(tokenizer is None, "a tokenizer for an encoder-decoder", "none", "Pass tokens, or a LoadedEncoderDecoder.")
+    require(source is not None, f"{title} without a source", "the encoder's input", "Pass source=[...].")
     fields = config.fields_per_slot
     units = units_of(source, fields)
 
-    def source_tokens(given_units: Sequence[str]) -> Tensor:
-        require(len(given_units) > 0, "a source of nothing", "at least one place", "Add one.")
-        rows = [numbers(unit.replace("=", " "), config.vocab_size, fields) for unit in given_units]
-        short = [unit for unit, row in zip(given_units, rows, strict=True) if len(row) != fields]
-        require(not short, f"the unit {short[:1]}", f"{fields} numbers with = between them", "Mend it.")
+    def source_tokens(typed_units: Sequence[str]) -> Tensor:
+        require(len(typed_units) > 0, "an empty source", "at least one unit", "Add one.")
+        rows = [numbers(unit.replace("=", " "), config.vocab_size, fields) for unit in typed_units]
+        short = [unit for unit, row in zip(typed_units, rows, strict=True) if len(row) != fields]
+        require(not short, f"the unit {short[:1]}", f"{fields} numbers with = between them", "Separate them by =.")
         return torch.tensor([rows if fields > 1 else [row[0] for row in rows]])
 
     def read_target(written: str) -> list[int]:
@@ -173,35 +173,40 @@ def _encoder_decoder(
     absent = text is None or (isinstance(text, str) and text == "")
     require(not absent, f"{title} without a text", "at least the start token", "Pass text=[start token].")
     plain = Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
-    begin = _beginning(text, plain, config.target_vocab)
+    initial = _initial_text(text, plain, config.target_vocab)
     card = ModelCard(
         name=name,
         title=title,
         kind="encoder_decoder",
-        about=f"{title}, handed over from Python.",
+        about=f"{title}, passed from Python.",
         views=["attention", "scramble"],
-        text=begin,
+        text=initial,
         source=units,
-        input_help=f"{_NUMBERS_HELP}: what the decoder begins with",
+        input_help=f"{_NUMBERS_HELP}: the decoder's initial tokens",
         origin="given",
     )
-    source_tokens(units), target(begin)
+    source_tokens(units), target(initial)
     return LoadedEncoderDecoder(card, model, source_tokens, target, str, max_new_tokens=1)
 
 
-def _beginning(text: Any, codec: Codec, vocab_size: int) -> str:
+def _initial_text(text: Any, codec: Codec, vocab_size: int) -> str:
     if text is None:
         return codec.sample
     tokens = tokens_in(text)
     if tokens is None:
         return require_text(text)
-    strange = [token for token in tokens if not 0 <= token < vocab_size]
-    require(not strange, f"the token {(strange or [0])[0]}", f"numbers from 0 to {vocab_size - 1}", "Mend it.")
+    unknown = [token for token in tokens if not 0 <= token < vocab_size]
+    require(
+        not unknown,
+        f"the token {(unknown or [0])[0]}",
+        f"numbers from 0 to {vocab_size - 1}",
+        "Use tokens of the vocabulary.",
+    )
     return require_text(text_of(tokens, codec.encode, codec.joins))
 
 
-def _tells_next(model: nn.Module, tokens: Sequence[int], vocab_size: int) -> bool:
-    """Whether a model has logits of the next token; one that is not ours is tried."""
+def _predicts_tokens(model: nn.Module, tokens: Sequence[int], vocab_size: int) -> bool:
+    """Whether a model has logits of the next token; a model that is not ours is run to find out."""
     if isinstance(model, Decoder):
         return True
     with torch.no_grad(), evaluating(model):
@@ -210,7 +215,7 @@ def _tells_next(model: nn.Module, tokens: Sequence[int], vocab_size: int) -> boo
 
 
 def _continues(model: nn.Module) -> bool:
-    """Whether a model is causal: by what its attention says, since a mask of transformers does not tell."""
+    """Whether a model is causal, by its attention modules, since the masks of transformers do not show it."""
     if isinstance(model, Decoder | Encoder):
         return isinstance(model, Decoder)
     for point in find_hook_points(model):
@@ -237,7 +242,7 @@ def _longest(model: nn.Module) -> int:
     for field in ("max_seq_len", "max_position_embeddings", "n_positions"):
         if isinstance(getattr(config, field, None), int):
             longest = int(getattr(config, field))
-            # RoBERTa counts its positions from behind the padding's.
+            # RoBERTa numbers its positions from 2, after the one for padding.
             return longest - 2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta") else longest
     return MOST_TOKENS
 
