@@ -278,6 +278,7 @@ def test_the_defaults_are_a_model_that_can_be_built() -> None:
         dataclasses.replace(flags, seed=-1)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_process_with_status_130(text: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ["--data", str(text), "--run", str(run), "--seq-len", "8", *TINY, "--training.steps", "1000000"]

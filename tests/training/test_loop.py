@@ -185,6 +185,7 @@ def test_ctrl_c_without_a_directory_says_that_nothing_was_saved(capsys: pytest.C
     assert "nothing was saved" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     here = Path(__file__).resolve().parent
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
