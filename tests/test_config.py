@@ -98,3 +98,9 @@ def test_unknown_and_missing_fields_are_named() -> None:
     with pytest.raises(InputError) as caught:
         Outer()  # type: ignore[call-arg]
     assert caught.value.got == "Outer without name"
+
+
+def test_a_positional_argument_is_named() -> None:
+    with pytest.raises(InputError) as caught:
+        Outer("a", 0)
+    assert caught.value.got == "width = 0"

@@ -79,6 +79,8 @@ def _input_error(cls: type, error: ValidationError) -> InputError:
     fields = {field.name for field in dataclasses.fields(cls)}
     # pydantic's path also names the branches of a union, such as "tuple[int, ...]".
     path = [part for part in first["loc"] if isinstance(part, int) or part.isidentifier()]
+    if path and isinstance(path[0], int):  # a positional argument
+        path[0] = dataclasses.fields(cls)[path[0]].name
     name = ".".join(map(str, path))
     kind, value = first["type"], first["input"]
     if kind == "missing":

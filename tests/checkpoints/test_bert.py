@@ -19,7 +19,6 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 from glassformer.checkpoints import bert
 from glassformer.checkpoints.bert import (
     load_encoder,
-    load_pooler,
     read_bert_config,
     save_encoder,
 )
@@ -84,7 +83,6 @@ def test_hidden_states_are_those_of_a_tiny_bert(tmp_path: Path, activation: str)
         expected = peer(tokens, attention_mask=real.long(), token_type_ids=given)
         hidden = encoder.hidden(tokens, real, types=given)
         assert (hidden - expected.last_hidden_state)[real].abs().max() <= 1e-5
-        assert (load_pooler(tmp_path)(hidden[:, 0]) - expected.pooler_output).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("pad_id", [1, 3])
@@ -331,20 +329,20 @@ def test_a_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "distilbert"}, "model_type = 'distilbert' in config.json; expected 'bert' or 'roberta'"),
+        ({"model_type": "distilbert"}, r"config\.json with model_type = 'distilbert'"),
         ({"model_type": "gpt2"}, "model_type = 'gpt2'"),
         ({"model_type": None}, "model_type = None"),
-        ({"hidden_act": "gelu_new"}, "hidden_act = 'gelu_new' in config.json; expected 'gelu' or 'relu'"),
+        ({"hidden_act": "gelu_new"}, r"config\.json with hidden_act = 'gelu_new'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"is_decoder": True}, "is_decoder = True"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),
         ({"num_attention_heads": 5}, "hidden_dim = 24 with num_heads = 5"),
         ({"num_attention_heads": 0}, "num_attention_heads = 0"),
         ({"hidden_size": "24"}, "hidden_size = '24'"),
-        ({"layer_norm_eps": "1e-12"}, "fault"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps = '1e-12'"),
         ({"hidden_dropout_prob": 2.0}, r"dropout = 2\.0"),
         ({"num_hidden_layers": 3}, r"missing encoder\.layer\.2\.attention\.self\.query\.weight"),
-        ({"num_hidden_layers": 10**7}, r"config.json with 10000000 layers beside 39 tensors"),
+        ({"num_hidden_layers": 10**7}, r"config.json with 10000000 layers with 39 tensors"),
         ({"num_hidden_layers": 1}, r"unknown encoder\.layer\.1\.attention"),
         ({"vocab_size": 51}, r"embeddings\.word_embeddings\.weight of shape \[50, 24\] instead of \[51, 24\]"),
         ({"max_position_embeddings": 16}, r"position_embeddings\.weight of shape \[32, 24\] instead of \[16, 24\]"),
@@ -380,19 +378,12 @@ def test_every_wrong_tensor_is_named(tiny: Path) -> None:
         assert fault in str(raised.value)
 
 
-def test_a_missing_pooler_is_named(tmp_path: Path) -> None:
-    randomised(BertModel(BertConfig(**SIZES), add_pooling_layer=False)).save_pretrained(tmp_path)
-    load_encoder(tmp_path, leave_out=())
-    with refused(r"missing pooler\.dense\.weight, missing pooler\.dense\.bias"):
-        load_pooler(tmp_path)
-
-
 def test_a_decoders_directory_is_refused(tmp_path: Path) -> None:
     decoder = transformers.GPT2Model(
         transformers.GPT2Config(vocab_size=50, n_positions=32, n_embd=24, n_layer=1, n_head=4)
     )
     decoder.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"model_type = 'gpt2' in config\.json; expected 'bert'"):
+    with refused(r"config\.json with model_type = 'gpt2'", expected="'bert'"):
         load_encoder(tmp_path)
     edit_config(tmp_path, model_type="bert", **SIZES)  # whoever says so all the same
     with refused(r"missing embeddings\.word_embeddings\.weight.*unknown h\.0\.attn"):
@@ -434,5 +425,5 @@ def test_a_damaged_configuration_of_ours_is_refused(tmp_path: Path) -> None:
         load_encoder(tmp_path / "saved")
     save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), tmp_path / "many")
     edit_config(tmp_path / "many", num_layers=10**7)
-    with refused("with 10000000 layers beside"):
+    with refused("with 10000000 layers with"):
         load_encoder(tmp_path / "many")

@@ -200,6 +200,8 @@ def test_what_openais_program_would_refuse_is_refused() -> None:
         {"yarn": None},
         {"windowed_layers": "odd"},
         {"windowed_layers": "all"},
+        {"windowed_layers": (0, 1, 5, 23)},
+        {"windowed_layers": (12,)},
         {"num_kv_heads": 64, "dropout": 0.25, "norm_eps": 1e-6},
         {"clamp": Clamp(1.0, 32.0)},
     ],

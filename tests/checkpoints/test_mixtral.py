@@ -78,6 +78,18 @@ def test_the_logits_are_hugging_faces_with_its_weights() -> None:
     assert largest_difference(decoder, model, torch.randint(512, (2, 100))) <= 1e-5
 
 
+@pytest.mark.parametrize("windowed", [(), (0,), (1, 2), (0, 3)])
+def test_layer_types_are_ignored_as_by_hugging_face(windowed: tuple[int, ...]) -> None:
+    """Its MixtralForCausalLM gives every layer the window, whatever ``layer_types`` says."""
+    kinds = ["sliding_attention" if layer in windowed else "full_attention" for layer in range(4)]
+    hf_config, _ = mixtral_from_decoder(Decoder(dataclasses.replace(TINY, num_layers=4, window=4)))
+    model = peer(hf_config | {"layer_types": kinds, "initializer_range": 0.3})
+    decoder = decoder_from_mixtral(model.config.to_dict(), model.state_dict())
+    tokens = torch.randint(32, (2, 20))
+    assert largest_difference(decoder, model, tokens) <= 1e-5
+    assert (decoder.config.window, decoder.config.windowed_layers) == (4, "all")
+
+
 @torch.no_grad()
 def test_prefill_and_cached_steps_are_hugging_faces(tmp_path: Path) -> None:
     decoder = Decoder(FORM).eval()

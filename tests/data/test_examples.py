@@ -91,7 +91,7 @@ def test_impossible_splits_are_refused() -> None:
         split_by_text(examples, seed=-1)
     with refused("1 different texts for 2 parts"):
         split_by_text([Example("good", 1), Example("Good!", 1)], (0.5, 0.5))
-    with refused(r"none falls into a part of 0\.01"):
+    with refused(r"none of them in a part of 0\.01"):
         split_by_text(examples, (0.99, 0.01))
 
 

@@ -123,7 +123,7 @@ def test_bad_input_is_refused() -> None:
         split_lookup(all_contexts(), seed=-1)
     with refused("together = 'facts'"):
         split_lookup(all_contexts(), together="facts")  # type: ignore[arg-type]
-    with refused("gets none"):
+    with refused("one of which is empty"):
         split_lookup(all_contexts()[:3], (0.9, 0.05, 0.05))
     with refused("no held-out examples"):
         share_seen(all_contexts(), ())

@@ -139,9 +139,9 @@ def test_a_file_is_read_as_what_it_is(tmp_path: Path, harmony_engine: Tokenizer)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tokenizer.json", b"{", "no JSON"),
+        ("tokenizer.json", b"{", "not JSON"),
         ("tokenizer.json", b"[]", "a JSON object"),
-        ("tokenizer.json", b"\xff\xfe", "no UTF-8"),
+        ("tokenizer.json", b"\xff\xfe", "not UTF-8"),
         ("tokenizer.json", b'{"model": {"type": "BPE"}}', "with a fault"),
         ("tokenizer.json", b'{"added_tokens": [{}], "model": {}}', "with a fault"),
         ("tokenizer.json", b'{"added_tokens": 7}', "with a fault"),
@@ -171,7 +171,7 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
 
 def test_other_kinds_of_tokens_are_refused() -> None:
     engine = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    with refused("of the kind WordPiece", expected="byte pairs"):
+    with refused("of the kind WordPiece", expected="byte-pair"):
         from_json(engine.to_str())
 
 
@@ -180,7 +180,7 @@ def test_ranks_with_faults_are_refused() -> None:
     ranks = {bytes([byte]): byte for byte in range(256)}
     assert from_ranks(ranks, {"<|end|>": 256}).decode([104, 105, 256]) == "hi<|end|>"
     for wrong in (ranks | {b"ab": 7}, {piece: token for piece, token in ranks.items() if token != 9}):
-        with refused("stand twice, or without each of the 256 bytes"):
+        with refused("repeated ids, or without each of the 256 bytes"):
             from_ranks(wrong, {})
     with refused("the token 256"):
         from_ranks(ranks, {"<|end|>": 256}, vocab_size=256)

@@ -195,7 +195,7 @@ def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) ->
         load_subwords(tmp_path / "nowhere" / "vocab.txt")
     broken = tmp_path / "tokenizer.json"
     for content, message in (
-        (_cached("bpe").to_json()[:-400], "no JSON"),
+        (_cached("bpe").to_json()[:-400], "not JSON"),
         ('{"version": "1.0", "model": {"type": "Oracle"}}', "with a fault"),
         ("{}", "without a model"),
         ("[]", "a list"),
@@ -208,7 +208,7 @@ def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) ->
         load_subwords(broken)
     with refused(r"without \['\[SEP\]'\]"):
         load_subwords(bert_directory(tmp_path / "short", "[PAD]\n[UNK]\n[CLS]\ngood\n"))
-    with refused("no JSON"):
+    with refused("not JSON"):
         tokenizer_from_json("no")
     with refused("with a fault"):
         tokenizer_from_json("{}")

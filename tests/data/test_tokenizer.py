@@ -142,9 +142,9 @@ def test_it_is_a_tokenizer(tokenizer: WordTokenizer) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no JSON"),
-        ('{"format": "glassformer words", "words": ["a"', "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("", "not JSON"),
+        ('{"format": "glassformer words", "words": ["a"', "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("[1]", "a list"),
         ("{}", "keys"),
         ('{"format": "other", "words": ["a"]}', "keys"),

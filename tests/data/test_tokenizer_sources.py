@@ -76,7 +76,7 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
         raise OSError("no connection\nat all")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    with refused(r"'openai/gpt-oss-20b', which is no file .*hub \(no connection\)"):
+    with refused(r"'openai/gpt-oss-20b', which is not a file .*hub \(no connection\)"):
         module.named_tokenizer("openai/gpt-oss-20b")
 
 

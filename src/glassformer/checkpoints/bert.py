@@ -9,55 +9,66 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
+from glassformer.checkpoints.assembly import FileNumber, FileSize, config_errors, known_fields
 from glassformer.checkpoints.headers import StoredTensor
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors, stored_tensors
-from glassformer.errors import InputError, require, require_positive
+from glassformer.config import config
+from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
 from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
 
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
-"""How names of tensors begin that belong to the tasks a BERT was trained for, and to no encoder."""
+"""Prefixes of tensors of heads, which are not part of an encoder."""
 
 OWN = "glassformer-encoder"
 """The ``model_type`` of what :func:`save_encoder` writes."""
 _PREFIXES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
 FAMILY = tuple(_PREFIXES)
-"""The ``model_type`` of each of the BERT family that can be read."""
-_DEFAULTS: dict[str, Any] = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": None,
-    "model_type": None,
-    "hidden_act": "gelu",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "model_type": FAMILY,
-    "hidden_act": ("gelu", "relu"),
-    "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-}
-# Our names and Hugging Face's, for the ends of which ".weight" and ".bias" stay.
+"""Every ``model_type`` of the BERT family that can be read."""
+
+
+@config
+class BertConfig:
+    """The fields of the BERT family's ``config.json`` that an encoder depends on, with BERT's defaults."""
+
+    model_type: Literal["bert", "roberta", "xlm-roberta"]
+    vocab_size: FileNumber = 30522
+    hidden_size: FileNumber = 768
+    num_hidden_layers: FileNumber = 12
+    num_attention_heads: FileSize = 12
+    intermediate_size: FileNumber = 3072
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: FileNumber = 512
+    type_vocab_size: FileNumber = 2
+    layer_norm_eps: float = 1e-12
+    pad_token_id: FileNumber | None = None
+    hidden_act: Literal["gelu", "relu"] = "gelu"
+    position_embedding_type: Literal["absolute"] = "absolute"
+    is_decoder: Literal[False] = False
+    add_cross_attention: Literal[False] = False
+
+    @property
+    def first_position(self) -> int:
+        """RoBERTa's positions count from after the padding token; the rows before are never looked up."""
+        return 0 if self.model_type == "bert" else self.padding + 1
+
+    @property
+    def padding(self) -> int:
+        """The padding token."""
+        return (0 if self.model_type == "bert" else 1) if self.pad_token_id is None else self.pad_token_id
+
+
+# Our names and Hugging Face's, without ".weight" and ".bias".
 _OUTSIDE = {
     "embedding": "embeddings.word_embeddings",
     "positions": "embeddings.position_embeddings",
@@ -77,7 +88,7 @@ _INSIDE = {
 _MODE = "pooling_mode_"
 _POOLINGS = {f"{_MODE}mean_tokens": "mean", f"{_MODE}cls_token": "cls", f"{_MODE}max_tokens": "max"}
 _MODULES = ("Transformer", "Pooling", "Normalize")
-"""Of sentence-transformers: what an encoder with its pooling does."""
+"""The modules of sentence-transformers that an encoder with its pooling replaces."""
 _NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
@@ -96,16 +107,14 @@ def load_encoder(
     It computes the same hidden states as Hugging Face's ``BertModel``, ``RobertaModel`` or ``XLMRobertaModel``.
 
     Args:
-        source: A directory, or where there is none of that name, a model on the hub such as
-            ``"sentence-transformers/all-MiniLM-L6-v2"``.
-        num_classes: Give the encoder a new classification head, drawn from torch's generator; None: what is stored,
-            which for the BERT family is none.
-        pooling: None: what is stored, or else the mean. Where sentence-transformers stored another way of making one
-            vector of a text than these three (a pooling of another kind or of several kinds, a dense layer behind it),
-            the encoder is loaded only with a ``pooling`` of your choice.
-        dropout: None: what is stored.
-        attention_dropout: None: what is stored. More than 0 leaves the fused kernel in training, which takes longer.
-        leave_out: Beginnings of names of tensors that are not read. ``()`` refuses a file with heads.
+        source: A directory, or else a model on the hub such as ``"sentence-transformers/all-MiniLM-L6-v2"``.
+        num_classes: Add a new classification head, drawn from torch's generator; None: the stored one, which the BERT
+            family lacks.
+        pooling: None: the stored one, or else the mean. If sentence-transformers stored another one (of another kind
+            or of several kinds, or a dense layer after it), ``pooling`` is required.
+        dropout: None: as stored.
+        attention_dropout: None: as stored. More than 0 disables the fused kernel in training, which is slower.
+        leave_out: Prefixes of tensors to ignore. ``()`` refuses a file with heads.
         dtype: Of the weights, whatever it is in the file.
 
     Returns:
@@ -113,8 +122,8 @@ def load_encoder(
 
     Raises:
         InputError: No such directory and no such model or no connection; a file that is missing or damaged; another
-            architecture or one with a part that the encoder lacks, a stored way of pooling among them; or tensors that
-            are missing, unknown, of another shape or no floating-point numbers: all of them are named.
+            architecture or one with a part that the encoder lacks, such as its pooling; or tensors that are missing,
+            unknown, of another shape or not floating-point: all of them are named.
 
     Source: Devlin et al. 2018, arXiv 1810.04805; Liu et al. 2019, arXiv 1907.11692 (RoBERTa); the layout is Hugging
     Face's.
@@ -137,11 +146,11 @@ def load_encoder(
     }
     config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
     own = stored["model_type"] == OWN
-    there = stored_tensors(directory, str if own else _clean(stored))
-    # Before the encoder is made, which of a million layers takes minutes.
+    stored_by_name = stored_tensors(directory, str if own else _clean(stored))
+    # Checked before the encoder is made: a million layers would take minutes.
     require(
-        config.num_layers <= len(there),
-        f"{CONFIG_FILE} with {config.num_layers} layers beside {len(there)} tensors",
+        config.num_layers <= len(stored_by_name),
+        f"{CONFIG_FILE} with {config.num_layers} layers with {len(stored_by_name)} tensors",
         "the tensors of each layer",
         f"Take {CONFIG_FILE} and the weights from the same place.",
     )
@@ -153,31 +162,13 @@ def load_encoder(
         if not (new_head and name.startswith("classifier."))
     }
     if own:
-        state = read_tensors(there, {name: (name, shape) for name, shape in shapes.items()}, dtype)
+        state = read_tensors(stored_by_name, {name: (name, shape) for name, shape in shapes.items()}, dtype)
     else:
-        state = _read_bert(stored, there, shapes, leave_out, dtype)
+        state = _read_bert(stored, stored_by_name, shapes, leave_out, dtype)
     encoder.load_state_dict(state | (_new_head(config, dtype) if new_head else {}), assign=True)
     if isinstance(encoder.positions, SinusoidalPositions):
         encoder.positions = SinusoidalPositions(config.hidden_dim, config.max_seq_len).to(dtype)
     return encoder
-
-
-def load_pooler(source: str | Path, *, dtype: torch.dtype = torch.float32) -> nn.Sequential:
-    """What BERT puts on the first position: ``pooler_output = tanh(dense(hidden[:, 0]))``, as a module.
-
-    Raises:
-        InputError: A directory without a pooler, or one that :func:`load_encoder` refuses.
-    """
-    directory = find_directory(source)
-    config = read_json(directory / CONFIG_FILE)
-    width = read_bert_config(config).hidden_dim
-    theirs = {
-        name: part for name, part in stored_tensors(directory, _clean(config)).items() if name.startswith("pooler.")
-    }
-    wanted = {"0.weight": ("pooler.dense.weight", [width, width]), "0.bias": ("pooler.dense.bias", [width])}
-    pooler = nn.Sequential(nn.Linear(width, width, device="meta"), nn.Tanh())
-    pooler.load_state_dict(read_tensors(theirs, wanted, dtype), assign=True)
-    return pooler
 
 
 def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) -> None:
@@ -191,10 +182,7 @@ def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) ->
 
 
 def write_encoder(encoder: Encoder, draft: Path) -> None:
-    """Put the files of an encoder into a directory that is there, for whoever writes more beside them.
-
-    Such a directory is a draft of :func:`~glassformer.files.new_directory`.
-    """
+    """Write the files of an encoder into an existing directory, a draft of :func:`~glassformer.files.new_directory`."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     described = {"model_type": OWN, **dataclasses.asdict(encoder.config)}
     write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
@@ -207,54 +195,43 @@ def read_bert_config(config: Mapping[str, Any]) -> EncoderConfig:
     Raises:
         InputError: Another architecture, a part that the encoder lacks, or impossible sizes.
     """
-    read = {**_DEFAULTS, **config}
-    for name, choices in _CHOICES.items():
-        require(
-            read[name] in choices,
-            f"{name} = {read[name]!r} in {CONFIG_FILE}",
-            " or ".join(repr(choice) for choice in choices),
-            "Load an encoder of the BERT family with learned absolute positions.",
-        )
-    roberta = read["model_type"] != "bert"
-    pad_id = read["pad_token_id"]
-    if pad_id is None:
-        pad_id = 1 if roberta else 0
-    sizes = ("hidden_size", "num_attention_heads", "max_position_embeddings")
-    require_positive(**{name: read[name] for name in sizes})
-    try:
-        return EncoderConfig(
-            vocab_size=read["vocab_size"],
-            num_layers=read["num_hidden_layers"],
-            hidden_dim=read["hidden_size"],
-            ff_dim=read["intermediate_size"],
-            num_heads=read["num_attention_heads"],
-            max_seq_len=read["max_position_embeddings"] - (pad_id + 1 if roberta else 0),
-            activation=read["hidden_act"],
-            norm_eps=read["layer_norm_eps"],
-            final_norm=False,
-            positions="learned",
-            scale_embeddings=False,
-            embedding_norm=True,
-            token_types=read["type_vocab_size"],
-            dropout=read["hidden_dropout_prob"],
-            attention_dropout=read["attention_probs_dropout_prob"],
-            ff_dropout=0.0,
-            pad_id=pad_id,
-        )
-    except TypeError as error:
-        raise InputError(
-            f"{CONFIG_FILE} with a fault: {error}", "numbers where numbers belong", "Take the file anew."
-        ) from error
+    read = _bert_config(config)
+    return EncoderConfig(
+        vocab_size=read.vocab_size,
+        num_layers=read.num_hidden_layers,
+        hidden_dim=read.hidden_size,
+        ff_dim=read.intermediate_size,
+        num_heads=read.num_attention_heads,
+        max_seq_len=read.max_position_embeddings - read.first_position,
+        activation=read.hidden_act,
+        norm_eps=read.layer_norm_eps,
+        final_norm=False,
+        positions="learned",
+        scale_embeddings=False,
+        embedding_norm=True,
+        token_types=read.type_vocab_size,
+        dropout=read.hidden_dropout_prob,
+        attention_dropout=read.attention_probs_dropout_prob,
+        ff_dropout=0.0,
+        pad_id=read.padding,
+    )
+
+
+def _bert_config(config: Mapping[str, Any]) -> BertConfig:
+    known = known_fields(BertConfig, config)
+    return BertConfig(**{"model_type": None, **known})
 
 
 def _stored_config(directory: Path, stored: Mapping[str, Any], pooling: Pooling | None) -> EncoderConfig:
-    if stored.get("model_type") == OWN:
-        return EncoderConfig.from_json(json.dumps({name: stored[name] for name in stored if name != "model_type"}))
-    return dataclasses.replace(read_bert_config(stored), pooling=pooling or _stored_pooling(directory))
+    with config_errors(directory / CONFIG_FILE):
+        if stored.get("model_type") == OWN:
+            return EncoderConfig.from_json(json.dumps({name: stored[name] for name in stored if name != "model_type"}))
+        config = read_bert_config(stored)
+    return dataclasses.replace(config, pooling=pooling or _stored_pooling(directory))
 
 
 def _stored_pooling(directory: Path) -> Pooling:
-    """How sentence-transformers makes one vector of a text, the mean where it says nothing."""
+    """The pooling of sentence-transformers; by default the mean."""
     fix = 'Choose one yourself, for example pooling="mean"; vectors then differ from those of the original.'
     path = directory / "modules.json"
     modules = _module_kinds(path) if path.is_file() else []
@@ -263,7 +240,7 @@ def _stored_pooling(directory: Path) -> Pooling:
     path = directory / "1_Pooling" / CONFIG_FILE
     stored = read_json(path) if path.is_file() else {}
     said: Any = stored.get("pooling_mode")
-    if said is None:  # older files: a yes or no for each kind, the mean where it is not told
+    if said is None:  # older files: a boolean for each kind, with the mean as default
         kinds = {f"{_MODE}mean_tokens": not any(name.startswith(_MODE) for name in stored)} | stored
         said = [name for name, value in kinds.items() if name.startswith(_MODE) and value]
     modes = [_POOLINGS.get(str(mode), mode) for mode in (said if isinstance(said, list) else [said])]
@@ -279,7 +256,7 @@ def _module_kinds(path: Path) -> list[str]:
         return [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
         got = f"{path}, which cannot be read ({error!r})"
-        raise InputError(got, "a list of modules, each with its type", "Download it anew.") from error
+        raise InputError(got, "a list of modules, each with its type", "Download it again.") from error
 
 
 def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -290,22 +267,23 @@ def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def _read_bert(
     config: Mapping[str, Any],
-    there: Mapping[str, StoredTensor],
+    tensors: Mapping[str, StoredTensor],
     shapes: Mapping[str, list[int]],
     leave_out: tuple[str, ...],
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
     """Our state dict from the tensors of a directory in Hugging Face's layout."""
     theirs = {
-        name: part for name, part in there.items() if name not in _NO_WEIGHTS and not name.startswith(tuple(leave_out))
+        name: part
+        for name, part in tensors.items()
+        if name not in _NO_WEIGHTS and not name.startswith(tuple(leave_out))
     }
     wanted = {name: (_their_name(name), shape) for name, shape in shapes.items()}
-    # RoBERTa's positions count from behind the padding token; the rows before are never looked up.
+    first = _bert_config(config).first_position
     name, (length, width) = wanted["positions.weight"]
-    rows = {**_DEFAULTS, **config}["max_position_embeddings"]
-    wanted["positions.weight"] = (name, [rows, width])
+    wanted["positions.weight"] = (name, [first + length, width])
     state = read_tensors(theirs, wanted, dtype)
-    state["positions.weight"] = state["positions.weight"][rows - length :].clone()
+    state["positions.weight"] = state["positions.weight"][first:].clone()
     return state
 
 
@@ -318,7 +296,7 @@ def _their_name(ours: str) -> str:
 
 
 def _clean(config: Mapping[str, Any]) -> Callable[[str], str]:
-    """What makes one spelling of the several that files have for a name."""
+    """A function from the spellings of a name in files to one of them."""
     prefix = _PREFIXES[config["model_type"]]
 
     def clean(name: str) -> str:

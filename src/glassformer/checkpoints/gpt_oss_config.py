@@ -308,7 +308,7 @@ def _yarn(rope: RopeParameters) -> Yarn | None:
     return yarn
 
 
-def _windows(read: HuggingFaceConfig) -> tuple[int | None, Any]:
+def _windows(read: HuggingFaceConfig) -> tuple[int | None, Literal["odd", "even", "all"] | tuple[int, ...]]:
     """The window, and which layers have it."""
     layers, kinds = read.num_hidden_layers, read.layer_types
     if kinds is None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from glassformer.checkpoints.assembly import (
     FileNumber,
+    FileSize,
     check_sizes,
     config_errors,
     empty_decoder,
@@ -43,7 +44,7 @@ class MixtralConfig:
     hidden_size: FileNumber = 4096
     intermediate_size: FileNumber = 14336
     num_hidden_layers: FileNumber = 32
-    num_attention_heads: FileNumber = 32
+    num_attention_heads: FileSize = 32
     num_key_value_heads: FileNumber = 8
     head_dim: FileNumber | None = None
     hidden_act: Literal["silu"] = "silu"
@@ -191,7 +192,6 @@ def read_mixtral_config(config: Mapping[str, Any]) -> DecoderConfig:
     kind = rope.get("rope_type", rope.get("type", "default"))
     require(kind == "default", f"rope_type = {kind!r}", "'default'", "Only plain Mixtral models can be read.")
     heads = read.num_attention_heads
-    require(heads > 0, f"num_attention_heads = {heads}", "at least 1", "Download the file again.")
     return DecoderConfig(
         vocab_size=read.vocab_size,
         num_layers=read.num_hidden_layers,

@@ -1,8 +1,5 @@
-"""Batches of texts of different length: padded to the longest of the batch, and no further.
-
-Two ways to keep padding small: in training, batches of neighbours in length, drawn anew each epoch; for a whole set,
-the order of lengths.
-"""
+"""Batches of texts of different length, with little padding: in training, texts of similar length, shuffled each epoch;
+for a whole set, sorted by length."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from glassformer.data.random_streams import generator
 from glassformer.errors import InputError, require, require_positive
 
 _POOL = 50
@@ -30,11 +28,11 @@ class Padded(NamedTuple):
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -> Padded:
-    """Fill rows up with ``pad_id`` on the right.
+    """Pad rows on the right with ``pad_id``.
 
     Args:
         rows: Token ids, at least one in each row.
-        pad_id: What to fill up with. A row may hold it as well; ``real`` tells such a token from padding.
+        pad_id: The padding token. A row may contain it too; ``real`` is then True there.
         length: Length of every row; None: that of the longest.
 
     Raises:
@@ -44,7 +42,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
     _require_no_text(rows)
     lengths = np.array([len(row) for row in rows])
     shortest, longest = int(lengths.min()), int(lengths.max())
-    require(shortest > 0, "a row without tokens", "at least one token each", "Encode texts: the empty one has CLS.")
+    require(shortest > 0, "a row without tokens", "at least one token each", "Encode texts: an empty text has CLS.")
     width = longest if length is None else length
     require(
         width >= longest,
@@ -59,9 +57,9 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
 
 
 def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Row numbers in batches of ``size``, the longest texts first, so that memory shows at once whether it suffices.
+    """Row numbers in batches of ``size``, the longest texts first, so that too little memory shows at once.
 
-    Every row is in exactly one batch; the last has what is left. Rows of equal length keep their order.
+    Every row is in exactly one batch; the last batch may be smaller. Rows of equal length keep their order.
 
     Raises:
         InputError: ``size`` below 1.
@@ -74,22 +72,21 @@ def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
 class TextBatches:
     """Labelled texts in batches, as a function of the step: the data of a task of training.
 
-    Epoch e draws an order from (``seed``, e), cuts it into pools of 50 batches, and sorts each pool by length before it
-    is cut into batches, which then come in random order. Each example comes once per epoch; the batch of what is left
-    over, smaller than the others, is one of them.
+    Epoch e draws an order from (``seed``, e) and cuts it into pools of 50 batches. Each pool is sorted by length and
+    cut into batches; the batches of all pools are shuffled. An example occurs once per epoch; one batch may be smaller.
 
     A batch is ``{"tokens": int64 [batch, position], "real": bool [batch, position], "labels": int64 [batch]}``.
 
     Args:
         rows: Token ids of each text, at least one.
         labels: The class of each, from 0.
-        pad_id: What short rows are filled up with.
+        pad_id: The padding token.
         seed: Seed of the orders.
-        by_length: False leaves out the sorting: batches are then uniform draws, with more padding.
+        by_length: False omits the sorting: batches are then uniform draws, with more padding.
 
     Raises:
-        InputError: No texts, an empty row, a text in place of its tokens, labels that are fewer, more, below 0 or no
-            whole numbers, or a negative seed.
+        InputError: No texts, an empty row, a text in place of its tokens, a different number of labels, labels below 0
+            or not whole, or a negative seed.
     """
 
     def __init__(
@@ -146,8 +143,7 @@ class TextBatches:
         return {"tokens": tokens, "real": real, "labels": self.labels[torch.tensor(chosen)]}
 
     def _draw(self, epoch: int, size: int) -> list[np.ndarray]:
-        # A spawn key, not more entropy words: NumPy pads those with zeros, so [seed, 0] would be the stream of seed.
-        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(epoch,)))
+        rng = generator(self.seed, epoch)
         order = rng.permutation(len(self))
         if not self.by_length:
             return [order[start : start + size] for start in range(0, len(order), size)]
@@ -160,7 +156,7 @@ class TextBatches:
 
 
 def _require_no_text(rows: Sequence[Sequence[int]]) -> None:
-    """Digits of a text would pass for tokens, other signs for a fault of numpy's."""
+    """NumPy would take digits in a text for tokens."""
     for row in rows:
         if isinstance(row, str):
             raise InputError(f"the text {row[:40]!r} as a row", "token ids", "Encode it with a tokenizer.")

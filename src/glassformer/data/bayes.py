@@ -1,14 +1,14 @@
-"""The best any model can do on the recurrence: exact Bayesian prediction over every hidden generator.
+"""The highest expected accuracy on the recurrence: exact Bayesian prediction over every hidden generator.
 
-A sequence leaves its reader uncertain about the generator (initial, coefficients) and about which coming steps are
-increments. Bayes' rule over all ``vocab_size ** (2 * order)`` generators is the optimal answer to both:
+A sequence does not determine its generator (initial, coefficients), nor which of the next steps are increments. Bayes'
+rule over all ``vocab_size ** (2 * order)`` generators is optimal:
 
     P(token t+1 | tokens 0..t)  ∝  Σ over generators g of  prior(g) · P(tokens 0..t | g) · P(token t+1 | tokens 0..t, g)
 
 No model, of any size or training, has a higher expected accuracy than the most likely token of this distribution.
 
 Once ``order`` tokens are known they are the state, and only the ``vocab_size ** order`` coefficients remain uncertain.
-The initial state matters to the first ``order`` tokens alone; it is summed out beforehand, for each possible beginning.
+The initial state matters only to the first ``order`` tokens; it is summed out beforehand, for each possible prefix.
 
 Source: Bayes' rule; the filter that sums the initial state out is the forward recursion of hidden Markov models
 (Rabiner, "A tutorial on hidden Markov models and selected applications in speech recognition", 1989, section III.A).
@@ -32,9 +32,8 @@ _CHUNK_ELEMENTS = 2**20
 class OptimalAccuracy(NamedTuple):
     """Accuracy of the most likely token at each position, in [0, 1].
 
-    ``measured`` counts hits on the actual targets: the number to hold a model's accuracy on the same sequences against.
-    ``expected`` averages the probability that the most likely token is right: the same quantity without the noise of
-    the last draw, so it needs fewer sequences for the same precision.
+    ``measured`` counts hits on the actual targets: compare it with a model's accuracy on the same sequences.
+    ``expected`` averages the probability that the most likely token is right, which has less variance.
     """
 
     measured: Float64[Tensor, "position"]
@@ -47,12 +46,10 @@ def optimal_predictions(
     """The exact distribution of the token after each input, given the inputs up to and including it.
 
     Args:
-        inputs: Sequences from their first emitted token on, as a model reads them; the result is shaped as its logits.
+        inputs: Sequences from their first emitted token on, as a model reads them.
         config: The recurrence that emitted them.
-        excluded: Generators that cannot have emitted them. By default the prior is uniform over all generators:
-            held-out sequences are themselves uniform draws, so this is what a reader who has not seen the list of
-            held-out generators can know about them. With the held-out generators here, the prior is uniform over the
-            training pool, which makes the result the optimum for training sequences.
+        excluded: Generators that cannot have emitted them. None: the prior is uniform over all generators, as held-out
+            sequences are drawn. Pass the held-out generators for the optimum on training sequences.
 
     Returns:
         Probabilities [batch, length, vocab_size] in float64.
@@ -71,7 +68,7 @@ def optimal_predictions(
         raise InputError(
             f"tokens {inputs[row, : position + 1].tolist()} in row {row}",
             "a sequence that some generator of this recurrence emits",
-            "Pass sequences of sample_sequences with the same config; a model's own continuations may be impossible.",
+            "Pass sequences of sample_sequences with the same config; a model's continuations may be impossible.",
         )
     return predictions
 
@@ -79,7 +76,7 @@ def optimal_predictions(
 def optimal_accuracy(
     tokens: Int64[Tensor, "batch emitted"], config: RecurrenceConfig, excluded: Generators | None = None
 ) -> OptimalAccuracy:
-    """How often the optimal prediction is right at each position: the ceiling of every model on these sequences.
+    """How often the optimal prediction is right at each position: an upper bound for every model on these sequences.
 
     Args:
         tokens: Whole sequences with their last target; position t predicts ``tokens[:, t + 1]`` from those before.
@@ -140,7 +137,7 @@ def _weights_by_beginning(
     joint = prior
     weights = [prior.sum(dim=0, keepdim=True)]
     for _ in range(order):
-        # A step appends a token and forgets the oldest value; what is left of the initial values stays in front.
+        # A step appends a token and drops the oldest value; the remaining initial values stay in front.
         joint = torch.einsum("orc,ortc->rtc", joint.reshape(vocab_size, -1, num_coefficients), by_oldest)
         weights.append(joint.reshape(-1, len(weights[-1]) * vocab_size, num_coefficients).sum(dim=0))
     return weights

@@ -1,4 +1,4 @@
-"""Labelled texts, and honest splits of them: no text stands in two parts."""
+"""Labelled texts, and splits in which no text occurs in two parts."""
 
 from __future__ import annotations
 
@@ -12,38 +12,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glassformer.data.random_streams import generator, require_fractions
 from glassformer.errors import require
 
 CLASSES = ("negative", "positive")
 KINDS = ("plain", "negation", "contrast", "irony")
-"""What a review's verdict rests on: its words; words under a negation; the last clause against the first; the opposite
-of what the words say."""
+"""What decides a review's class: its words; negated words; the last clause; the opposite of the words."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A text and its class.
-
-    Attributes:
-        text: What was written.
-        label: The number of its class, from 0; 0 is negative and 1 positive where nothing else is said.
-        kind: One of :data:`KINDS`; "plain" where nobody said.
-    """
+    """A text and its class."""
 
     text: str
     label: int
+    """The number of its class, from 0; by default 0 is negative and 1 positive."""
     kind: str = "plain"
+    """One of :data:`KINDS`."""
 
 
 @dataclass(frozen=True)
 class SentimentData:
-    """Examples to learn from, to choose by, and to judge with.
-
-    Attributes:
-        train: For the weights, and for the vocabulary.
-        validation: For hyperparameters and the moment to stop.
-        test: For the number that is reported.
-        classes: The name of each label.
+    """A training, a validation and a test set.
 
     Raises:
         InputError: An empty part, or a label without a class.
@@ -68,21 +58,18 @@ class SentimentData:
 
 
 def normalized(text: str) -> str:
-    """What two texts have in common when they count as equal: their letters and digits, in lower case.
+    """The form in which texts are compared: letters and digits in lower case, so that "It's good!" equals "it 's good".
 
-    So "It's good!" equals "it 's good". A text without letters and digits is kept as it is.
+    A text without letters and digits is kept as it is.
     """
     plain = unicodedata.normalize("NFKC", text).lower()
     return "".join(re.findall(r"[^\W_]", plain)) or plain.strip()
 
 
 def fingerprint(data: SentimentData) -> str:
-    """SHA-256 of all that a training sees of ``data``, as 64 hexadecimal digits: equal for equal data.
-
-    It covers the names of the classes, and the text and label of every example of each part, in order.
-    """
+    """SHA-256 of the class names and of the texts and labels of each part in order, as 64 hexadecimal digits."""
     parts = [[[example.text, example.label] for example in part] for part in (data.train, data.validation, data.test)]
-    # As ASCII, since half a surrogate pair has no UTF-8.
+    # As ASCII, since an unpaired surrogate has no UTF-8 encoding.
     return hashlib.sha256(json.dumps([data.classes, parts]).encode("ascii")).hexdigest()
 
 
@@ -91,60 +78,43 @@ def split_by_text(
 ) -> tuple[tuple[Example, ...], ...]:
     """Split into parts of these fractions so that equal texts (:func:`normalized`) stay together.
 
-    Texts are shuffled within each label and kind; each then goes to the part that is furthest behind its share. So
-    every part has about its fraction of each label and kind.
-
-    Args:
-        examples: What to split.
-        fractions: The share of each part, of all examples; they sum to 1.
-        seed: Seed of the shuffling.
+    Texts are shuffled with ``seed`` within each label and kind; each is then assigned to the part with the largest
+    deficit. So every part has about its fraction of each label and kind.
 
     Returns:
         The parts, in the order of ``fractions``; within a part examples are in their original order.
 
     Raises:
-        InputError: Fractions that are not above 0 or do not sum to 1, a negative seed, or too few texts to go round.
+        InputError: Fractions that are not above 0 or do not sum to 1, a negative seed, or a part left empty.
     """
-    require(
-        len(fractions) > 0 and min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-9,
-        f"fractions = {tuple(fractions)}",
-        "numbers above 0 that sum to 1",
-        "For example (0.8, 0.1, 0.1).",
-    )
-    require(seed >= 0, f"seed = {seed}", "a seed of at least 0", "Pass seed >= 0.")
+    require_fractions(fractions)
+    rng = generator(seed)
     groups: dict[str, list[int]] = defaultdict(list)
     for row, example in enumerate(examples):
         groups[normalized(example.text)].append(row)
-    require(
-        len(groups) >= len(fractions),
-        f"{len(groups)} different texts for {len(fractions)} parts",
-        "at least one for each",
-        "Bring more texts or ask for fewer parts.",
-    )
     strata: dict[tuple[int, str], list[list[int]]] = defaultdict(list)
     for rows in groups.values():
         strata[examples[rows[0]].label, examples[rows[0]].kind].append(rows)
-    rng = np.random.default_rng(seed)
-    behind = np.zeros(len(fractions))
+    deficits = np.zeros(len(fractions))
     parts: list[list[int]] = [[] for _ in fractions]
     for stratum in sorted(strata):
         for index in rng.permutation(len(strata[stratum])):
             rows = strata[stratum][index]
-            behind += np.array(fractions) * len(rows)
-            furthest = int(behind.argmax())
-            behind[furthest] -= len(rows)
-            parts[furthest] += rows
+            deficits += np.array(fractions) * len(rows)
+            largest = int(deficits.argmax())
+            deficits[largest] -= len(rows)
+            parts[largest] += rows
     for part, fraction in zip(parts, fractions, strict=True):
         require(
             len(part) > 0,
-            f"{len(groups)} different texts, of which none falls into a part of {fraction:g}",
+            f"{len(groups)} different texts for {len(fractions)} parts, none of them in a part of {fraction:g}",
             "at least one in each part",
-            "Bring more texts or ask for a larger fraction.",
+            "Pass more texts or larger fractions.",
         )
     return tuple(tuple(examples[row] for row in sorted(part)) for part in parts)
 
 
 def leaked(train: Iterable[Example], held_out: Iterable[Example]) -> tuple[Example, ...]:
-    """The held-out examples whose text (:func:`normalized`) stands in ``train`` too."""
+    """The held-out examples whose text (:func:`normalized`) is in ``train`` too."""
     known = {normalized(example.text) for example in train}
     return tuple(example for example in held_out if normalized(example.text) in known)

@@ -1,8 +1,8 @@
-"""The harmony format, in which gpt-oss reads and writes conversations: messages to tokens, and a reply back.
+"""The harmony format of gpt-oss's conversations: messages to tokens, and the tokens of a reply to messages.
 
-``<|start|>{header}<|message|>{content}<|end|>``; a header is a role, and for the assistant a channel: ``analysis`` for
-its reasoning, ``commentary`` for calls of tools, ``final`` for the answer. A reply ends with ``<|return|>``, or with
-``<|call|>`` where a tool is asked for.
+A message is ``<|start|>{header}<|message|>{content}<|end|>``. A header is a role and, for the assistant, a channel:
+``analysis`` for its reasoning, ``commentary`` for tool calls, ``final`` for the answer. A reply ends with
+``<|return|>``, or with ``<|call|>`` for a tool call.
 
 Source: OpenAI 2025, https://github.com/openai/harmony, docs/format.md.
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from glassformer.config import config
 from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.errors import require
 
@@ -23,23 +24,23 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 RETURN, CALL, CONSTRAIN = "<|return|>", "<|call|>", "<|constrain|>"
 FORMAT_TOKENS = (START, CHANNEL, MESSAGE, END, RETURN, CALL)
-"""The special tokens that a tokenizer must have."""
+"""Special tokens that a tokenizer must have."""
 STOPS = (RETURN, CALL)
-"""With these the assistant's turn is over."""
+"""They end the assistant's turn."""
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
 
 
-@dataclass(frozen=True)
+@config
 class Setting:
-    """What stands before a conversation: the system's message, and the developer's where there are instructions.
+    """The beginning of a conversation: the system message, and a developer message if there are instructions.
 
     Args:
         effort: How much the model reasons before it answers.
-        date: The current date, such as ``"2025-06-28"``; None: it is not told.
-        instructions: What other programs call the system prompt; empty: no developer's message.
+        date: The current date, such as ``"2025-06-28"``; None omits it.
+        instructions: What other programs call the system prompt; empty: no developer message.
 
     Raises:
         InputError: Another effort.
@@ -49,12 +50,8 @@ class Setting:
     date: str | None = None
     instructions: str = ""
 
-    def __post_init__(self) -> None:
-        efforts = get_args(Effort)
-        require(self.effort in efforts, f"effort = {self.effort!r}", f"one of {efforts}", "Use 'medium'.")
-
     def messages(self) -> list[Message]:
-        """The system's message and, where there are instructions, the developer's."""
+        """The system message and, if there are instructions, the developer message."""
         about = [IDENTITY, f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}"]
         if self.date is not None:
             about.append(f"Current date: {self.date}")
@@ -66,10 +63,10 @@ class Setting:
                 f"# Valid channels: {channels}. Channel must be included for every message.",
             )
         )
-        told = [Message("system", system)]
+        messages = [Message("system", system)]
         if self.instructions:
-            told.append(Message("developer", f"# Instructions\n\n{self.instructions}"))
-        return told
+            messages.append(Message("developer", f"# Instructions\n\n{self.instructions}"))
+        return messages
 
 
 @dataclass(frozen=True)
@@ -77,12 +74,12 @@ class Message:
     """One message of a conversation.
 
     Args:
-        role: Who speaks.
-        content: What is said.
+        role: The author's role.
+        content: The text.
         channel: For the assistant: ``"analysis"``, ``"commentary"`` or ``"final"``.
-        recipient: Whom it is for, such as the tool ``"functions.weather"``; None: everyone.
-        content_type: Of what form the content is, such as ``"<|constrain|>json"``.
-        name: Of the tool that speaks.
+        recipient: The addressee, such as the tool ``"functions.weather"``; None: everyone.
+        content_type: The form of the content, such as ``"<|constrain|>json"``.
+        name: The tool's name, for a message of a tool.
 
     Raises:
         InputError: A tool without a name.
@@ -106,19 +103,19 @@ def require_harmony(tokenizer: ReleasedTokenizer) -> None:
         not missing,
         f"{tokenizer.source} without {', '.join(missing)}",
         "o200k_harmony, gpt-oss's tokenizer",
-        "Other models have other formats of conversation; 'glassformer generate --model' continues a plain text.",
+        "Other models use other formats; 'glassformer generate --model' continues a plain text.",
     )
 
 
 def render(messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: bool = True) -> list[int]:
     """The tokens of a conversation.
 
-    Names of special tokens within a message stay text, so that nobody can end a message by writing ``<|end|>``.
+    Names of special tokens within a message stay text: writing ``<|end|>`` does not end a message.
 
     Args:
-        messages: In order, the system's first. Nothing is left out; see :func:`to_keep`.
+        messages: In order, the system message first. All are rendered; see :func:`to_keep`.
         tokenizer: gpt-oss's, or one with the same special tokens.
-        reply: Whether ``<|start|>assistant`` follows, which the model continues.
+        reply: Whether to add ``<|start|>assistant``, which the model continues.
 
     Raises:
         InputError: A tokenizer that lacks a special token.
@@ -131,8 +128,7 @@ def render(messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: 
 
 
 def to_keep(reply: Sequence[Message]) -> list[Message]:
-    """What of a finished reply the next turn reads: what the assistant said, without its reasoning and without calls,
-    which nobody answered."""
+    """The messages of a finished reply that the next turn reads: the assistant's, without reasoning and tool calls."""
     return [
         message
         for message in reply
@@ -142,11 +138,11 @@ def to_keep(reply: Sequence[Message]) -> list[Message]:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some of a reply's text, with the header of the message that it belongs to.
+    """A piece of a reply's text.
 
     Args:
-        message: The message, whose content is what was read of it up to this piece, this one included.
-        text: What is new; may be empty at the end.
+        message: Its message, with the content read so far, this piece included.
+        text: The new text; may be empty at the end.
         ended: Whether the message ends here.
     """
 
@@ -159,8 +155,8 @@ class Piece:
 class ReplyReader:
     """Reads a reply token by token as it is generated, after a prompt that ends with ``<|start|>assistant``.
 
-    A reply that breaks the format is read as far as it goes: what stands in a header without its end becomes the
-    content of a message of its channel, unless the reply was cut right there.
+    A reply that breaks the format is read as far as possible: a header without its end becomes the content of a message
+    of its channel, unless the reply was cut off there.
 
     Args:
         tokenizer: The one that rendered the prompt.
@@ -181,14 +177,14 @@ class ReplyReader:
         self._new_decoder()
 
     def read(self, token: int) -> Piece | None:
-        """Take the next token; what it adds to the text of a message, None for nothing."""
+        """Read the next token; return the text that it adds to a message, or None."""
         if token in self._ends:
             return self._finish(marked=True)
         if self._current is not None:
             text = self._decoder.decode(self.tokenizer.token_bytes(token))
             return self._piece(text) if text else None
         if self._header is None:
-            # Between two messages only <|start|> belongs; whatever else comes is taken as a header without it.
+            # Between two messages there should be <|start|>; any other token begins a header without it.
             self._header, self._role_known = [], token != self._start
             if token == self._start:
                 return None
@@ -200,13 +196,13 @@ class ReplyReader:
         return None
 
     def finish(self) -> Piece | None:
-        """The reply stops here: what is left of its last message, None where there is none."""
+        """End the reply; return the rest of its last message, or None."""
         return self._finish(marked=False)
 
     def _finish(self, marked: bool) -> Piece | None:
         if self._current is None:
             text = self.tokenizer.decode(self._header or [])
-            # A header that <|start|> began and nothing ended is half a header and no content.
+            # A header with <|start|> and without an end is incomplete; it is not content.
             half = not self._role_known and not marked
             if half or not text.strip():
                 self._header = None
@@ -250,7 +246,7 @@ def _rendered(message: Message, tokenizer: ReleasedTokenizer) -> list[int]:
 
 
 def _read_channel(header: str) -> tuple[Message, str]:
-    """An empty message of the channel that a header names, and the rest of the header."""
+    """An empty message of the header's channel, and the rest of the header."""
     before, marker, after = header.partition(CHANNEL)
     if not marker:
         return Message("assistant", ""), header.strip()
@@ -259,7 +255,7 @@ def _read_channel(header: str) -> tuple[Message, str]:
 
 
 def _read_header(header: str, role_known: bool) -> Message:
-    """An empty message with what its header says: the recipient stands in it as ``to=NAME`` or, alone, as ``NAME``."""
+    """An empty message with the fields of its header; the recipient is written ``to=NAME`` or, alone, ``NAME``."""
     message, rest = _read_channel(header)
     words = rest.replace(CONSTRAIN, f" {CONSTRAIN}").split()
     role: Role = "assistant"

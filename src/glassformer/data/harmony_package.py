@@ -12,16 +12,16 @@ from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokeni
 Renderer = Callable[[Setting, Sequence[Message]], list[int]]
 """From a setting and the messages after it to the tokens of a prompt, ``<|start|>assistant`` at its end."""
 
-# Letters of several scripts, digits and spaces: two vocabularies that agree on it are the same one.
+# Letters of several scripts, digits and spaces: vocabularies that agree on it are taken to be the same.
 _PROBE = "The naïve café's 12345 plans —\n\n  你好, مرحبا, привет!"
 
 
 def renderer(tokenizer: ReleasedTokenizer) -> tuple[Renderer, str]:
-    """What renders prompts for ``tokenizer``, and its name: openai-harmony, or else :func:`~.harmony.render`.
+    """A function that renders prompts for ``tokenizer``, and its name: openai-harmony or "glassformer".
 
-    The package knows one vocabulary, o200k_harmony, which it finds in the directory that ``TIKTOKEN_ENCODINGS_BASE``
-    names, in its cache, or by a download of 3.6 MB. Without the package, without its vocabulary, or for a tokenizer
-    with other tokens, glassformer's own renderer is used. Both give the same tokens.
+    The package has one vocabulary, o200k_harmony, from the directory in ``TIKTOKEN_ENCODINGS_BASE``, from its cache, or
+    by a download of 3.6 MB. Without the package or its vocabulary, or for a tokenizer with other tokens,
+    :func:`~glassformer.data.harmony.render` is used. Both give the same tokens.
     """
 
     def ours(setting: Setting, messages: Sequence[Message]) -> list[int]:
@@ -45,13 +45,13 @@ def _rendered(package: Any, encoding: Any, setting: Setting, messages: Sequence[
     system = package.SystemContent.new().with_reasoning_effort(package.ReasoningEffort(setting.effort.capitalize()))
     if setting.date is not None:
         system = system.with_conversation_start_date(setting.date)
-    told = [make(role.SYSTEM, system)]
+    converted = [make(role.SYSTEM, system)]
     if setting.instructions:
-        told.append(make(role.DEVELOPER, package.DeveloperContent.new().with_instructions(setting.instructions)))
-    told += [_converted(package, message) for message in messages]
-    # What is to be left out was left out already.
+        converted.append(make(role.DEVELOPER, package.DeveloperContent.new().with_instructions(setting.instructions)))
+    converted += [_converted(package, message) for message in messages]
+    # The caller has dropped what the model must not read.
     keep_all = package.RenderConversationConfig(auto_drop_analysis=False)
-    conversation = package.Conversation.from_messages(told)
+    conversation = package.Conversation.from_messages(converted)
     return list(encoding.render_conversation_for_completion(conversation, role.ASSISTANT, config=keep_all))
 
 

@@ -1,25 +1,27 @@
-"""Looking up facts that are fresh in every example: key -> value pairs in a context, and a key that asks.
+"""In-context lookup: key-value pairs in a context, drawn anew for every example, and a query key.
 
-A context holds facts with different keys. Keys, values and the pairing of both are drawn anew for every example, so the
-answer can be had from the context alone, and only by knowing *which value stands with which key*. The same facts can be
-written in three ways (:func:`encode`), of which a model that does not see order can bind two: none of a bag of single
-tokens, all of slots that hold a key and its value together. What a bag still allows is :func:`bag_ceiling`.
+A context holds facts with different keys. The answer follows from the context alone, and only from *which value is
+paired with which key*. :func:`encode` writes the same facts in three ways. A model without positions cannot answer from
+a bag of single tokens (:func:`~glassformer.data.lookup_ceiling.bag_ceiling` is its best accuracy), and can from slots
+that hold a key and its value together.
 
-Tokens: 0 is padding, then come the keys, the values, "none" (the answer when the asked key is absent), and "no key",
-which stands in the place of a distractor's key.
+Tokens: 0 is padding, then come the keys, the values, "none" (the answer when the query is absent), and "no key", which
+takes the place of a distractor's key.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64
+from pydantic import Field
 from torch import Tensor
 
+from glassformer.config import Count, Probability, Size, config
+from glassformer.data.random_streams import generator
 from glassformer.errors import require, require_positive
 
 PAD = 0
@@ -32,7 +34,7 @@ _PATIENCE = 64
 _ATTEMPTS = 20
 
 
-@dataclass(frozen=True)
+@config
 class LookupConfig:
     """The family of contexts.
 
@@ -41,52 +43,36 @@ class LookupConfig:
         num_values: Different values.
         min_facts: Fewest facts of a context.
         max_facts: Most facts of a context, and how many places a batch has for them.
-        missing: Probability in [0, 1] that the asked key stands in no fact; the answer is then "none".
+        missing: Probability in [0, 1] that the query is in no fact; the answer is then "none".
         distractors: Values in each context that belong to no key, on top of the facts.
-        distinct_values: Whether all values of a context differ; otherwise each is drawn by itself.
+        distinct_values: Whether all values of a context differ; otherwise they are drawn independently.
         held_out: Share in [0, 1) of the ``num_keys * num_values`` pairings that training never shows. It is rounded to
-            a whole number of values per key. Each key lacks equally many, and which they are depends on nothing but
-            ``num_values`` and this share.
+            a whole number of values per key, equally many for each; which they are depends only on ``num_values`` and
+            this share.
 
     Raises:
         InputError: A size below 1, a share out of range, more facts than there are keys (one more with ``missing``), or
-            more distinct values than there are; half as many if pairings are held out, so that one can draw again
-            what is not allowed.
+            more distinct values than there are; half as many if pairings are held out, for rejection sampling.
     """
 
-    num_keys: int = 256
-    num_values: int = 256
-    min_facts: int = 1
-    max_facts: int = 8
-    missing: float = 0.0
-    distractors: int = 0
+    num_keys: Size = 256
+    num_values: Size = 256
+    min_facts: Size = 1
+    max_facts: Size = 8
+    missing: Annotated[float, Field(ge=0, le=1)] = 0.0
+    distractors: Count = 0
     distinct_values: bool = True
-    held_out: float = 0.1
+    held_out: Probability = 0.1
 
     def __post_init__(self) -> None:
-        require_positive(
-            num_keys=self.num_keys, num_values=self.num_values, min_facts=self.min_facts, max_facts=self.max_facts
-        )
         require(
             self.min_facts <= self.max_facts,
             f"min_facts = {self.min_facts} with max_facts = {self.max_facts}",
             "min_facts <= max_facts",
             "Raise max_facts.",
         )
-        whole = isinstance(self.distractors, int) and not isinstance(self.distractors, bool)
         require(
-            whole and self.distractors >= 0,
-            f"distractors = {self.distractors!r}",
-            "a whole number of at least 0",
-            "Use 0 for none.",
-        )
-        for name, share, most in (("missing", self.missing, 1.0), ("held_out", self.held_out, 1 - 1e-9)):
-            allowed = "[0, 1]" if most == 1 else "[0, 1)"
-            require(
-                isfinite(share) and 0 <= share <= most, f"{name} = {share!r}", f"a number in {allowed}", "Use 0.1, say."
-            )
-        require(
-            0 <= self.num_held_out < self.num_values,
+            self.num_held_out < self.num_values,
             f"held_out = {self.held_out} of {self.num_values} values",
             "at least one value per key left to train on",
             "Lower held_out.",
@@ -105,12 +91,12 @@ class LookupConfig:
 
     @property
     def none(self) -> int:
-        """The token that answers for an absent key."""
+        """The answer for an absent key."""
         return 1 + self.num_keys + self.num_values
 
     @property
     def no_key(self) -> int:
-        """The token in the place of a distractor's key."""
+        """The token that takes the place of a distractor's key."""
         return self.none + 1
 
     @property
@@ -153,15 +139,15 @@ class LookupConfig:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Contexts with their questions, row by row. What is not ``real`` holds padding in ``keys`` and ``values``.
+    """Contexts with their queries, row by row. Where ``real`` is false, ``keys`` and ``values`` hold padding.
 
     Attributes:
         keys: The key's token of each fact; ``config.no_key`` for a distractor.
         values: The value's token of each fact.
         real: Where there is a fact or a distractor.
-        query: The key that is asked for.
+        query: The key whose value is asked for.
         answer: Its value, or ``config.none``.
-        place: Which fact holds the answer; -1 if none does.
+        place: Index of the fact with the answer; -1 if there is none.
     """
 
     keys: Int64[Tensor, "batch fact"]
@@ -176,7 +162,7 @@ class Facts:
 
 
 class Source(NamedTuple):
-    """What an encoder reads: tokens [batch, position], or [batch, slot, 2] for slots, and which places are real."""
+    """What an encoder reads: tokens [batch, position], or [batch, slot, 2] for slots, and which are not padding."""
 
     tokens: Int64[Tensor, "batch position *fields"]
     real: Bool[Tensor, "batch position"]
@@ -191,14 +177,13 @@ def sample(
     step: int = 0,
     num_facts: int | None = None,
 ) -> Facts:
-    """Draw contexts and questions, a pure function of all arguments, so that a run can resume at any step.
+    """Draw contexts and queries, a pure function of all arguments, so that a run can resume at any step.
 
     The number of facts is uniform in [min_facts, max_facts] or ``num_facts``; keys are uniform without repetition;
-    the question is uniform among the facts, or (with probability ``missing``) among the keys that are absent;
-    distractors stand at random places among the facts. Values are uniform among those that ``split`` allows with their
-    key: not held out ("train"), held out ("unseen": *every* pairing of the context is one that training never showed)
-    or any ("all"). With ``distinct_values`` a value that occurs a second time is drawn again; for "all" this gives
-    every sequence of different values the same probability.
+    the query is uniform among the facts, or (with probability ``missing``) among the absent keys; distractors are
+    shuffled among the facts. Values are uniform among those that ``split`` allows with their key: not held out
+    ("train"), held out ("unseen": training shows *no* pairing of the context) or any ("all"). With ``distinct_values``
+    a repeated value is drawn again; for "all" this gives every sequence of different values the same probability.
 
     Raises:
         InputError: ``count`` below 1, a negative seed or step, an unknown split, "unseen" with nothing held out, or
@@ -215,7 +200,7 @@ def sample(
     if num_facts is not None:
         require_positive(num_facts=num_facts)
         config._require_room(num_facts)
-    rng = _rng(seed, step)
+    rng = generator(seed, step)
     most = config.max_facts if num_facts is None else num_facts
     least = config.min_facts if num_facts is None else num_facts
     sizes = rng.integers(least, most + 1, size=count)
@@ -237,20 +222,19 @@ def sample(
         torch.from_numpy(answer),
         torch.from_numpy(place),
     )
-    # Facts are in random order as they were drawn; distractors have yet to be put among them.
+    # Facts are drawn in random order; only distractors have to be shuffled among them.
     return _in_order(facts, _random_order(facts.real, rng)) if config.distractors else facts
 
 
 def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) -> Source:
-    """Write contexts down for an encoder.
+    """Write contexts as tokens for an encoder.
 
-    - "bag": keys and values as single tokens, all of them shuffled with one another (``seed`` and ``step`` decide how).
-      Nothing tells which value stands with which key.
-    - "positions": key, value, key, value, ... for an encoder that knows positions, without which it is a bag.
-    - "slots": one place per fact with two fields, key and value.
+    - "bag": keys and values as single tokens, shuffled together by ``seed`` and ``step``: pairings are lost.
+    - "positions": key, value, key, value, ... for an encoder with positions; without them it is a bag.
+    - "slots": one position per fact with two fields, key and value.
 
     Returns:
-        Tokens [batch, 2 * fact], or [batch, fact, 2] for slots; padding behind what is real.
+        Tokens [batch, 2 * fact], or [batch, fact, 2] for slots; padding comes last.
 
     Raises:
         InputError: An unknown encoding, or a negative seed or step.
@@ -262,17 +246,17 @@ def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) ->
     tokens, real = pairs.flatten(1), facts.real.repeat_interleave(2, dim=1)
     if encoding == "positions":
         return Source(tokens, real)
-    order = _random_order(real, _rng(seed, step, 1))
+    order = _random_order(real, generator(seed, step, 1))
     return Source(tokens.gather(1, order), real)
 
 
 def reordered(facts: Facts, *, seed: int = 0) -> Facts:
-    """The same facts in another random order; questions and answers stay.
+    """The same facts in another random order; queries and answers stay.
 
     Raises:
         InputError: A negative seed.
     """
-    return _in_order(facts, _random_order(facts.real, _rng(seed, 0, 2)))
+    return _in_order(facts, _random_order(facts.real, generator(seed, 0, 2)))
 
 
 def _in_order(facts: Facts, order: Tensor) -> Facts:
@@ -282,14 +266,14 @@ def _in_order(facts: Facts, order: Tensor) -> Facts:
 
 
 def _random_order(real: Tensor, rng: np.random.Generator) -> Tensor:
-    """For each row its real places in a random order, with what is not real behind them."""
+    """For each row its real positions in a random order, then its padding."""
     return torch.from_numpy(np.argsort(np.where(real.numpy(), rng.random(real.shape), 2.0), axis=1))
 
 
 def _pairings(
     config: LookupConfig, count: int, num_facts: int, split: Split, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Keys, with one to spare where keys may be missing; and the facts' values, followed by the distractors'."""
+    """Keys, with one more where keys may be missing; and the values of facts, then of distractors."""
     shape = (count, num_facts + config.distractors)
     keys = _different(config.num_keys, (count, num_facts + bool(config.missing)), rng)
     if split == "all" or not config.num_held_out:
@@ -313,10 +297,10 @@ def _pairings(
             require(
                 rounds < _ATTEMPTS * _PATIENCE,
                 f"no contexts of {num_facts} facts with distinct values for split = {split!r}, drawn {_ATTEMPTS} times",
-                f"pairings enough: each key may have {len(offsets)} of {config.num_values} values",
+                f"more allowed pairings than {len(offsets)} of {config.num_values} values per key",
                 "Change held_out, ask for fewer facts, or use distinct_values=False.",
             )
-            # Two keys may have the same few values to choose from, all taken: begin such rows anew.
+            # Two keys may have the same few allowed values, all of them taken: draw such rows again from the start.
             stuck = again.any(axis=1)
             keys[stuck] = _different(config.num_keys, (int(stuck.sum()), keys.shape[1]), rng)
             again[stuck] = True
@@ -324,27 +308,20 @@ def _pairings(
 
 
 def _different(below: int, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Whole numbers below a bound, different within each row; each such row is equally likely."""
+    """Integers below a bound, different within each row; all such rows are equally likely."""
     if 2 * shape[1] > below:
         return rng.permuted(np.tile(np.arange(below), (shape[0], 1)), axis=1)[:, : shape[1]]
     drawn = rng.integers(below, size=shape)
-    # No number is treated unlike another, so by symmetry drawing again keeps all rows equally likely.
+    # By symmetry between the numbers, rejection keeps all rows equally likely.
     while (again := _repeated(drawn)).any():
         drawn[again] = rng.integers(below, size=int(again.sum()))
     return drawn
 
 
 def _repeated(values: np.ndarray) -> np.ndarray:
-    """Where a number stands that the row has further left already."""
+    """Where a number has occurred further left in its row."""
     order = np.argsort(values, axis=1, kind="stable")
     ranked = np.take_along_axis(values, order, axis=1)
     again = np.zeros(values.shape, bool)
     np.put_along_axis(again, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], axis=1)
     return again
-
-
-def _rng(seed: int, *stream: int) -> np.random.Generator:
-    for name, number in (("seed", seed), ("step", stream[0])):
-        require(number >= 0, f"{name} = {number}", "a whole number of at least 0", f"Pass {name} >= 0.")
-    # A spawn key, not more entropy words: NumPy pads those with zeros, so [seed, 0] would be the stream of seed.
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))

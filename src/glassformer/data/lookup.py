@@ -1,8 +1,8 @@
-"""Looking a fixed fact up in a shuffled context: the course's vocabulary, facts and examples.
+"""Lookup of a fixed fact in a shuffled context: the course's vocabulary, facts and examples.
 
 A context is five tokens: ``NAME``, then ``COLOR``, a key, ``ITEM`` and the key's value in any order. The answer is the
-value and ``[EOS]``. No query is given: the context holds one fact alone. And as the facts are fixed, the *set* of a
-context's tokens names its fact, whatever their order; :mod:`glassformer.data.in_context_lookup` takes that away.
+value and ``[EOS]``. There is no query, since the context holds one fact. As the facts are fixed, the *set* of a
+context's tokens determines the fact; in :mod:`glassformer.data.in_context_lookup` it does not.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from glassformer.data.batches import pad
+from glassformer.data.random_streams import generator, require_fractions
 from glassformer.errors import require, require_positive
 
 VOCAB = MappingProxyType(
@@ -39,10 +40,9 @@ VOCAB = MappingProxyType(
         "FIND": 13,
     }
 )
-"""The token of each word. BOB, QUERY and FIND stand in no example."""
+"""The token of each word. BOB, QUERY and FIND occur in no example."""
 
 ID_TO_TOKEN = MappingProxyType({token: word for word, token in VOCAB.items()})
-"""The word of each token."""
 
 FACTS = MappingProxyType({"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"})
 """The value of each key, as words."""
@@ -56,18 +56,16 @@ _ORDERS = tuple(permutations(_ROLES))
 
 @dataclass(frozen=True)
 class LookupExample:
-    """A fact and the order in which its context tells it.
-
-    Attributes:
-        key: One of the keys of :data:`FACTS`.
-        order: What stands where behind ``NAME``.
+    """A fact and the order of the tokens in its context.
 
     Raises:
-        InputError: A key without a fact, or an order that is not one of the four roles.
+        InputError: A key without a fact, or an order that is not a permutation of the four roles.
     """
 
     key: str
+    """One of the keys of :data:`FACTS`."""
     order: tuple[Role, ...]
+    """The roles of the tokens after ``NAME``."""
 
     def __post_init__(self) -> None:
         require(self.key in FACTS, f"key = {self.key!r}", f"one of {', '.join(FACTS)}", "Only these have a fact.")
@@ -80,7 +78,7 @@ class LookupExample:
 
     @property
     def value(self) -> str:
-        """The word to be found."""
+        """The word to look up."""
         return FACTS[self.key]
 
     @property
@@ -91,12 +89,12 @@ class LookupExample:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """What the decoder has to write: the value, then the end."""
+        """The tokens that the decoder generates: the value, then the end."""
         return (VOCAB[self.value], EOS)
 
 
 class LookupBatch(NamedTuple):
-    """Examples as tensors. ``inputs`` are the targets shifted right behind ``[SOS]``: what the decoder reads."""
+    """Examples as tensors. ``inputs``, which the decoder reads, are ``[SOS]`` and the targets shifted right."""
 
     source: Int64[Tensor, "batch position"]
     source_real: Bool[Tensor, "batch position"]
@@ -112,15 +110,14 @@ def lookup_examples(num_samples: int, seed: int = 0) -> tuple[LookupExample, ...
         InputError: ``num_samples`` below 1 or a negative seed.
     """
     require_positive(num_samples=num_samples)
-    _require_seed(seed)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     facts, orders = rng.integers(len(FACTS), size=num_samples), rng.integers(len(_ORDERS), size=num_samples)
     keys = tuple(FACTS)
     return tuple(LookupExample(keys[fact], _ORDERS[order]) for fact, order in zip(facts, orders, strict=True))
 
 
 def all_contexts() -> tuple[LookupExample, ...]:
-    """Every example there is: 3 facts in 4! = 24 orders make 72 different contexts."""
+    """All 72 examples: 3 facts in 4! = 24 orders."""
     return tuple(LookupExample(key, order) for key in FACTS for order in _ORDERS)
 
 
@@ -133,21 +130,20 @@ def split_lookup(
 ) -> tuple[tuple[LookupExample, ...], ...]:
     """Split examples into parts of about these fractions.
 
-    ``together`` says what must not stand in two parts:
+    ``together`` is what must not occur in two parts:
 
-    - "nothing": cut where the examples stand, as the course does. There are but 72 contexts, so of thousands of
-      examples every one held out was trained on.
-    - "contexts": equal contexts. A held-out fact was trained on in other orders, and its order with other facts.
-    - "orders": equal orders. What is held out has its roles at places that no trained example had.
+    - "nothing": cut in the given order, as the course does. There are only 72 contexts, so of thousands of examples
+      every held-out one is also in the training part.
+    - "contexts": equal contexts. A held-out fact is trained on in other orders, and its order with other facts.
+    - "orders": equal orders. A held-out example has an order of roles that no training example has.
 
-    To hold out a *fact* would ask the impossible, since nothing but its training examples tells its value. And a model
-    that sees the set of tokens alone meets just 3 different inputs: to it every context of a fact is the same one, and
-    all three splits are equally easy. A model that sees positions can tell them apart.
+    A *fact* cannot be held out, since only its training examples define its value. For a model that sees only the set
+    of tokens there are 3 different inputs, and the three splits are equally easy; with positions they differ.
 
     Args:
         examples: What to split.
-        fractions: The share of each part, of the distinct things that are held together; they sum to 1.
-        seed: Seed of the shuffling of these things; unused for "nothing".
+        fractions: The share of each part, of the distinct contexts, orders or examples; they sum to 1.
+        seed: Seed of their order; unused for "nothing".
         together: See above.
 
     Returns:
@@ -157,13 +153,8 @@ def split_lookup(
         InputError: Fractions that are not above 0 or do not sum to 1, a negative seed, an unknown ``together``, or a
             part left empty.
     """
-    require(
-        len(fractions) > 0 and min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-9,
-        f"fractions = {tuple(fractions)}",
-        "numbers above 0 that sum to 1",
-        "For example (0.8, 0.1, 0.1).",
-    )
-    _require_seed(seed)
+    require_fractions(fractions)
+    rng = generator(seed)
     kinds = ("nothing", "contexts", "orders")
     require(together in kinds, f"together = {together!r}", f"one of {', '.join(kinds)}", "Choose one of them.")
     names: list[Hashable] = [
@@ -172,7 +163,7 @@ def split_lookup(
     ]
     distinct = list(dict.fromkeys(names))
     if together != "nothing":
-        distinct = [distinct[index] for index in np.random.default_rng(seed).permutation(len(distinct))]
+        distinct = [distinct[index] for index in rng.permutation(len(distinct))]
     bounds = np.rint(np.cumsum(fractions) * len(distinct)).astype(int)
     part_of = {name: int(np.searchsorted(bounds, rank, side="right")) for rank, name in enumerate(distinct)}
     parts = tuple(
@@ -181,15 +172,15 @@ def split_lookup(
     )
     require(
         all(parts),
-        f"{len(distinct)} to share out, of which a part gets none",
+        f"{len(distinct)} different ones for {len(fractions)} parts, one of which is empty",
         "at least one in each part",
-        "Bring more examples or ask for larger fractions.",
+        "Pass more examples or larger fractions.",
     )
     return parts
 
 
 def share_seen(train: Sequence[LookupExample], held_out: Sequence[LookupExample]) -> float:
-    """The share of held-out examples whose context stands in ``train`` too, in [0, 1].
+    """The share of held-out examples whose context is in ``train`` too, in [0, 1].
 
     Raises:
         InputError: No held-out examples.
@@ -200,7 +191,7 @@ def share_seen(train: Sequence[LookupExample], held_out: Sequence[LookupExample]
 
 
 def lookup_batch(examples: Sequence[LookupExample]) -> LookupBatch:
-    """The examples as tensors, filled up with ``[PAD]`` where one is shorter.
+    """The examples as tensors, padded with ``[PAD]``.
 
     Raises:
         InputError: No examples.
@@ -209,7 +200,3 @@ def lookup_batch(examples: Sequence[LookupExample]) -> LookupBatch:
     targets, targets_real = pad([example.target for example in examples], PAD)
     inputs = torch.cat([targets.new_full((len(targets), 1), SOS), targets[:, :-1]], dim=1)
     return LookupBatch(source, source_real, inputs, targets, targets_real)
-
-
-def _require_seed(seed: int) -> None:
-    require(isinstance(seed, int) and seed >= 0, f"seed = {seed!r}", "a whole number of at least 0", "Pass seed >= 0.")

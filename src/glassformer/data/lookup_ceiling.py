@@ -1,24 +1,22 @@
-"""The best any model can do on fresh facts that reach it as a bag of tokens: a bound that is derived, not fitted.
+"""The highest accuracy of any model on in-context lookup that sees a context as a bag of tokens: derived, not fitted.
 
-The bag of a context (:mod:`glassformer.data.in_context_lookup`) holds n keys, the marks of d distractors, and N = n + d
-values. How often each token stands in it is all that a model without positions can see, for its answer depends on the
-set of its inputs alone. The reader also knows the asked key.
+The bag of a context (:mod:`glassformer.data.in_context_lookup`) holds n keys, the "no key" tokens of d distractors, and
+N = n + d values. A model without positions sees only how often each token occurs in it, and the query.
 
 **Which value?** Keys, values and their pairing are drawn so that every assignment of the N values to the n keys and d
-marks has the same probability. Seeing the bag changes nothing about that: of all N! assignments each is as likely as
-any other. So the asked key, if present, owns each of the N values with probability 1 / N, and a value that stands m
-times in the bag is right with probability m / N. The best answer is a most frequent value, right with probability M / N
-for its multiplicity M. Averaged over contexts::
+distractors has the same probability, also given the bag. So the query, if present, has each of the N values with
+probability 1 / N, and a value that occurs m times in the bag is right with probability m / N. The best answer is a most
+frequent value, right with probability M / N for its multiplicity M. Averaged over contexts::
 
     ceiling(n) = missing + (1 - missing) * E[M] / N,        N = n + distractors
 
-- *Different values*: M = 1, so the ceiling is 1 / N: half right with two facts, an eighth with eight.
-- *Values drawn one by one*: M is the largest cell of a multinomial draw, N throws into num_values cells.
-- *A missing key* is seen to be missing, for the bag shows which keys there are: "none" is then always right.
-- *A distractor* hurts as a fact does, since its value is one more that the key might own. Slots see that it has no key.
+- *Different values*: M = 1, so the ceiling is 1 / N: 1/2 with two facts, 1/8 with eight.
+- *Independent values*: M is the largest cell of a multinomial draw, N throws into num_values cells.
+- *A missing key*: the bag shows which keys are present, so "none" is then always right.
+- *A distractor* costs as much as a fact, since its value may be the query's. Slots show that it has no key.
 
 The bound holds where every pairing may occur (``split="all"``, or nothing held out). If some pairings are held out, a
-bag tells a little more: an assignment with a pairing that cannot occur is ruled out.
+bag gives slightly more information: assignments with an impossible pairing are ruled out.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ from glassformer.errors import require, require_positive
 
 
 def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
-    """The highest expected accuracy of any reader of the bag, in [0, 1], with this many facts: the formula above.
+    """The highest expected accuracy from the bag, in [0, 1], with this many facts: the formula above.
 
-    It is exact for contexts of ``sample(config, ..., split="all", num_facts=num_facts)``. Of ``config`` it reads
-    num_values, missing, distractors and distinct_values.
+    It is exact for contexts of ``sample(config, ..., split="all", num_facts=num_facts)`` and depends on ``num_values``,
+    ``missing``, ``distractors`` and ``distinct_values``.
 
     Raises:
         InputError: ``num_facts`` below 1, or more distinct values than there are.

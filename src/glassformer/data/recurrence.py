@@ -6,13 +6,12 @@ coefficients. Each step emits one token and shifts it into the state (the last `
     token = last + 1               mod vocab_size    with probability next_prob    (the increment)
     token = state · coefficients   mod vocab_size    otherwise                     (the rule)
 
-The initial values themselves are never emitted, so even the first token has to be explained by what nobody sees.
+The initial values themselves are never emitted, so even the first token depends on hidden numbers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -20,49 +19,9 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from glassformer.data.random_streams import generator
+from glassformer.data.recurrence_config import RecurrenceConfig
 from glassformer.errors import require, require_positive
-
-_LARGEST_INT64 = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class RecurrenceConfig:
-    """The family of generators and how much of each to emit.
-
-    Args:
-        order: Length of the state and of the coefficients.
-        vocab_size: Tokens are 0 ... vocab_size - 1 and all sums are taken modulo it.
-        next_prob: Probability in [0, 1] that a step emits ``last + 1`` instead of following the rule.
-        seq_len: Predictions per sequence; a sequence holds ``seq_len + 1`` tokens.
-
-    Raises:
-        InputError: A size below 1, a probability outside [0, 1], or more generators than 64-bit integers can number.
-    """
-
-    order: int = 2
-    vocab_size: int = 7
-    next_prob: float = 0.1
-    seq_len: int = 64
-
-    def __post_init__(self) -> None:
-        require_positive(order=self.order, vocab_size=self.vocab_size, seq_len=self.seq_len)
-        require(
-            isinstance(self.next_prob, Real) and 0 <= self.next_prob <= 1,
-            f"next_prob = {self.next_prob!r}",
-            "a probability between 0 and 1",
-            "The usual value is 0.1.",
-        )
-        require(
-            self.num_generators <= _LARGEST_INT64,
-            f"vocab_size = {self.vocab_size} with order = {self.order}",
-            "vocab_size ** (2 * order) < 2 ** 63, so that every generator has a 64-bit number",
-            "Use a smaller vocab_size or order.",
-        )
-
-    @property
-    def num_generators(self) -> int:
-        """How many different generators there are: ``vocab_size ** (2 * order)``."""
-        return int(self.vocab_size ** (2 * self.order))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +94,7 @@ class RecurrenceSplit(NamedTuple):
 
 
 class StepKinds(NamedTuple):
-    """Which steps of a sequence obey which of the two laws; a step can obey both by coincidence, or neither."""
+    """Which steps of a sequence follow the rule, and which the increment; a step can follow both, or neither."""
 
     rule: Bool[Tensor, "batch step"]
     increment: Bool[Tensor, "batch step"]
@@ -146,8 +105,8 @@ def sample_generators(
 ) -> Generators:
     """Draw ``count`` generators uniformly and with repetition from those not in ``excluded``.
 
-    The distribution is that of drawing from all generators and drawing again while the result is excluded, without the
-    repeated draws: a uniform number among the remaining generators is moved past the excluded ones below it.
+    Equal in distribution to rejection sampling: a uniform number among the remaining generators is moved past the
+    excluded ones below it.
 
     Raises:
         InputError: ``count`` below 1, ``excluded`` of another config, or nothing left to draw from.
@@ -187,8 +146,8 @@ def sample_sequences(
     coefficients = np.ascontiguousarray(generators.coefficients.numpy().T)
     for step, increment in enumerate(increments):
         state = values[step : step + config.order]
-        following = np.where(increment, state[-1] + 1, (state * coefficients).sum(axis=0))
-        values[step + config.order] = following % config.vocab_size
+        emitted = np.where(increment, state[-1] + 1, (state * coefficients).sum(axis=0))
+        values[step + config.order] = emitted % config.vocab_size
     return torch.from_numpy(np.ascontiguousarray(values[config.order :].T))
 
 
@@ -197,13 +156,12 @@ def make_split(
 ) -> RecurrenceSplit:
     """Held-out sequences from uniformly drawn generators, and training sequences from all the other generators.
 
-    The training pool is whatever the held-out draw left: with 1,000 draws from 7^4 = 2,401 generators about 818
-    different ones are held out and 1,583 remain.
+    With 1,000 draws from 7^4 = 2,401 generators about 818 different ones are held out and 1,583 remain for training.
 
     Raises:
         InputError: A count below 1, a negative seed, or a held-out draw that took every generator.
     """
-    rng = np.random.default_rng(_seed_sequence(seed))
+    rng = generator(seed)
     test = _sample_batch(config, num_test, rng, excluded=None)
     train = _sample_batch(config, num_train, rng, excluded=test.generators)
     return RecurrenceSplit(train=train, test=test)
@@ -219,7 +177,7 @@ def fresh_batch(
     Raises:
         InputError: ``count`` below 1, a negative ``seed`` or ``step``, or every generator excluded.
     """
-    rng = np.random.default_rng(_seed_sequence(seed, step))
+    rng = generator(seed, step)
     return _sample_batch(config, count, rng, excluded)
 
 
@@ -240,7 +198,7 @@ def obeys_recurrence(
         coefficients.ndim == 2 and len(coefficients) == len(tokens) and coefficients.dtype == torch.int64,
         f"coefficients of shape {tuple(coefficients.shape)} and dtype {coefficients.dtype} for {len(tokens)} sequences",
         "an int64 tensor [batch, order] with one row per sequence",
-        "Pass generators.coefficients of the generators that began the sequences.",
+        "Pass the coefficients of the generators that emitted the sequences.",
     )
     order = coefficients.shape[1]
     require(
@@ -288,17 +246,5 @@ def _sample_batch(
 
 
 def _place_values(config: RecurrenceConfig) -> Int64[Tensor, "digit"]:
-    """What each digit of a generator's number is worth, most significant first."""
+    """The place value of each digit of a generator's number, most significant first."""
     return torch.tensor([config.vocab_size**place for place in reversed(range(2 * config.order))])
-
-
-def _seed_sequence(seed: int, *stream: int) -> np.random.SeedSequence:
-    for name, value in (("seed", seed), *(("step", step) for step in stream)):
-        require(
-            isinstance(value, int) and value >= 0,
-            f"{name} = {value!r}",
-            "a whole number of at least 0",
-            f"Pass {name} >= 0.",
-        )
-    # A spawn key, not more entropy words: NumPy pads those with zeros, so [seed, 0] would be the same stream as seed.
-    return np.random.SeedSequence(seed, spawn_key=stream)

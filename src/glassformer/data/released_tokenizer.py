@@ -1,7 +1,7 @@
 """Tokenizers of released decoders: text to tokens and, token by token, back to text.
 
-They start from bytes, so that no text is unknown to them and a token may be part of a character. The engines are
-``tokenizers`` for a ``tokenizer.json`` and ``tiktoken`` for a ``.tiktoken`` file.
+They work on bytes: every text can be encoded, and a token may be part of a character. The engines are ``tokenizers``
+for a ``tokenizer.json`` and ``tiktoken`` for a ``.tiktoken`` file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HARMONY_SPECIALS = {
 }
 """The named special tokens of o200k_harmony, gpt-oss's tokenizer. Other ids from 200,000 on are reserved."""
 
-# How o200k cuts a text into the parts within which bytes are merged.
+# How o200k splits a text into the parts within which bytes are merged.
 _WORD = r"[^\r\n\p{L}\p{N}]?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -53,7 +53,7 @@ O200K_PATTERN = "|".join(
 """o200k's pattern, in the syntax of Rust's regular expressions."""
 
 LARGEST_FILE = 2**26
-"""Bytes of a tokenizer's file; gpt-oss's has 28 MB."""
+"""Most bytes of a tokenizer's file; gpt-oss's has 28 MB."""
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -64,11 +64,11 @@ class ReleasedTokenizer:
     """A tokenizer that came with a model.
 
     Args:
-        source: Where it came from, for messages.
-        vocab_size: One more than its highest id. A model may have room for more.
+        source: Its origin, for messages.
+        vocab_size: One more than its highest id. A model's may be larger.
         specials: Ids of the special tokens by name; no text encodes to them.
-        ordinary: Tokens of a text.
-        piece: The bytes of an id, None for one that is not in use.
+        ordinary: Encodes a text.
+        piece: The bytes of an id; None for an unused one.
         begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
     """
 
@@ -80,12 +80,12 @@ class ReleasedTokenizer:
     begin: tuple[int, ...] = ()
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of ``text``, without ``begin``. A special token's name in it is text like any other.
+        """The tokens of ``text``, without ``begin``. A special token's name in it is ordinary text.
 
-        Half a surrogate pair, which is no text, counts as U+FFFD, the sign for what could not be read.
+        An unpaired surrogate is read as U+FFFD, the replacement character.
 
         Raises:
-            InputError: A ``text`` that is no string.
+            InputError: A ``text`` that is not a string.
         """
         require_text(text)
         return self.ordinary(whole_text(text))
@@ -105,9 +105,9 @@ class ReleasedTokenizer:
         return self.specials[name]
 
     def token_bytes(self, token: int) -> bytes:
-        """What ``token`` stands for: bytes of a text, or a special token's name.
+        """The bytes of ``token``: part of a text, or a special token's name.
 
-        Ids that are not in use, which a model has where its vocabulary is rounded up, are named ``<|reserved_ID|>``.
+        Unused ids, which a model has if its vocabulary is rounded up, are named ``<|reserved_ID|>``.
 
         Raises:
             InputError: A negative id.
@@ -117,17 +117,17 @@ class ReleasedTokenizer:
         return f"<|reserved_{token}|>".encode() if found is None else found
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of ``tokens``, special ones by name; bytes that are no UTF-8 become U+FFFD."""
+        """The text of ``tokens``, special ones by name; bytes that are not UTF-8 become U+FFFD."""
         return "".join(self.stream(tokens))
 
     def stream(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of ``tokens``, piece by piece: each character as soon as its last byte is there."""
+        """The text of ``tokens``, piece by piece: each character as soon as it is complete."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         yield from (decoder.decode(self.token_bytes(token)) for token in tokens)
         yield decoder.decode(b"", final=True)
 
     def require_fits(self, vocab_size: int) -> None:
-        """Raise :class:`~glassformer.errors.InputError` unless a model of this ``vocab_size`` knows every token."""
+        """Raise :class:`~glassformer.errors.InputError` unless a model of this ``vocab_size`` has every token."""
         require(
             self.vocab_size <= vocab_size,
             f"{self.source} with {self.vocab_size} tokens for a model of vocab_size = {vocab_size}",
@@ -148,12 +148,14 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except OSError as error:
-        raise InputError(f"{path}, which cannot be read: {error}", "the file of a tokenizer", "Check it.") from error
+        raise InputError(
+            f"{path}, which cannot be read: {error}", "the file of a tokenizer", "Check the path."
+        ) from error
     require(
         len(content) <= LARGEST_FILE,
         f"{path} of more than {LARGEST_FILE} bytes",
         "the file of a tokenizer",
-        "Take the one that came with the model.",
+        "Use the one that came with the model.",
     )
     if path.suffix == ".tiktoken":
         ranks = _ranks(content, path)
@@ -169,21 +171,21 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}, which is no UTF-8: {error}", "a tokenizer.json", "Download it again.") from error
+        raise InputError(f"{path}, which is not UTF-8: {error}", "a tokenizer.json", "Download it again.") from error
     return from_json(text, str(path))
 
 
 def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
-    """The tokenizer of a ``tokenizer.json`` with byte pairs: over bytes, as gpt-oss's, or with bytes to fall back on,
-    as Mixtral's.
+    """The tokenizer of a ``tokenizer.json`` with byte-pair encoding: of bytes, as gpt-oss's, or of characters with byte
+    fallback, as Mixtral's.
 
     Raises:
-        InputError: Text that is no JSON, has a fault, or describes tokens of another kind.
+        InputError: Text that is not JSON, is faulty, or describes another kind of tokenizer.
     """
     content = read_json(text, source)
     added = content.get("added_tokens", [])
     try:
-        # Only tokens that are marked so are text when they stand in a text, and some files do not mark all of theirs.
+        # The names of marked tokens are ordinary text in a text. Some files do not mark all special tokens.
         marked = [each | {"special": each["special"] or _named(each["content"])} for each in added]
         engine = tokenizers.Tokenizer.from_str(
             text if marked == added else json.dumps(content | {"added_tokens": marked})
@@ -197,8 +199,8 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     require(
         to_bytes is not None,
         f"{source} of the kind {_kind(content)}",
-        "byte pairs, over bytes or with bytes to fall back on",
-        "Decoders such as gpt-oss and Mixtral use these; pass the file that came with the model.",
+        "byte-pair encoding, of bytes or with byte fallback",
+        "Pass the file of a decoder such as gpt-oss or Mixtral.",
     )
     assert to_bytes is not None
     read, added_texts = to_bytes, {each["content"] for each in added}
@@ -230,17 +232,17 @@ def from_ranks(
     source: str = "a tokenizer",
     vocab_size: int | None = None,
 ) -> ReleasedTokenizer:
-    """The tokenizer that merges bytes in the order of ``ranks``, which are the ids, as tiktoken's files hold them.
+    """The tokenizer that merges bytes in the order of ``ranks``, as in tiktoken's files.
 
     Args:
         ranks: Id of each sequence of bytes.
         specials: Ids of special tokens.
-        pattern: Within whose matches bytes are merged.
-        source: Where they came from, for messages.
+        pattern: Bytes are merged within its matches.
+        source: Their origin, for messages.
         vocab_size: None: one more than the highest id.
 
     Raises:
-        InputError: Ids that stand twice or bytes without one; or the package ``tiktoken`` is not installed.
+        InputError: Repeated ids, or bytes without one; or the package ``tiktoken`` is not installed.
     """
     try:
         tiktoken = importlib.import_module("tiktoken")
@@ -254,8 +256,8 @@ def from_ranks(
     by_id = {token: piece for piece, token in ranks.items()} | {token: name.encode() for name, token in names.items()}
     require(
         len(by_id) == len(ranks) + len(names) and all(bytes([each]) in ranks for each in range(256)),
-        f"{source} whose ids stand twice, or without each of the 256 bytes",
-        "an id of its own for each sequence, among them the single bytes",
+        f"{source} with repeated ids, or without each of the 256 bytes",
+        "different ids for all sequences, including the single bytes",
         "Download it again.",
     )
     size = max(by_id) + 1 if vocab_size is None else vocab_size
@@ -290,7 +292,7 @@ def _kind(content: Mapping[str, Any]) -> str:
 
 
 def _types(part: Mapping[str, Any] | None) -> set[str]:
-    """The kinds of a normalizer, pre-tokenizer or decoder and of those that it is a sequence of."""
+    """The kinds of a normalizer, pre-tokenizer or decoder and of its parts."""
     if part is None:
         return set()
     inner = part.get("decoders") or part.get("pretokenizers") or part.get("normalizers") or part.get("processors") or []
@@ -298,7 +300,7 @@ def _types(part: Mapping[str, Any] | None) -> set[str]:
 
 
 def _piece_reader(content: Mapping[str, Any]) -> Callable[[str], bytes] | None:
-    """From the spelling of a token in the file to its bytes; None for a kind of token that is not known here."""
+    """A function from a token's spelling in the file to its bytes; None for an unsupported kind of tokenizer."""
     if _kind(content) != "BPE":
         return None
     decoders = _types(content.get("decoder"))
@@ -316,7 +318,7 @@ def _piece_reader(content: Mapping[str, Any]) -> Callable[[str], bytes] | None:
 
 
 def _alphabet() -> dict[str, bytes]:
-    """GPT-2's spelling of bytes: the printable ones as themselves, the others as the signs from U+0100 on."""
+    """GPT-2's spelling of bytes: printable ones as themselves, the others as characters from U+0100 on."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): bytes([byte]) for byte in shown} | {
@@ -325,7 +327,7 @@ def _alphabet() -> dict[str, bytes]:
 
 
 def _before(content: Mapping[str, Any], names: Mapping[str, int]) -> Iterator[int]:
-    """The special tokens that a template puts before a text."""
+    """The special tokens that the file's template puts before a text."""
     processor = content.get("post_processor") or {}
     for part in (processor, *(processor.get("processors") or [])):
         for each in part.get("single") or []:

@@ -1,7 +1,6 @@
-"""Texts with a verdict: reviews written for this project, files of users, data sets of the hub.
+"""Sentiment data: reviews written for this project, users' files, data sets of the hub.
 
-Where a data set is split here, no text stands in two parts; :func:`leaky_examples` is for showing what happens
-otherwise.
+Data sets are split so that no text occurs in two parts; :func:`leaky_examples` shows what happens otherwise.
 """
 
 from __future__ import annotations
@@ -52,17 +51,17 @@ def reviews() -> tuple[Example, ...]:
     """400 different short reviews of films, books, food and gadgets, written for this project.
 
     Half are positive. Of each half 120 are plain, 28 have a negation, 28 a contrast and 24 are ironic
-    (:data:`~glassformer.data.examples.KINDS`). Counting words goes a long way on plain ones and fails on the others: a
-    TF-IDF classifier from SST-2 gets nine in ten of the plain ones right, and half or less of each other kind.
+    (:data:`~glassformer.data.examples.KINDS`). A TF-IDF classifier trained on SST-2 gets nine in ten of the plain ones
+    right, and half or less of each other kind.
     """
     with as_file(files("glassformer.data") / "reviews.tsv") as path:
         return read_examples(path, "text", "label", kind_column="kind")
 
 
 def leaky_examples() -> tuple[Example, ...]:
-    """The course's toy set, with sentences of our own: ten of praise and ten of blame, each of them ten times.
+    """A toy set like the course's: ten sentences of praise and ten of blame, each of them ten times.
 
-    Split at random, every held-out sentence has been trained on.
+    Split at random, every held-out sentence is also in the training part.
     """
     return tuple(Example(text, label) for texts, label in ((_PRAISE, 1), (_BLAME, 0)) for text in texts * 10)
 
@@ -78,28 +77,28 @@ def read_examples(
 ) -> tuple[Example, ...]:
     """Labelled texts from a CSV, TSV or JSON-lines file (:func:`~glassformer.data.tables.read_table`).
 
-    A label is the number of a class or its name in any case; "neg" and "pos" do as well. A column is a name from the
-    header, or for a file without a header a position from 0. Where neither column is given, the header is searched for
-    "text", "sentence" or "review" and "label", "sentiment" or "class"; a file of two columns without such a header, as
-    SST-2's are, has its labels in the column that holds more of them.
+    A label is the number of a class or its name in any case, or "neg" or "pos". A column is a name in the header, or a
+    position from 0 in a file without a header. By default the columns are found by the names "text", "sentence" or
+    "review" and "label", "sentiment" or "class"; in a file of two columns without such a header, as SST-2's are, the
+    labels are in the column with more of them.
 
     Args:
         path: The file.
-        text_column: Where the text stands.
-        label_column: Where the label stands.
-        kind_column: Where the kind stands, if anywhere.
+        text_column: The column of the texts.
+        label_column: The column of the labels.
+        kind_column: The column of the kinds, if there is one.
         classes: The name of each class.
-        all_classes: Whether a file that lacks a class is refused. To learn from, it is of no use.
+        all_classes: Whether to refuse a file without examples of a class, from which it cannot be learned.
 
     Raises:
-        InputError: A file that cannot be read, columns that are not there, a text that is empty or no string, a label
-            that is no class, or a class without examples. It names the file and, where there is one, the line.
+        InputError: A file that cannot be read, unknown columns, a text that is empty or not a string, an unknown label,
+            or a class without examples. It names the file and the line.
     """
     require(
         (text_column is None) == (label_column is None),
         f"text_column = {text_column!r} with label_column = {label_column!r}",
         "both or none",
-        "Say the other one too.",
+        "Pass both columns.",
     )
     table = read_table(path)
     if text_column is None or label_column is None:
@@ -118,14 +117,14 @@ def read_examples(
         if label is None:
             got = f"{place}: the label {str(cells[1])[:80]!r}"
             numbered = ", ".join(f"{number} or {name}" for number, name in enumerate(classes))
-            raise InputError(got, numbered, "Mend the label, say which columns to read, or name all classes.")
+            raise InputError(got, numbered, "Correct the label, or pass the columns or all classes.")
         examples.append(Example(text, label, kind))
     absent = set(range(len(classes))) - {example.label for example in examples}
     require(
         not absent or not all_classes,
         f"{table.path}: no example of {', '.join(classes[label] for label in sorted(absent))}",
         f"examples of all of {', '.join(classes)}",
-        "One class alone cannot be learned; check the labels.",
+        "Check the labels: a class without examples cannot be learned.",
     )
     return tuple(examples)
 
@@ -138,11 +137,10 @@ def from_files(
     seed: int = 0,
     **columns: Any,
 ) -> SentimentData:
-    """A data set from up to three files; parts without a file, a tenth each, are split off from the training file.
+    """A data set from up to three files; a tenth of the training file becomes a part without a file.
 
-    Training texts that also stand in a held-out part are dropped, and so are validation texts that also stand in the
-    test part. The test part stays as it is, so that results compare with those of others. (SST-2's validation and test
-    parts share no text.)
+    Training texts that are also in a held-out part are dropped, and validation texts that are also in the test part.
+    The test part is unchanged, so that results can be compared. (SST-2's validation and test parts share no text.)
 
     Args:
         train: The training file.
@@ -152,8 +150,8 @@ def from_files(
         **columns: ``text_column``, ``label_column``, ``classes`` of :func:`read_examples`.
 
     Raises:
-        InputError: See :func:`read_examples`; or too little is left to learn from, no text or one class alone; or all
-            validation texts stand in the test part.
+        InputError: See :func:`read_examples`; or fewer than two classes are left in the training part; or all
+            validation texts are in the test part.
     """
     held_out = [
         None if path is None else read_examples(path, **columns, all_classes=False) for path in (validation, test)
@@ -172,21 +170,20 @@ def from_hub(
 ) -> SentimentData:
     """A data set of the Hugging Face hub, for example ``stanfordnlp/sst2``, through the package ``datasets``.
 
-    Examples without a label (below 0: the hub keeps SST-2's test labels back) are left out. A part that is then
-    missing, a tenth each, is split off from the training part; training texts that also stand in a held-out part are
-    dropped, and validation texts that also stand in the test part.
+    Examples without a label (below 0, as in SST-2's test part) are dropped. Missing parts and repeated texts are
+    handled as in :func:`from_files`.
 
     Args:
         name: The name on the hub.
         subset: Which of its configurations, if there are several.
-        text_column: Where the text stands; None: "text", "sentence" or "review".
-        label_column: Where the label stands; None: "label", "sentiment" or "class".
+        text_column: The column of the texts; None: "text", "sentence" or "review".
+        label_column: The column of the labels; None: "label", "sentiment" or "class".
         seed: Seed of the split.
 
     Raises:
-        InputError: The package is missing, the data set cannot be had (no such name, no internet), or it lacks a
-            training part, these columns, or labels that are whole numbers; or all its validation texts stand in the
-            test part.
+        InputError: The package is missing, the data set cannot be loaded (no such name, no internet), or it lacks a
+            training part, these columns, or labels that are whole numbers; or all its validation texts are in the test
+            part.
     """
     try:
         datasets = importlib.import_module("datasets")
@@ -197,7 +194,7 @@ def from_hub(
         parts = datasets.load_dataset(name, subset)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         expected = "the name of a data set, and a connection to the hub or a copy in its cache"
-        raise InputError(f"the data set {name}: {error}", expected, "Check both, or read a file of yours.") from error
+        raise InputError(f"the data set {name}: {error}", expected, "Check both, or read a file.") from error
     require("train" in parts, f"the data set {name} with the parts {sorted(parts)}", "'train' in it", "Choose another.")
     features = parts["train"].features
     text = _column(name, features, text_column, _TEXT_NAMES)
@@ -220,15 +217,15 @@ def _complete(
     classes: tuple[str, ...],
     seed: int,
 ) -> SentimentData:
-    """Drop from each part what a later one holds, then split off the parts that are missing."""
+    """Drop from each part the texts of later parts, then split off the missing parts."""
     train = _without(train, (validation or ()) + (test or ()))
     if validation:
         kept = _without(validation, test or ())
         require(
             len(kept) > 0,
-            f"{len(validation)} validation examples, all of whose texts stand in the test part",
-            "texts to choose by that are not those to judge with",
-            "Leave the validation file out: a part is then split off from the training file.",
+            f"{len(validation)} validation examples, all of whose texts are in the test part",
+            "other texts than in the test part",
+            "Omit the validation file: a part is then split off from the training file.",
         )
         validation = kept
     missing = (not validation) + (not test)
@@ -242,7 +239,7 @@ def _complete(
         f"{len(train)} training examples, all of {', '.join(classes[label] for label in labels)}, once held-out texts "
         "are left out",
         "at least two classes",
-        "Bring more texts, or other files to hold out.",
+        "Pass more texts, or other held-out files.",
     )
     return SentimentData(train, validation or (), test or (), classes)
 
@@ -253,7 +250,7 @@ def _without(examples: tuple[Example, ...], later: tuple[Example, ...]) -> tuple
 
 
 def _find_columns(table: Table, classes: Sequence[str]) -> tuple[str | int, str | int]:
-    """Text and label column by the usual names, or by what two columns without a header hold."""
+    """The text and label columns: by the usual names, or by the content of two columns without a header."""
     texts, labels = ([name for name in table.columns if name in names] for names in (_TEXT_NAMES, _LABEL_NAMES))
     if len(texts) == len(labels) == 1:
         return texts[0], labels[0]
@@ -261,18 +258,18 @@ def _find_columns(table: Table, classes: Sequence[str]) -> tuple[str | int, str 
         first, second = (
             sum(_class_of(cells[place], classes) is not None for _, cells in table.records) for place in (0, 1)
         )
-        # Most, not all: reading then names the line with the fault.
+        # Most, not all, so that reading reports the line with the wrong label.
         if max(first, second) > len(table.records) / 2 and first != second:
             return (1, 0) if first > second else (0, 1)
     raise InputError(
         f"{table.path}, line {table.records[0].line}: the columns {', '.join(map(repr, table.columns[:20]))}"[:600],
-        "a text and a label column that can be told, for example a header 'text' and 'label'",
-        "Say text_column and label_column: names, or positions from 0 where there is no header.",
+        "a recognizable text and label column, for example a header 'text' and 'label'",
+        "Pass text_column and label_column: names, or positions from 0 without a header.",
     )
 
 
 def _class_of(label: Any, classes: Sequence[str]) -> int | None:
-    """The number of the class that ``label`` means, None if it means none."""
+    """The number of the class of this label; None for an unknown label."""
     written = str(label).strip().lower()
     if re.fullmatch(r"[0-9]{1,9}(\.0+)?", written):
         number = int(float(written))
@@ -289,20 +286,20 @@ def _column(name: str, features: Iterable[str], given: str | None, usual: Sequen
         len(found) == 1,
         f"the data set {name} with the columns {', '.join(names)}",
         f"one column {given!r}" if given is not None else f"one column of {', '.join(usual)}",
-        "Say text_column and label_column.",
+        "Pass text_column and label_column.",
     )
     return found[0]
 
 
 def _labelled(name: str, rows: Iterable[dict[str, Any]], text: str, label: str) -> tuple[Example, ...] | None:
-    """The examples with a label, None if there is none."""
+    """The examples with a label; None if there are none."""
     examples = []
     for row in rows:
         require(
             isinstance(row[text], str) and isinstance(row[label], int),
             f"the data set {name} with {text} = {row[text]!r:.80} and {label} = {row[label]!r:.80}",
             "a text and a whole number",
-            "Say text_column and label_column.",
+            "Pass text_column and label_column.",
         )
         if row[label] >= 0:
             examples.append(Example(row[text], row[label]))

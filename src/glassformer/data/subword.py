@@ -1,7 +1,7 @@
-"""Tokens that are parts of words: trained here, or read from a released model. The engine is ``tokenizers``.
+"""Subword tokenizers, trained here or read from a released model, with the library ``tokenizers``.
 
-Word pieces (BERT) mark the parts that continue a word: ``marvel ##lous``. Byte pairs (GPT-2) mark those that begin one
-and start from bytes, so that no text is unknown to them.
+Word pieces (BERT) mark parts that continue a word: ``marvel ##lous``. Byte pairs (GPT-2) mark those that begin one, and
+work on bytes, so that every text can be encoded.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ _BYTES = 256
 
 
 class SubwordTokenizer:
-    """A tokenizer of the library ``tokenizers``, behind the same door as :class:`WordTokenizer`.
+    """A tokenizer of the library ``tokenizers``, with the interface of :class:`WordTokenizer`.
 
-    Padding and truncation that the engine was stored with are switched off, as Hugging Face does on loading: a length
-    is said when encoding, padding belongs to a batch.
+    Stored padding and truncation are switched off, as Hugging Face does on loading.
 
     Args:
         engine: The library's tokenizer; it is copied.
-        pad_id: Its padding token; None: the one that is named ``[PAD]`` or ``<pad>``.
-        cls_id: The token before every text; None: the one that is named ``[CLS]`` or ``<s>``.
+        pad_id: Its padding token; None: the one named ``[PAD]`` or ``<pad>``.
+        cls_id: The token before every text; None: the one named ``[CLS]`` or ``<s>``.
 
     Raises:
-        InputError: A token of these that does not exist.
+        InputError: One of these tokens does not exist.
     """
 
     def __init__(self, engine: tokenizers.Tokenizer, *, pad_id: int | None = None, cls_id: int | None = None) -> None:
@@ -54,7 +53,7 @@ class SubwordTokenizer:
         self._pad_id = _special_id(self._engine, pad_id, _PAD_NAMES, "padding", "pad_id")
         self._cls_id = _special_id(self._engine, cls_id, _CLS_NAMES, "CLS", "cls_id")
         self._added = self._engine.num_special_tokens_to_add(False)
-        # The library builds its whole table anew whenever it is asked.
+        # The library builds the whole table at every call.
         self._vocab_size = max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
 
     @property
@@ -64,21 +63,21 @@ class SubwordTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The id that fills up short rows of a batch."""
+        """The id of the padding token."""
         return self._pad_id
 
     @property
     def cls_id(self) -> int:
-        """The id of the token that stands before every text."""
+        """The id of the token before every text."""
         return self._cls_id
 
     def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
-        """The ids of ``text`` with the special tokens that the engine puts around it, cut to ``max_len`` in all.
+        """The ids of ``text`` and of the engine's special tokens around it, truncated to ``max_len`` in all.
 
-        Half a surrogate pair, which is no text, counts as U+FFFD, the sign for what could not be read.
+        An unpaired surrogate is read as U+FFFD, the replacement character.
 
         Raises:
-            InputError: A ``text`` that is no string, or ``max_len`` without room for the special tokens.
+            InputError: A ``text`` that is not a string, or ``max_len`` without room for the special tokens.
         """
         require_text(text)
         require_positive(max_len=max_len)
@@ -94,7 +93,7 @@ class SubwordTokenizer:
         return ids
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """What each id stands for; word pieces keep their ``##``, byte pairs show as the text of their bytes.
+        """The text of each id; word pieces keep their ``##``, byte pairs are decoded.
 
         Raises:
             InputError: An id outside the vocabulary.
@@ -113,15 +112,15 @@ class SubwordTokenizer:
         return text.strip()
 
     def to_json(self) -> str:
-        """The engine's own JSON, which is what a ``tokenizer.json`` holds."""
+        """The engine's JSON, as in a ``tokenizer.json``."""
         return str(self._engine.to_str())
 
     @classmethod
     def from_json(cls, text: str) -> SubwordTokenizer:
-        """The tokenizer of a ``tokenizer.json``, or that :meth:`to_json` wrote.
+        """The tokenizer of a ``tokenizer.json``, or of :meth:`to_json`.
 
         Raises:
-            InputError: Text that is no JSON, or JSON of something else.
+            InputError: Text that is not a tokenizer's JSON.
         """
         read_json(text, "a tokenizer")
         return cls(_engine_from(text, "a tokenizer"))
@@ -141,14 +140,12 @@ class SubwordTokenizer:
 def train_subwords(
     texts: Iterable[str], kind: Literal["wordpiece", "bpe"] = "wordpiece", vocab_size: int = 8000
 ) -> SubwordTokenizer:
-    """Learn parts of words from ``texts``, lower-case. Ids: 0 ``[PAD]``, 1 ``[UNK]``, 2 ``[CLS]``, which stands first.
-
-    Pass training texts only. "wordpiece" merges characters within words and punctuation marks, "bpe" bytes.
+    """Train a tokenizer on lower-cased ``texts``. Ids: 0 ``[PAD]``, 1 ``[UNK]``, 2 ``[CLS]``, which begins every text.
 
     Args:
-        texts: Where the parts come from.
-        kind: Which of the two.
-        vocab_size: Ids at most; fewer where the texts have fewer parts. Byte pairs need 256 bytes and 3 special ones.
+        texts: Training texts only.
+        kind: "wordpiece" merges characters within words and punctuation marks, "bpe" bytes.
+        vocab_size: Most ids; fewer if the texts have fewer parts. Byte pairs need 256 bytes and 3 special tokens.
 
     Raises:
         InputError: An unknown kind, too few ids, or texts without a word.
@@ -161,7 +158,7 @@ def train_subwords(
     require(not isinstance(texts, str), "one text", "an iterable of texts", "Put it into a list.")
     special = [PAD, UNK, CLS]
     least = len(special) + (_BYTES if kind == "bpe" else 1)
-    require(vocab_size >= least, f"vocab_size = {vocab_size}", f"at least {least} for {kind}", "Leave more room.")
+    require(vocab_size >= least, f"vocab_size = {vocab_size}", f"at least {least} for {kind}", "Raise vocab_size.")
     known = list(texts)
     for text in known:
         require_text(text)
@@ -182,7 +179,7 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
 
     Args:
         path: A ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them, ``tokenizer.json`` first.
-            Beside a ``vocab.txt``, ``tokenizer_config.json`` says whether case matters; without it, it does not.
+            A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it does not.
 
     Raises:
         InputError: A path with neither, or a damaged file.
@@ -202,7 +199,7 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
 
 
 def tokenizer_from_json(text: str) -> Tokenizer:
-    """The tokenizer, of whichever kind, that ``to_json`` wrote.
+    """The tokenizer of either kind that ``to_json`` wrote.
 
     Raises:
         InputError: Text that is no tokenizer's JSON.
@@ -221,10 +218,10 @@ def _word_pieces(texts: list[str], vocab_size: int, special: list[str]) -> token
     ranked = sorted(signs, key=lambda sign: (-signs[sign], sign))
     kept = set(ranked[: vocab_size - len(special)])
     learned = [word for word in words if {word[0], *(f"##{sign}" for sign in word[1:])} <= kept]
-    # The trainer also makes a piece of each sign as the beginning of a word, whether or not a word begins with it.
+    # The trainer also makes a piece of each character at the beginning of a word, even if no word begins with it.
     superfluous = {sign for word in learned for sign in word} - kept
-    # It numbers signs in the order of a hash table, which differs from run to run and decides between merges of equal
-    # count. Signs that it is given as special tokens have their numbers already.
+    # It numbers characters in the order of a hash table, which varies between runs and decides between merges of equal
+    # count. Characters passed as special tokens have fixed numbers.
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size + len(superfluous), special_tokens=special + sorted(kept), show_progress=False
     )
@@ -288,10 +285,15 @@ def _engine_from(text: str, what: str) -> tokenizers.Tokenizer:
 
 def _special_id(engine: tokenizers.Tokenizer, given: int | None, names: tuple[str, ...], role: str, field: str) -> int:
     if given is not None:
-        require(engine.id_to_token(given) is not None, f"{field} = {given}", "an id of the tokenizer", "Look it up.")
+        require(
+            engine.id_to_token(given) is not None,
+            f"{field} = {given}",
+            "an id of the tokenizer",
+            "Pass an id of the vocabulary.",
+        )
         return given
     found = [token for token in map(engine.token_to_id, names) if token is not None]
-    require(bool(found), f"a tokenizer without {' or '.join(names)}", f"a {role} token", f"Say which it is: {field}.")
+    require(bool(found), f"a tokenizer without {' or '.join(names)}", f"a {role} token", f"Pass {field}.")
     return int(found[0])
 
 

@@ -1,6 +1,6 @@
-"""Tables of text in files that users bring: CSV, TSV and JSON lines, read with suspicion.
+"""Untrusted tables of text: CSV, TSV and JSON lines.
 
-Every fault names the file and the line. A line is never read further than :data:`MAX_LINE` bytes.
+Every error names the file and the line. At most :data:`MAX_LINE` bytes of a line are read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from glassformer.errors import InputError, require
 
 MAX_LINE = 1 << 24
-"""Bytes that a line, or a quoted cell over several lines, may have: 16 MiB, some three million words."""
+"""Most bytes of a line, or of a quoted cell over several lines: 16 MiB, some three million words."""
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _OBJECTS = frozenset({".jsonl", ".ndjson"})
@@ -23,10 +23,10 @@ _OBJECTS = frozenset({".jsonl", ".ndjson"})
 
 @runtime_checkable
 class ByteLines(Protocol):
-    """What bytes are read from line by line: a file opened with "rb", or ``sys.stdin.buffer``."""
+    """A source of lines of bytes: a file opened with "rb", or ``sys.stdin.buffer``."""
 
     def readline(self, size: int, /) -> bytes:
-        """The next line with its end, but no more than ``size`` bytes of it; none at the end of the file."""
+        """The next line with its end, at most ``size`` bytes; empty at the end of the file."""
 
 
 class Record(NamedTuple):
@@ -38,17 +38,13 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a file, before anybody said which columns matter.
-
-    Attributes:
-        path: The file.
-        records: Its rows in order, at least one. In CSV and TSV the first may be a header.
-        named: Whether cells have names by themselves, as in JSON lines.
-    """
+    """All rows of a file."""
 
     path: Path
     records: tuple[Record, ...]
+    """At least one. In CSV and TSV the first may be a header."""
     named: bool
+    """Whether every row names its cells, as in JSON lines."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -57,14 +53,14 @@ class Table:
         return tuple(str(name) for name in (first if self.named else first.values()))
 
     def select(self, *columns: str | int) -> list[Record]:
-        """The named columns of every row, with cells in the order asked for and by position.
+        """The given columns of every row, by position in the order of ``columns``.
 
         Args:
-            *columns: Names, for which the first row of a CSV or TSV is the header; or positions from 0, for which it is
-                a row as all others. Not both.
+            *columns: Names, so that the first row of a CSV or TSV is the header; or positions from 0, so that it is a
+                row like all others. Not both.
 
         Raises:
-            InputError: A column that is not there, or in JSON lines positions.
+            InputError: An unknown column, or positions in JSON lines.
         """
         names = [column for column in columns if isinstance(column, str)]
         require(
@@ -80,7 +76,7 @@ class Table:
                 self.columns.count(name) == 1,
                 f"{self.path}, line {self.records[0].line}: the columns {', '.join(map(repr, self.columns[:20]))}",
                 f"one column {name!r}",
-                "Say what the columns are called; without a header say their positions, from 0.",
+                "Pass the names of the columns, or their positions from 0 without a header.",
             )
         require(len(self.records) > 1, f"{self.path} with a header and no rows", "at least one row", "Add some.")
         places = [self.columns.index(name) for name in names]
@@ -90,19 +86,18 @@ class Table:
         for column in columns:
             if column not in cells:
                 got = f"{self.path}, line {line}: the columns {', '.join(map(str, cells))[:500]}"
-                raise InputError(got, f"a column {column!r}", "Say which columns to read.")
+                raise InputError(got, f"a column {column!r}", "Pass the columns to read.")
         return {place: cells[column] for place, column in enumerate(columns)}
 
 
 def read_table(path: Path | str) -> Table:
-    """The rows of a CSV, TSV or JSON-lines file, by its suffix. Blank lines are passed over.
+    """The rows of a CSV, TSV or JSON-lines file, by its suffix. Blank lines are skipped.
 
-    CSV quotes a cell that has commas, quotes or line ends in it, after RFC 4180. TSV has no quotes: GLUE's files have
-    none, and a quotation mark in a text is then just that.
+    CSV follows RFC 4180. TSV has no quoting, as in GLUE's files: a quotation mark is an ordinary character.
 
     Raises:
-        InputError: Another suffix; a file that cannot be read, is empty, or is no UTF-8 text; a NUL byte, an over-long
-            line, unbalanced quotes, JSON that is no object, rows of different length. It names the file and the line.
+        InputError: Another suffix; a file that cannot be read, is empty, or is not UTF-8; a NUL byte, a line that is
+            too long, unbalanced quotes, JSON that is not an object, rows of different length. It names the line.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -125,7 +120,7 @@ def read_table(path: Path | str) -> Table:
 
 
 def read_lines(path: Path, file: ByteLines) -> Iterator[tuple[int, str]]:
-    """The lines of ``file`` with their numbers from 1, without line ends, each checked before more is read.
+    """The lines of ``file`` without line ends, with their numbers from 1; each is checked before the next is read.
 
     Raises:
         InputError: A line over :data:`MAX_LINE` bytes, with a NUL byte, or not UTF-8. ``path`` is named.

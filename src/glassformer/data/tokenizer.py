@@ -1,6 +1,6 @@
-"""Text as whole numbers: what every tokenizer offers, and one whose tokens are words and punctuation marks.
+"""The interface of tokenizers, and a tokenizer of words and punctuation marks.
 
-A sentence of n words becomes CLS and n numbers. Nothing is padded here: that is the business of a batch.
+A sentence of n words becomes CLS and n ids. Batches do the padding.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from glassformer.errors import InputError, require, require_positive
 PAD_ID, UNK_ID, CLS_ID = 0, 1, 2
 PAD, UNK, CLS = "<PAD>", "<UNK>", "<CLS>"
 MAX_LEN = 128
-"""Tokens that a text is cut to where nothing else is said, as in the course."""
+"""Default length that texts are truncated to, as in the course."""
 
 _SPECIAL = (PAD, UNK, CLS)
 _FORMAT = "glassformer words"
-# Controls, zero-width and direction marks, variation selectors and lone surrogates: nobody sees them, so they make no
-# word. Tabs, line ends and other spaces stay, since they part words.
+# Controls, zero-width and direction marks, variation selectors and unpaired surrogates are invisible and removed. Tabs,
+# line ends and other spaces separate words and stay.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff\ud800-\udfff]"
 )
-# Python's \w leaves out the marks that are written above, below or around a letter: accents without a composed form,
-# Hebrew and Arabic vowels, the vowel signs of India and South-East Asia.
+# Python's \w lacks combining marks: accents without a composed form, Hebrew and Arabic vowels, the vowel signs of India
+# and South-East Asia.
 _MARKS = (
     "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1-\u05c7\u0610-\u061a\u064b-\u065f"
     "\u0900-\u0963\u0970-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ecd"
@@ -49,7 +49,7 @@ _CLOSING = frozenset(".,!?;:)%")
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What the rest of the house asks of a tokenizer."""
+    """The interface of every tokenizer."""
 
     @property
     def vocab_size(self) -> int:
@@ -57,20 +57,20 @@ class Tokenizer(Protocol):
 
     @property
     def pad_id(self) -> int:
-        """The id that fills up short rows of a batch."""
+        """The id of the padding token."""
 
     @property
     def cls_id(self) -> int:
-        """The id of the token that stands before every text."""
+        """The id of the token before every text."""
 
     def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
-        """The ids of ``text``, cut to ``max_len``, without padding. The empty text is CLS and what always follows."""
+        """The ids of ``text``, truncated to ``max_len``, without padding. The empty text has its special tokens."""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Readable text of ids, without padding and CLS."""
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """What each id stands for, one string per id: for pictures and lists."""
+        """The text of each id, for display."""
 
     def to_json(self) -> str:
         """The tokenizer as JSON, for :func:`~glassformer.data.subword.tokenizer_from_json`."""
@@ -78,7 +78,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class WordTokenizer:
-    """A tokenizer whose tokens are words and punctuation marks, from a vocabulary that training texts gave it.
+    """A tokenizer whose tokens are words and punctuation marks.
 
     "Movie!" becomes ``movie`` and ``!``. Ids: 0 is padding, 1 an unknown word, 2 CLS, and 3 + i is ``words[i]``.
 
@@ -86,7 +86,7 @@ class WordTokenizer:
         words: The vocabulary, in the order of ids.
 
     Raises:
-        InputError: Words that are not strings, are empty, stand twice, or are a special token.
+        InputError: Words that are not strings, are empty, repeated, or a special token.
     """
 
     words: tuple[str, ...]
@@ -106,18 +106,16 @@ class WordTokenizer:
     def from_texts(cls, texts: Iterable[str], vocab_size: int = 5000) -> WordTokenizer:
         """The most frequent words of ``texts``, most frequent first, ties in the order of code points.
 
-        Pass training texts only: a vocabulary that knows the words of held-out texts has seen them.
-
         Args:
-            texts: Where the words come from.
-            vocab_size: Ids at most, the three special ones included.
+            texts: Training texts only: a vocabulary with the words of held-out texts leaks them.
+            vocab_size: Most ids, the three special ones included.
 
         Raises:
             InputError: Room for no word, or texts without any.
         """
         require_positive(vocab_size=vocab_size)
         room = vocab_size - len(_SPECIAL)
-        require(room > 0, f"vocab_size = {vocab_size}", "at least 4", "Three ids are special; leave room for words.")
+        require(room > 0, f"vocab_size = {vocab_size}", "at least 4", "Pass more: three ids are special.")
         require(not isinstance(texts, str), "one text", "an iterable of texts", "Put it into a list.")
         counts = Counter(word for text in texts for word in split_words(text))
         require(bool(counts), "texts without a word", "at least one word", "Pass the training texts.")
@@ -148,7 +146,7 @@ class WordTokenizer:
         """CLS and the ids of the first ``max_len - 1`` words; 1 for a word outside the vocabulary.
 
         Raises:
-            InputError: A ``text`` that is no string, or ``max_len`` below 1.
+            InputError: A ``text`` that is not a string, or ``max_len`` below 1.
         """
         require_positive(max_len=max_len)
         return [CLS_ID, *(self.ids.get(word, UNK_ID) for word in islice(split_words(text), max_len - 1))]
@@ -166,8 +164,7 @@ class WordTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """The words with spaces between them, none before closing punctuation and parts like n't; no padding, no CLS.
 
-        Upper case and the spaces of the original are lost. Encoding the result gives the same ids again where none of
-        them was unknown.
+        Upper case and original spaces are lost. Encoding the result gives the same ids if none of them is unknown.
 
         Raises:
             InputError: An id outside the vocabulary.
@@ -190,7 +187,7 @@ class WordTokenizer:
         """The tokenizer that :meth:`to_json` wrote.
 
         Raises:
-            InputError: Text that is no JSON, or JSON of something else, or a vocabulary with a fault.
+            InputError: Text that is not a tokenizer's JSON, or a faulty vocabulary.
         """
         content = read_json(text, "a tokenizer")
         words = content.get("words") if content.get("format") == _FORMAT else None
@@ -206,16 +203,15 @@ class WordTokenizer:
 def split_words(text: str) -> Iterator[str]:
     """The words and punctuation marks of ``text``, in order, lower-case.
 
-    Letters, digits and underscores that touch make a word; every other visible sign is a word of its own. As in the
-    Penn Treebank, and so in SST-2, ``didn't`` is ``did`` and ``n't``, ``movie's`` is ``movie`` and ``'s``. Forms that
-    only look different (full-width letters, ligatures, curly apostrophes) become one, Unicode's NFKC; signs that
-    nobody sees go.
+    Adjacent letters, digits and underscores make a word; every other visible character is a separate word. As in the
+    Penn Treebank and SST-2, ``didn't`` is ``did`` and ``n't``, ``movie's`` is ``movie`` and ``'s``. Variants
+    (full-width letters, ligatures, curly apostrophes) are unified by Unicode's NFKC; invisible characters are removed.
 
     Raises:
-        InputError: A ``text`` that is no string.
+        InputError: A ``text`` that is not a string.
     """
     require_text(text)
-    # Lower case can take a composed letter apart, so the form is made twice.
+    # Lower-casing can decompose a letter, so it is normalized twice.
     lower = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).lower()
     plain = unicodedata.normalize("NFKC", lower).replace("’", "'")
     return (found.group() for found in _WORD.finditer(plain))
@@ -227,7 +223,7 @@ def require_text(text: Any) -> None:
 
 
 def whole_text(text: str) -> str:
-    """``text`` with U+FFFD, the sign for what could not be read, for each half of a surrogate pair: it is no text."""
+    """``text`` with U+FFFD, the replacement character, for each unpaired surrogate."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -245,13 +241,17 @@ def read_json(text: str, what: str) -> dict[str, Any]:
     """The JSON object in ``text``.
 
     Raises:
-        InputError: Text that is no JSON, or JSON of another kind; ``what`` names it in the message.
+        InputError: Text that is not a JSON object; ``what`` names it in the message.
     """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{what} that is no JSON: {error}", "a JSON object", "The file may be cut off.") from error
-    require(isinstance(content, dict), f"{what} that is a {type(content).__name__}", "a JSON object", "Mend the file.")
+        raise InputError(
+            f"{what} that is not JSON: {error}", "a JSON object", "Check that the file is complete."
+        ) from error
+    require(
+        isinstance(content, dict), f"{what} that is a {type(content).__name__}", "a JSON object", "Pass another file."
+    )
     return content
 
 

@@ -1,4 +1,4 @@
-"""Where a released model's tokenizer is found: beside its weights, on the hub, or in an installed package."""
+"""Finding a released model's tokenizer: in the directory of its weights, on the hub, or in an installed package."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from glassformer.errors import InputError, first_line, require
 from glassformer.files import lies_inside
 
 TOKENIZER_FILES = ("tokenizer.json", "o200k_base.tiktoken")
-"""Names under which a tokenizer lies in a directory, the preferred one first."""
+"""Names of a tokenizer's file, the preferred one first."""
 ENCODINGS_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
-"""The environment variable with which openai-harmony is told the directory of its vocabulary."""
+"""The environment variable with the directory of openai-harmony's vocabulary."""
 
 _WAYS = (
     "a directory or file with tokenizer.json or o200k_base.tiktoken, or the name of a model on the hub such as "
@@ -23,7 +23,7 @@ _WAYS = (
 
 
 def tokenizer_places(directory: Path) -> list[Path]:
-    """Where a model's tokenizer may lie: in its directory, and for one of the name ``original`` also one level up.
+    """The directories to search for a model's tokenizer: its own, and for one named ``original`` also its parent.
 
     The hub's copies of gpt-oss have OpenAI's layout in a folder of that name and the tokenizer above it.
     """
@@ -32,7 +32,7 @@ def tokenizer_places(directory: Path) -> list[Path]:
 
 
 def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
-    """The tokenizer in a model's directory, or where :func:`tokenizer_places` tells; None where there is none.
+    """The tokenizer in the directories of :func:`tokenizer_places`; None if there is none.
 
     Raises:
         InputError: A damaged file, or a link out of the directory (but for those of the hub's cache).
@@ -45,7 +45,7 @@ def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
                     lies_inside(file),
                     f"{file}, a link to {file.resolve()}",
                     "files in the directory itself",
-                    "Name the tokenizer's file if you trust it, or put a copy into the directory.",
+                    "Pass the tokenizer's file if you trust it, or copy it into the directory.",
                 )
                 return read_tokenizer(file)
     return None
@@ -61,14 +61,14 @@ def named_tokenizer(name: str) -> ReleasedTokenizer:
     if path.is_dir():
         found = tokenizer_beside(path)
         require(
-            found is not None, f"{path} without a tokenizer", " or ".join(TOKENIZER_FILES), "Name the file or another."
+            found is not None, f"{path} without a tokenizer", " or ".join(TOKENIZER_FILES), "Pass the tokenizer's file."
         )
         assert found is not None
         return found
     if path.exists() or path.suffix in (".json", ".tiktoken"):
         return read_tokenizer(path)
     require(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None, f"the tokenizer {name!r}", _WAYS, "Check the name.")
-    from huggingface_hub import hf_hub_download  # takes a third of a second, and few come here
+    from huggingface_hub import hf_hub_download  # takes a third of a second to import, and is rarely needed
 
     try:
         return read_tokenizer(hf_hub_download(name, TOKENIZER_FILES[0]))
@@ -76,17 +76,17 @@ def named_tokenizer(name: str) -> ReleasedTokenizer:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"the tokenizer {name!r}, which is no file and could not be had from the hub ({first_line(error)})",
+            f"the tokenizer {name!r}, which is not a file and could not be loaded from the hub ({first_line(error)})",
             _WAYS,
             "Check the name and the connection, or download the file and pass its path.",
         ) from error
 
 
 def installed_tokenizer() -> ReleasedTokenizer | None:
-    """o200k_harmony, gpt-oss's tokenizer, from this machine or the package ``tiktoken``; None where neither has it.
+    """o200k_harmony, gpt-oss's tokenizer; None if this machine does not have it.
 
-    First the directory of openai-harmony's vocabulary is looked at, which ``TIKTOKEN_ENCODINGS_BASE`` names. Then
-    tiktoken is asked, which keeps the vocabulary in its cache, and without one downloads 3.6 MB.
+    It is loaded from the directory in ``TIKTOKEN_ENCODINGS_BASE``, or else by tiktoken: from its cache, or with a
+    download of 3.6 MB.
 
     Raises:
         InputError: A damaged file.

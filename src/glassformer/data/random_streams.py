@@ -1,0 +1,32 @@
+"""Random generators by seed and purpose, and the checks that all random splits share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from glassformer.errors import require
+
+
+def generator(seed: int, *stream: int) -> np.random.Generator:
+    """The generator of ``seed`` for a stream, such as a step: independent of those of all other streams.
+
+    Raises:
+        InputError: A negative number, or one that is not whole.
+    """
+    for name, number in (("seed", seed), *(("step", number) for number in stream)):
+        whole = isinstance(number, int) and number >= 0
+        require(whole, f"{name} = {number!r}", "a whole number of at least 0", f"Pass {name} >= 0.")
+    # A spawn key, not more entropy words: NumPy pads those with zeros, so [seed, 0] would be the stream of seed.
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=stream))
+
+
+def require_fractions(fractions: Sequence[float]) -> None:
+    """Raise :class:`~glassformer.errors.InputError` unless ``fractions`` are above 0 and sum to 1."""
+    require(
+        len(fractions) > 0 and min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-9,
+        f"fractions = {tuple(fractions)}",
+        "numbers above 0 that sum to 1",
+        "For example (0.8, 0.1, 0.1).",
+    )

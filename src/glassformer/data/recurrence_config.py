@@ -1,0 +1,43 @@
+"""The configuration of the recurrence; importing it does not import torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from glassformer.config import Size, config
+from glassformer.errors import require
+
+
+@config
+class RecurrenceConfig:
+    """The family of generators and how much of each to emit.
+
+    Args:
+        order: Length of the state and of the coefficients.
+        vocab_size: Tokens are 0 ... vocab_size - 1 and all sums are taken modulo it.
+        next_prob: Probability in [0, 1] that a step emits ``last + 1`` instead of following the rule.
+        seq_len: Predictions per sequence; a sequence holds ``seq_len + 1`` tokens.
+
+    Raises:
+        InputError: A size below 1, a probability outside [0, 1], or more generators than 64-bit integers can number.
+    """
+
+    order: Size = 2
+    vocab_size: Size = 7
+    next_prob: Annotated[float, Field(ge=0, le=1)] = 0.1
+    seq_len: Size = 64
+
+    def __post_init__(self) -> None:
+        require(
+            self.num_generators < 2**63,
+            f"vocab_size = {self.vocab_size} with order = {self.order}",
+            "vocab_size ** (2 * order) < 2 ** 63, so that every generator has a 64-bit number",
+            "Use a smaller vocab_size or order.",
+        )
+
+    @property
+    def num_generators(self) -> int:
+        """How many different generators there are: ``vocab_size ** (2 * order)``."""
+        return int(self.vocab_size ** (2 * self.order))
