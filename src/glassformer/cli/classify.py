@@ -22,19 +22,15 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a classifier says about a text.
-
-    Attributes:
-        text: The text.
-        label: The name of its most likely class.
-        probabilities: Of each class, by name.
-        effects: Of each token on the probability of that class; None if not asked for.
-    """
+    """The classification of a text."""
 
     text: str
     label: str
+    """Its most likely class."""
     probabilities: dict[str, float]
+    """Of each class."""
     effects: list[TokenEffect] | None
+    """Effect of each token on the probability of the label; None if not asked for."""
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -44,7 +40,7 @@ class Verdict:
         return json.dumps({**found, "tokens": [{"token": token, "effect": effect} for token, effect in self.effects]})
 
     def lines(self, tokens: int) -> list[str]:
-        """The same for people, with up to ``tokens`` of the tokens that mattered."""
+        """The same as text, with the effects of up to ``tokens`` tokens."""
         first = f"{_printed(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {_printed(self.text)}"
         ranked = sorted(self.effects or (), key=lambda each: -abs(each.effect))[:tokens]
         told = [f"{_printed(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]

@@ -54,9 +54,6 @@ class LabFlags(Flags):
     """Run a lab from start to end: train, measure, draw, write the report.
 
     The results are written to one directory: report.md, the figures (PNG and SVG) and results.json.
-
-    Raises:
-        InputError: ``seed`` is negative, or ``data`` for a lab that takes none.
     """
 
     name: Positional[LabName]
@@ -97,9 +94,6 @@ class LabFlags(Flags):
 class GenerateFlags(Flags):
     """Continue a prompt; prints the prompt and its continuation. Use --run for the best model of a run of 'glassformer
     train' or of the gpt-oss lab, --model for a downloaded or converted model: gpt-oss, Mixtral, or glassformer's own.
-
-    Raises:
-        InputError: A number out of its range, neither or both of run and model, or flags that belong to the other.
     """
 
     prompt: Annotated[str, tyro.conf.arg(metavar="TEXT")]
@@ -164,11 +158,7 @@ class GenerateFlags(Flags):
 
 @dataclass(frozen=True)
 class ChatFlags(Flags):
-    """Talk with gpt-oss. Answers go to standard output, everything else to standard error.
-
-    Raises:
-        InputError: A number out of its range.
-    """
+    """Talk with gpt-oss. Answers go to standard output, everything else to standard error."""
 
     model: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
     """Directory of a gpt-oss model, in Hugging Face's or OpenAI's layout; or a model on the hub: openai/gpt-oss-20b."""
@@ -229,9 +219,6 @@ class ClassifyFlags(Flags):
     Prints a line with the class, its probability and the text, and below it the tokens with the largest effects: the
     decrease of the class's probability, in percentage points, without the token. A negative effect favours another
     class.
-
-    Raises:
-        InputError: Texts and a file, or a negative number of tokens.
     """
 
     run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
@@ -428,9 +415,6 @@ class VerifyFlags(Flags):
 
     A Python file can do anything on this computer: read, change or delete files, use the network. It is run only with
     --run-python; read it first if you did not write it. A table of examples is never run.
-
-    Raises:
-        InputError: Not exactly one task; a flag that does not go with it; a number out of its range.
     """
 
     weights: Annotated[Positional[Path], tyro.conf.arg(metavar="WEIGHTS")]

@@ -53,9 +53,6 @@ class TrainFlags(Flags):
 
     The defaults make a small model that a laptop can train: 'glassformer train --data FILE --run DIR'. Ctrl-C saves the
     run, and 'glassformer train --run DIR --resume' continues it.
-
-    Raises:
-        InputError: A seed or weight that is negative, or balanced experts where there are none.
     """
 
     data: Annotated[str, tyro.conf.arg(metavar="FILE|recurrence")]

@@ -27,19 +27,16 @@ Written = TypeVar("Written")
 
 @dataclass(frozen=True)
 class Shown:
-    """One sequence as it is drawn.
-
-    Attributes:
-        names: Tokens of its positions, CLS included.
-        attention: The head's weights, ``[query, key]``.
-        text: The map and the outputs as text.
-        title: For a figure.
-    """
+    """A sequence as it is drawn."""
 
     names: list[str]
+    """Tokens of its positions, CLS included."""
     attention: Any
+    """The head's weights, ``[query, key]``."""
     text: str
+    """The map and the outputs as text."""
     title: str
+    """Title of the figure."""
 
 
 def built_in(name: str, letters: str | None, max_len: int | None) -> Task:

@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from numbers import Real
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int64
+from pydantic import Field
 from torch import Tensor
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.config import Size, config
+from glassformer.errors import InputError, require
 
 # Float64 sums of a vocabulary's probabilities stray by less than this. A set that misses top_p by less has reached it:
 # eight of ten equally likely tokens reach 0.8, although their float64 probabilities add up to 0.7999999999999999.
 _ROUNDING = 1e-11
 
 
-@dataclass(frozen=True)
+@config
 class SamplingRule:
-    """How the next token is chosen; the fields are those of :func:`next_token_distribution`.
-
-    Args:
-        temperature: Divides the logits. 0 is greedy, 1 leaves them as they are, more is closer to uniform.
-        top_k: Only this many most likely tokens may be chosen; None for all.
-        top_p: Only the smallest set of most likely tokens that reaches this probability may be chosen; 0 is greedy, 1
-            is all.
-        seed: Seed of :meth:`generator`; None for another one each time.
+    """How the next token is chosen; see :func:`next_token_distribution`.
 
     Raises:
-        InputError: A temperature that is negative or not finite, top_k below 1, top_p outside [0, 1], a negative seed.
+        InputError: A field of another type or out of its range.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        _require_temperature(self.temperature)
-        _require_top_p(self.top_p)
-        if self.top_k is not None:
-            require_positive(top_k=self.top_k)
-        if self.seed is not None:
-            require(
-                isinstance(self.seed, int) and 0 <= self.seed < 2**63,
-                f"seed = {self.seed!r}",
-                "a whole number from 0 to 2 ** 63 - 1, or None",
-                "Pass a seed >= 0.",
-            )
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """Divides the logits. 0 is greedy, 1 leaves them as they are, larger values are closer to uniform."""
+    top_k: Size | None = None
+    """Only this many most likely tokens may be chosen; None for all."""
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Only the smallest set of most likely tokens that reaches this probability may be chosen; 0 is greedy."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """Seed of :meth:`generator`; None for another one each time."""
 
     @property
     def greedy(self) -> bool:
@@ -225,21 +209,3 @@ def _require_one_device(values: Tensor, generator: torch.Generator | None) -> No
             "both on one device",
             f"Make it with SamplingRule.generator({str(values.device)!r}).",
         )
-
-
-def _require_temperature(temperature: float) -> None:
-    require(
-        isinstance(temperature, Real) and math.isfinite(temperature) and temperature >= 0,
-        f"temperature = {temperature!r}",
-        "a finite number of at least 0",
-        "Use 0 for greedy, 1 for the model's own distribution.",
-    )
-
-
-def _require_top_p(top_p: float) -> None:
-    require(
-        isinstance(top_p, Real) and 0 <= top_p <= 1,
-        f"top_p = {top_p!r}",
-        "a probability between 0 and 1",
-        "Use 0 for greedy, 1 for the full distribution.",
-    )

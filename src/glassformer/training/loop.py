@@ -27,22 +27,18 @@ Ending = Literal["finished", "patience", "interrupted"]
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run came to.
-
-    Attributes:
-        step: Updates done, those before a resume included.
-        ending: "finished" after all steps, "patience" after evaluations without progress, "interrupted" by Ctrl-C.
-        history: The records of metrics.jsonl, those before a resume included.
-        best: The best evaluation; None before the first.
-        seconds: Time spent in updates.
-        directory: The run directory, if there is one.
-    """
+    """The result of a run; it includes what came before a resume."""
 
     step: int
+    """Updates done."""
     ending: Ending
+    """"finished" after all steps, "patience" after evaluations without progress, "interrupted" by Ctrl-C."""
     history: list[Record]
+    """The records of metrics.jsonl."""
     best: Best | None
+    """The best evaluation; None before the first."""
     seconds: float
+    """Time spent in updates."""
     directory: Path | None
 
     @property
@@ -89,7 +85,7 @@ def train(
         progress: Whether to show a progress bar (on a terminal) or a line for each evaluation (elsewhere).
 
     Returns:
-        How far it came, why it ended, and its records.
+        The steps done, why the run ended, and its records.
 
     Raises:
         InputError: If the directory holds a run and ``resume`` is false, or holds none and it is true; if a checkpoint
@@ -126,7 +122,7 @@ def train(
 
 
 class _Loop:
-    """A run under way: when to log, evaluate, save and stop. The updates are the stepper's."""
+    """Decides when to log, evaluate, save and stop; :class:`Stepper` makes the updates."""
 
     def __init__(
         self,
@@ -140,11 +136,21 @@ class _Loop:
         progress: bool,
     ) -> None:
         self._accelerator, self._task, self._config, self._run = accelerator, task, config, run
-        latest = None if run is None else _find_checkpoint(run, config, resume, description)
+        latest: Path | None = None
+        if run is not None and resume:
+            run.require_continues(config, description)
+            latest = next(reversed(run.checkpoints()), None)
+        elif run is not None:
+            run.require_new()
         self.state = RunState(0) if latest is None else RunState.read(latest / "state.json")
         self.history: list[Record] = []
         if run is not None and resume:
-            _require_steps_left(self.state.step, config.steps)
+            require(
+                self.state.step <= config.steps,
+                f"steps = {config.steps}, of which the run has done {self.state.step}",
+                f"steps of at least {self.state.step}",
+                "Raise steps, or start a new run in another directory.",
+            )
             self.history = read_records(run.metrics_file, self.state.step)
         if latest is not None:
             load_weights(model, latest)
@@ -157,7 +163,7 @@ class _Loop:
         self._saved_step = None if latest is None else self.state.step
         self._interrupted = False
         self._count_since_log, self._seconds_since_log = 0, 0.0
-        # Everyone has looked at the directory before one process writes there.
+        # Every process must have read the directory before one writes there.
         accelerator.wait_for_everyone()
         self._logs = self._open_logs(description)
         self._progress = Progress(
@@ -165,7 +171,7 @@ class _Loop:
         )
 
     def run(self, stop: StopRequest) -> Ending:
-        """Update until the run ends, and save what it came to."""
+        """Update until the run ends, then save."""
         while (ending := self._ending()) is None:
             self._step(stop)
             if self._is_due(self._config.eval_every) or self.state.step == self._config.steps:
@@ -265,21 +271,3 @@ class _Loop:
             f"Stopped after step {self.state.step} of {self._config.steps} and saved to {self._run.path}. "
             "Continue with resume=True (on the command line: --resume)."
         )
-
-
-def _find_checkpoint(run: RunDirectory, config: TrainingConfig, resume: bool, description: Description) -> Path | None:
-    if not resume:
-        run.require_new()
-        return None
-    run.require_continues(config, description)
-    checkpoints = run.checkpoints()
-    return checkpoints[-1] if checkpoints else None
-
-
-def _require_steps_left(done: int, steps: int) -> None:
-    require(
-        done <= steps,
-        f"steps = {steps}, of which the run has done {done}",
-        f"steps of at least {done}",
-        "Raise steps, or start a new run in another directory.",
-    )

@@ -29,21 +29,18 @@ class DivergedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Update:
-    """What one update reports.
-
-    Attributes:
-        loss: The mean loss over the global batch, before the update.
-        grad_norm: Euclidean norm of the gradient of all weights together, before clipping.
-        learning_rate_factor: The learning rate as a fraction of its peak.
-        count: Units (tokens, say) in the global batch.
-        stop: Whether any process was asked to stop.
-    """
+    """Numbers of one update."""
 
     loss: float
+    """The mean loss over the global batch, before the update."""
     grad_norm: float
+    """Euclidean norm of the gradient of all weights together, before clipping."""
     learning_rate_factor: float
+    """The learning rate as a fraction of its peak."""
     count: int
+    """Units (tokens, say) in the global batch."""
     stop: bool
+    """Whether any process was asked to stop."""
 
 
 def open_accelerator(precision: str) -> Accelerator:
