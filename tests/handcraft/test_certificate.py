@@ -58,6 +58,14 @@ def test_what_less_than_every_sequence_proves_is_told(rests_on: str, words: str)
     assert words in str(certificate)
 
 
+def test_the_worst_output_is_shown_and_counts_are_written_out_below_a_trillion() -> None:
+    text = str(replace(PROOF, worst=FAILURE, num_possible=10**12 - 1))
+    assert "largest error   1.9e-10 at ABB, position 1" in text
+    assert "1,092 of 999,999,999,999 run" in text
+    assert "largest error   1.9e-10\n" in str(PROOF)
+    assert "1,092 of 1e+12 run" in str(replace(PROOF, num_possible=10**12))
+
+
 def test_what_is_not_known_is_said_and_is_null_in_json() -> None:
     unknown = replace(PROOF, verdict="undecided", rests_on="samples", margin=None, bound=float("inf"))
     assert "margin          unknown" in str(unknown)

@@ -212,6 +212,9 @@ def test_bad_bases_are_refused() -> None:
     for matrix, message in cases:
         with pytest.raises(InputError, match=message):
             change_basis(weights, matrix)
+    assert change_basis(weights, np.diag([1, 1, 1.01e-6])).Km.shape == weights.Km.shape
+    with refused("of condition"):
+        change_basis(weights, np.diag([1, 1, 0.99e-6]))
     with refused(expected="pos_dim"):
         change_position_basis(weights, np.eye(weights.pos_dim + 1))
     with refused("without pos"):

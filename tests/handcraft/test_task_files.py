@@ -242,6 +242,8 @@ def test_a_program_is_asked_about_every_sequence(tmp_path: Path) -> None:
     assert (len(found), task.count, task.examples) == (14, 14, None)
     assert found == {text: [[1.0] if letter == text[0] else [-1.0] for letter in text] for text in found}
     assert (task.readout, task.tolerance, task.decisive_error) == ("sign", None, 0.0)
+    twice = task.cases(task.space.block([task.space.encode("AB")] * 2))
+    assert twice.target.tolist() == [[[1.0], [-1.0]]] * 2
 
 
 @pytest.mark.parametrize(

@@ -88,14 +88,55 @@ def test_every_design_holds_on_every_sequence(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_what_is_too_much_to_list_is_proved_by_the_bound(name: str) -> None:
-    task = TASKS[name](LETTERS, 64)
+@pytest.mark.parametrize(("size", "max_len"), [(5, 12), pytest.param(26, 64, marks=pytest.mark.slow)])
+def test_what_is_too_much_to_list_is_proved_by_the_bound(name: str, size: int, max_len: int) -> None:
+    task = TASKS[name](LETTERS[:size], max_len)
     certificate = verify(design(task).weights, task, tolerance=1e-9)
     assert certificate.holds
     assert certificate.rests_on == "the bound"
-    assert certificate.num_possible == sum(26**length for length in range(1, 65))
+    assert certificate.num_possible == sum(size**length for length in range(1, max_len + 1))
     assert certificate.largest_error <= certificate.bound <= 1e-9
     assert certificate.num_checked >= 2026
+
+
+@pytest.mark.parametrize("name", ["identity", "unique"])
+def test_a_bound_proves_what_it_does_not_exceed(name: str) -> None:
+    task = TASKS[name]("AB", 9)
+    head = design(task, largest_error=0.2).weights
+    bound = verify(head, task, tolerance=1.0, limit=10).bound
+    below, above = np.nextafter(bound, 0), np.nextafter(bound, 1)
+    verdicts = [verify(head, task, tolerance=float(tolerance), limit=10).verdict for tolerance in (below, bound, above)]
+    assert verdicts == ["undecided", "holds", "holds"]
+    # A readout is certain only if every error is below the decisive one.
+    for decisive, verdict in ((below, "undecided"), (bound, "undecided"), (above, "holds")):
+        asked = replace(task, tolerance=None, decisive_error=float(decisive))
+        assert verify(head, asked, limit=10).verdict == verdict
+
+
+def test_an_error_equal_to_the_tolerance_is_allowed() -> None:
+    head = HeadWeights(np.zeros((1, 1)), np.zeros((1, 1)), [[0.75]])
+    for tolerance, verdict in ((0.25, "holds"), (float(np.nextafter(0.25, 0)), "fails")):
+        assert verify(head, identity("A", 2), tolerance=tolerance).verdict == verdict
+
+
+def test_as_many_sequences_as_the_limit_are_all_run() -> None:
+    task = identity("AB", 3)
+    head = design(task).weights
+    assert verify(head, task, limit=task.count).rests_on == "every sequence"
+    assert verify(head, task, limit=task.count - 1).rests_on == "the bound"
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_outputs_within_the_decisive_error_are_read_correctly(name: str) -> None:
+    """For the built-in tasks, by moving every output as far as that against its target."""
+    task = TASKS[name]("ABC", 4)
+    cases = task.all_cases
+    target = cases.target[cases.counted]
+    step = task.decisive_error * (1 - 1e-12)
+    towards = 1 - 2 * (target >= target.max(axis=1, keepdims=True) - 1e-9) if task.v_dim > 1 else -np.sign(target)
+    assert task.is_right(target + step * towards, target).all()
+    if name != "majority_letter":  # its largest share leads by more than 1 / max_len in some sequences only
+        assert not task.is_right(target + 1.001 * task.decisive_error * towards, target).any()
 
 
 @pytest.mark.parametrize("name", BUILT)

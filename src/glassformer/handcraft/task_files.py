@@ -155,9 +155,9 @@ def _run_program(path: Path) -> Task:
         v_dim = _rows(example, value, space).shape[1]
 
     def target(numbers: Int[np.ndarray, "sequence letter"]) -> Float[np.ndarray, "sequence letter v_dim"]:
-        outputs = {text: output_of(text) for text in map(space.decode, numbers)}
+        outputs = [(text, output_of(text)) for text in map(space.decode, numbers)]
         with in_file(path):
-            return np.stack([_rows(text, output, space, v_dim) for text, output in outputs.items()])
+            return np.stack([_rows(text, output, space, v_dim) for text, output in outputs])
 
     return _task(path, settings, space, v_dim, target, isinstance(value, str), None)
 
