@@ -49,8 +49,8 @@ class Screen:
         """Send ``text`` and show the reply as it comes; whether any of it was an answer.
 
         Raises:
-            ContextFull: There is no room for it.
-            KeyboardInterrupt: Ctrl-C; the terminal is tidy then.
+            ContextFull: The context has no room for it.
+            KeyboardInterrupt: Ctrl-C; the terminal is reset first.
         """
         with contextlib.closing(conversation.say(text)) as pieces:
             try:
@@ -62,7 +62,7 @@ class Screen:
         return answered
 
     def end(self, conversation: Conversation) -> None:
-        """What there is to say when a reply is over, for whatever reason."""
+        """Print notes after a reply, however it ended."""
         if conversation.cut is not None:
             self._note(f"[the reply is cut: {conversation.cut}]")
         if self.speed and (line := str(conversation.stopwatch)):
@@ -123,7 +123,7 @@ def talk(conversation: Conversation, screen: Screen) -> None:
     if interactive:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 - gives the arrow keys their meaning
-        print("/help tells what there is beside messages; Ctrl-D ends.", file=sys.stderr)
+        print("/help lists the commands; Ctrl-D ends.", file=sys.stderr)
     while True:
         try:
             asked = _ask()
@@ -213,7 +213,7 @@ def _line(prompt: str) -> str | None:
 
 
 def _obey(command: str, conversation: Conversation, screen: Screen) -> str | None:
-    """Do what a line that begins with / says; what there is to say about it, None where it is no command."""
+    """Run the command in a line that starts with /; returns what to print, or None if it is no command."""
     name, _, rest = command.partition(" ")
     if name == "/new" and not rest:
         conversation.begin_anew()
@@ -230,10 +230,10 @@ def _obey(command: str, conversation: Conversation, screen: Screen) -> str | Non
 
 
 def _resembles_command(text: str) -> bool:
-    """Whether who typed this may have meant a command."""
+    """Whether this may be a misspelt command."""
     return bool(difflib.get_close_matches(text.split()[0], _COMMANDS, n=1))
 
 
 def _styled() -> bool:
-    """Whether standard error is a terminal that takes escape sequences, and the user has nothing against them."""
+    """Whether standard error is a terminal that supports escape sequences, and NO_COLOR is not set."""
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""A conversation with a model that speaks harmony: what was said, and a reply as a stream of pieces."""
+"""A conversation with a model that speaks harmony: its messages, and a reply as a stream of pieces."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
 
 CONTEXT = 8192
-"""Tokens of a conversation where nothing else is said: a cache of 200 MB for gpt-oss-20b."""
+"""Default number of tokens of a conversation: a cache of 200 MB for gpt-oss-20b."""
 
 
 class ContextFull(InputError):
-    """A message for which the conversation has no room left."""
+    """A message that does not fit into the context."""
 
 
 @runtime_checkable
 class Replies(Protocol):
-    """What a conversation asks of a :class:`~glassformer.generation.continuation.Continuation`."""
+    """What a conversation needs of a :class:`~glassformer.generation.continuation.Continuation`."""
 
     max_seq_len: int
 
@@ -50,13 +50,13 @@ class Replies(Protocol):
 class Conversation:
     """A conversation; each reply reads only what is new.
 
-    Reasoning is left out once its answer stands, as the model was trained to expect.
+    Reasoning is dropped once its answer is complete, as in the model's training.
 
     Args:
         continuation: The model, with room for the whole conversation.
         tokenizer: Its tokenizer, with harmony's special tokens.
-        setting: What stands before the conversation.
-        stop_tokens: With these a reply ends.
+        setting: The system and developer messages.
+        stop_tokens: Tokens that end a reply.
         max_new_tokens: Of each reply at most, reasoning included; None: until the context is full.
 
     Raises:
@@ -78,7 +78,7 @@ class Conversation:
         self.stopwatch = Stopwatch(0)
         """Of the latest reply."""
         self.cut: str | None = None
-        """Why the latest reply ended before the model ended it; None where it did not."""
+        """Why the latest reply was cut; None if the model ended it."""
         self._continuation, self._tokenizer = continuation, tokenizer
         self._stops = frozenset(stop_tokens)
         self._silent = self._stops - {tokenizer.special(name) for name in STOPS}
@@ -86,7 +86,7 @@ class Conversation:
         self._render, _ = renderer(tokenizer)
 
     def begin_anew(self) -> None:
-        """Forget what was said."""
+        """Forget all messages."""
         self.messages = []
 
     def reason(self, effort: Effort) -> None:
@@ -97,13 +97,13 @@ class Conversation:
         """Send a message and give its reply, piece by piece.
 
         The message and the reply, as far as it came, belong to the conversation however this ends: also when the
-        iterator is closed or an exception, such as Ctrl-C's, passes through. A reply that came to no word of an answer
+        iterator is closed or an exception, such as Ctrl-C's, passes through. A reply without any word of an answer
         leaves nothing, and its message is taken back.
 
         Raises:
             ContextFull: There is no room for the message. The conversation stays as it was.
         """
-        # What a keyboard or a pipe passed on that is no text counts as U+FFFD.
+        # Input that is not valid text becomes U+FFFD.
         asked = Message("user", whole_text(text))
         prompt = self._render(self.setting, [*self.messages, asked])
         room = self._continuation.max_seq_len
@@ -111,7 +111,7 @@ class Conversation:
             raise ContextFull(
                 f"a conversation of {len(prompt)} tokens",
                 f"less than --context {room}",
-                "Begin anew with /new, write less, or start with a larger --context.",
+                "Start a new conversation with /new, write less, or start with a larger --context.",
             )
         reader = ReplyReader(self._tokenizer)
         self.cut = "it was interrupted"
@@ -120,7 +120,7 @@ class Conversation:
         last = -1
         try:
             for last in self.stopwatch.timed(tokens):
-                # <|endoftext|> and the like end a reply, but are none of the format's marks.
+                # Tokens such as <|endoftext|> end a reply but are not part of the format.
                 piece = None if last in self._silent else reader.read(last)
                 if piece is not None:
                     yield piece

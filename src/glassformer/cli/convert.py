@@ -39,7 +39,7 @@ _KEPT_FILES = (
     "LICENSE",
     "USAGE_POLICY",
 )
-"""What Hugging Face's directories hold beside the weights, and stays right in another layout."""
+"""Files in Hugging Face's directories that stay valid in another layout."""
 _KEPT_SETTINGS = (
     "bos_token_id",
     "eos_token_id",
@@ -52,11 +52,11 @@ _KEPT_SETTINGS = (
 
 
 def convert(flags: ConvertFlags) -> list[str]:
-    """Do it; return what there is to say about what was written.
+    """Convert; return lines that describe the result.
 
     Raises:
         CheckpointError: A source that is damaged or of another architecture.
-        InputError: No such source, OUT exists, there is no room for it, or the layout has no equivalent.
+        InputError: No such source, OUT exists, the disk is full, or the layout has no equivalent.
     """
     require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new directory", "Pass --replace.")
     run = find_trained(Path(flags.source)) if Path(flags.source).is_dir() else None
@@ -81,7 +81,7 @@ def main(flags: ConvertFlags) -> int:
 
 
 def _require_equivalent(config: DecoderConfig, flags: ConvertFlags) -> None:
-    """Refuse what has no equivalent before anything large is read."""
+    """Refuse a decoder without an equivalent before its weights are read."""
     lacking = _mixtral_lacks(config, flags) if flags.to == "mixtral" else []
     require(
         not lacking,
@@ -92,24 +92,24 @@ def _require_equivalent(config: DecoderConfig, flags: ConvertFlags) -> None:
 
 
 def _mixtral_lacks(config: DecoderConfig, flags: ConvertFlags) -> list[str]:
-    """The parts of what shall be written that Mixtral cannot express, however the experts are stored now."""
+    """The parts of the output that Mixtral lacks, regardless of how the experts are stored now."""
     packed = flags.experts == "mxfp4" or (flags.experts is None and config.expert_format == "mxfp4")
     return mixtral_lacks(replace(config, expert_format="dense")) + (["packed experts"] if packed else [])
 
 
 def _layout(config: DecoderConfig, flags: ConvertFlags) -> Target:
-    """What is written: ``huggingface`` is one of two."""
+    """The layout to write; ``huggingface`` stands for one of two."""
     if flags.to != "huggingface":
         return flags.to
     return "gpt_oss" if _mixtral_lacks(config, flags) else "mixtral"
 
 
 def _experts_to_load(form: DecoderConfig, flags: ConvertFlags) -> Literal["dense", "mxfp4"] | None:
-    """How a decoder holds its experts before it is written; for gpt-oss they change while that happens."""
+    """How to load a decoder's experts; for gpt-oss they are converted while writing."""
     to = _layout(form, flags)
     if flags.experts == "mxfp4":
         return "mxfp4" if to == "glassformer" else None
-    # Packed ones with the plain SwiGLU cannot be rewritten for gpt-oss as they are.
+    # Packed experts with the plain SwiGLU must be unpacked before they are rewritten for gpt-oss.
     return "dense" if flags.experts and (to not in ("gpt_oss", "openai") or form.clamp is None) else None
 
 
@@ -147,7 +147,7 @@ def _write_gpt_oss(
 
 
 def _kept_files(directory: Path) -> list[Path]:
-    """Each from the nearest place that has it, as a tokenizer is found; links to elsewhere are not followed."""
+    """Each file from the nearest directory that has it, as for tokenizers; links out of it are not followed."""
     kept: dict[str, Path] = {}
     for place in tokenizer_places(directory):
         for name in _KEPT_FILES:

@@ -49,7 +49,7 @@ def run(flags: ExploreFlags) -> None:
     address = f"http://{host}:{port}/" + (f"#{urlencode(words)}" if words else "")
     # Flushed, because a program that reads it through a pipe would otherwise wait until the end.
     print(f"{address}\nCtrl-C ends it.", flush=True)
-    # What is loaded by now stays to the end: unless told so, the collector looks through it once more for seconds then.
+    # All that is loaded now is kept until the end; frozen, it is not scanned again by the garbage collector at exit.
     gc.freeze()
     server.serve(explorer, listener, address, browser=flags.browser)
 
@@ -59,7 +59,7 @@ def main(flags: ExploreFlags) -> int:
     try:
         run(flags)
     except InputError as error:
-        # What is said of a file may name it, or quote it: neither is to steer the terminal.
+        # The message may quote an untrusted file: it must not control the terminal.
         raise InputError(one_line(error.got), one_line(error.expected), one_line(error.fix)) from error
     return 0
 
@@ -100,7 +100,7 @@ def _fitting(flags: ExploreFlags, explorer: Explorer, cards: Sequence[m.ModelCar
     raise InputError(
         f"--text {short(text)}, which none of the models here reads",
         f"a text for one of {known}",
-        "Name the model: what is wrong with the text is told then.",
+        "Name the model to see what is wrong with the text.",
     )
 
 

@@ -31,11 +31,11 @@ class _Task:
 
 
 def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: None) -> Iterator[str]:
-    """The prompt and what follows it, in pieces, as they are generated.
+    """The prompt and its continuation, in pieces, as they are generated.
 
     Args:
         flags: What to continue and how.
-        watch: Is given the stopwatch of this text before it begins.
+        watch: Receives the stopwatch of this text before it starts.
 
     Raises:
         InputError: No run or model there, or none with weights yet; a prompt that is empty or has tokens that the model
@@ -54,7 +54,7 @@ def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: Non
     stopwatch = Stopwatch(len(task.prompt))
     watch(stopwatch)
     new_tokens = stopwatch.timed(token for (token,) in steps if token is not None)
-    # A token that ends the text is no part of it.
+    # The stop token is not printed.
     shown = (token for token in new_tokens if token not in task.stop_tokens)
     return task.decode(chain(task.prompt, shown))
 
@@ -115,7 +115,7 @@ def _of_model(flags: GenerateFlags) -> _Task:
     ]
 
     def shown(tokens: Iterable[int]) -> Iterator[str]:
-        """Without what stands before every text."""
+        """Without the tokens that start every text."""
         return tokenizer.stream(islice(tokens, len(tokenizer.begin), None))
 
     return _Task(prompt, load, shown, [*released.stop_tokens, *stop])
@@ -138,7 +138,7 @@ def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
         InputError: A prompt without tokens, or of something else than numbers in the vocabulary.
     """
     if kind != RECURRENCE:
-        # What the shell passed on that is no UTF-8 stays the bytes it was.
+        # Bytes from the shell that are not UTF-8 are kept.
         tokens = list(prompt.encode("utf-8", errors="surrogateescape"))
         require(len(tokens) > 0, "an empty prompt", "at least one character", "Begin the text: --prompt Once.")
         return tokens
@@ -155,7 +155,7 @@ def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
 def decode(tokens: Iterable[int], kind: str) -> Iterator[str]:
     """Text for ``tokens``, piece by piece: each character as soon as its last byte is there, or each number.
 
-    Bytes that are no UTF-8 become the replacement character.
+    Bytes that are not UTF-8 become the replacement character.
     """
     if kind == RECURRENCE:
         yield from (f" {token}" if index else f"{token}" for index, token in enumerate(tokens))

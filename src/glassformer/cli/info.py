@@ -1,4 +1,4 @@
-"""``glassformer info``: what a directory of weights holds and whether this machine can load it, without loading it."""
+"""``glassformer info``: what a directory of weights contains and whether this machine can load it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _CACHED_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is to load with."""
+    """Memory and kernel of this machine."""
 
     memory: int | None
-    """Bytes in all; None where the system does not tell."""
+    """Bytes in total; None if the system does not report it."""
     free: int | None
-    """Bytes that programs could have now."""
+    """Bytes that are available now."""
     kernel: str | None
-    """What the MXFP4 kernel makes use of; None: there is none, or no experts to ask for it."""
+    """Instruction set of the MXFP4 kernel; None: no kernel, or no experts that need it."""
     without_kernel: str | None
-    """Why there is none, so that torch's operators do its work; None if not asked for."""
+    """Why there is no kernel, so that torch's operators are used; None if not asked for."""
 
 
 def this_machine(kernel: bool = True) -> Machine:
     """Measure it.
 
     Args:
-        kernel: Look for the MXFP4 kernel too, which is built if it never was here; that takes about two seconds.
+        kernel: Load the MXFP4 kernel too; building it the first time takes about two seconds.
     """
     memory, free = machine_memory(), _free()
     if not kernel:
@@ -69,7 +69,7 @@ def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, 
 
 
 def as_text(found: Description, machine: Machine, directory: Path) -> str:
-    """The same for people."""
+    """The same as text."""
     lines = [f"{directory}: {found.family} in {found.layout}'s layout", ""]
     lines += [f"  {name:<14}{value}" for name, value in _form(found) if value]
     lines += [
@@ -151,7 +151,7 @@ def _listed(windowed: list[int], layers: int) -> str:
 
 
 def _memory(found: Description) -> dict[str, int]:
-    """What loading takes, by how the weights are held."""
+    """Memory for loading, by number format."""
     ways = {
         "experts packed": found.memory(2, packed=True) if found.experts else None,
         "all in bfloat16": found.memory(2),
@@ -169,7 +169,7 @@ def _fits(size: int, machine: Machine) -> str:
 
 
 def _free() -> int | None:
-    """What could be had without pushing programs out: files that the system only keeps at hand count as free."""
+    """Memory available without swapping; the file cache counts as free."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""A model from a directory or the hub with its tokenizer: what ``chat`` and ``generate --model`` speak with."""
+"""A released model from a directory or the hub, with its tokenizer, for ``chat`` and ``generate --model``."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from glassformer.models.decoder import Decoder
 GENERATION_FILE = "generation_config.json"
 
 _ENDS = (*STOPS, "<|endoftext|>", "</s>")
-# Of released gpt-oss models: o200k_harmony's ids and those that round their number up.
+# Of released gpt-oss models: o200k_harmony's ids, rounded up.
 _HARMONY_VOCAB = 201088
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
 class Released:
-    """Where a model lies, and what is known of it before its weights are loaded.
+    """A model's directory and what is known of it before its weights are loaded.
 
     Args:
-        directory: Its files; a model of the hub was downloaded.
+        directory: Its files; a model of the hub is downloaded.
         vocab_size: Tokens that it knows.
-        tokenizer: Its tokenizer; None where none was found.
-        declared_ends: The tokens that end a text, as far as its files name them.
-        stop_tokens: With these it ends a text: those, and what its tokenizer has by a name of that meaning.
+        tokenizer: Its tokenizer; None if none was found.
+        declared_ends: The end-of-text tokens that its files name.
+        stop_tokens: Those, and the tokenizer's special tokens that end a text.
         max_seq_len: Positions that it can read.
     """
 
@@ -53,7 +53,7 @@ class Released:
         """The decoder, in evaluation mode.
 
         Args:
-            device: ``"auto"``: a GPU where there is one.
+            device: ``"auto"``: a GPU if there is one.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.
@@ -66,16 +66,16 @@ class Released:
 
 
 def find_released(source: str, tokenizer: str | None = None) -> Released:
-    """A model's directory and tokenizer; its weights are left alone.
+    """Find a model's directory and tokenizer, without loading its weights.
 
     Args:
         source: A directory, or a model on the hub.
         tokenizer: What names the tokenizer, see :func:`~glassformer.data.tokenizer_sources.named_tokenizer`; None: the
-            one beside the weights, or for a model of gpt-oss's vocabulary one that is installed here.
+            one next to the weights, or for a model with gpt-oss's vocabulary an installed one.
 
     Raises:
         CheckpointError: A damaged ``config.json``, or that of another architecture.
-        InputError: No such model, no such tokenizer, or one with more tokens than the model.
+        InputError: No such model or tokenizer, or a tokenizer with more tokens than the model.
     """
     directory = find_directory(source)
     config = read_json(directory / CONFIG_FILE)
@@ -83,7 +83,7 @@ def find_released(source: str, tokenizer: str | None = None) -> Released:
         not {"training", "description"} <= config.keys(),
         f"{source}, the directory of a run",
         "a model's directory",
-        "A run speaks with 'glassformer generate --run'; 'glassformer convert' makes a model of it.",
+        "Use 'glassformer generate --run', or convert the run with 'glassformer convert'.",
     )
     decoder = read_decoder_config(directory)
     vocab_size = decoder.vocab_size
@@ -108,13 +108,13 @@ def require_tokenizer(released: Released) -> ReleasedTokenizer:
         advice = "Download tokenizer.json into it, or pass --tokenizer with a file or a model on the hub"
         if released.vocab_size == _HARMONY_VOCAB:
             advice += " (openai/gpt-oss-20b), or pip install 'glassformer[harmony]' with a connection"
-        numbers = "'glassformer generate' does without: --tokenizer numbers --prompt \"1 2 3\""
-        raise InputError(f"{released.directory} without a tokenizer", "one beside the weights", f"{advice}. {numbers}.")
+        numbers = "'glassformer generate' works without one: --tokenizer numbers --prompt \"1 2 3\""
+        raise InputError(f"{released.directory} without a tokenizer", "one with the weights", f"{advice}. {numbers}.")
     return released.tokenizer
 
 
 def chosen_device(name: str) -> torch.device:
-    """The device of this name; ``"auto"``: a GPU where there is one.
+    """The device of this name; ``"auto"``: a GPU if there is one.
 
     Raises:
         InputError: A device that torch does not know or this machine does not have.
@@ -126,7 +126,7 @@ def chosen_device(name: str) -> torch.device:
 
 
 class Stopwatch:
-    """Times tokens as they pass: how long the first took, and how many came a second after it."""
+    """Measures the time to the first token and the tokens per second after it."""
 
     def __init__(self, read: int) -> None:
         self.read, self.generated, self.seconds_to_first, self.seconds = read, 0, 0.0, 0.0
@@ -142,21 +142,21 @@ class Stopwatch:
             yield token
 
     def __str__(self) -> str:
-        """One line for people; nothing where nothing came."""
+        """One line; empty if no token was generated."""
         if self.generated == 0:
             return ""
         line = f"{self.read} tokens read in {self.seconds_to_first:.1f} s, {self.generated} generated"
         later = self.seconds - self.seconds_to_first
         if self.generated > 1 and later > 0:
-            # The first token comes out of the reading.
+            # The first token is part of reading the prompt.
             line += f" in {self.seconds:.1f} s: {(self.generated - 1) / later:.1f} tokens/s"
         return line
 
 
 def write(text: str, out: Any = None) -> None:
-    """Print ``text`` at once and no line end; what the stream has no character for becomes a question mark.
+    """Print ``text`` at once, without a line end; characters that the encoding lacks become question marks.
 
-    On a terminal, control characters but tabs and line ends become U+FFFD: a model's words shall not move the cursor.
+    On a terminal, control characters except tabs and line ends become U+FFFD, so that generated text cannot control it.
 
     Args:
         text: What to print.
@@ -174,7 +174,7 @@ def _declared_ends(directory: Path, config: dict[str, Any], vocab_size: int) -> 
     path = directory / GENERATION_FILE
     said = [config, read_json(path) if path.is_file() else {}]
     ends = [end for each in said for end in _listed(each.get("eos_token_id"))]
-    # Files of small models may keep the numbers of the large one that they were made after.
+    # The files of a small model may still name ids of the large model it was derived from.
     return sorted({end for end in ends if isinstance(end, int) and 0 <= end < vocab_size})
 
 

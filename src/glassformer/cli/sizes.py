@@ -1,4 +1,4 @@
-"""Sizes as people read them."""
+"""Readable sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def in_memory(number: int) -> str:
 
 
 def count(number: int) -> str:
-    """Parameters, in millions or billions where there are as many: ``20.91 B``."""
+    """Parameters, in millions or billions if large enough: ``20.91 B``."""
     return _scaled(number, ((10**9, "B"), (10**6, "M"))) or f"{number:,}"
 
 

@@ -77,7 +77,7 @@ def draw_outputs(
     *,
     width: int = 80,
 ) -> str:
-    """What a head was to output and what it did, a row for each position; at most ``MOST_ROWS`` around ``marked``."""
+    """Expected and actual outputs of a head, a row for each position; at most ``MOST_ROWS`` around ``marked``."""
     rows = _window(len(names), MOST_ROWS, marked)
     margin = max(_wide(names[row]) for row in rows) + len(_MARK)
     error = np.abs(got - wanted).max(axis=1)
@@ -95,7 +95,7 @@ def draw_outputs(
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 80 where there is none."""
+    """Columns of the terminal; 80 without a terminal."""
     return max(20, shutil.get_terminal_size((80, 24)).columns)
 
 
@@ -109,7 +109,7 @@ def needs_plain(encoding: str | None = None) -> bool:
 
 
 def say(text: str) -> None:
-    """Print ``text``; what the terminal has no character for becomes a question mark."""
+    """Print ``text``; characters that the terminal's encoding lacks become question marks."""
     encoding = sys.stdout.encoding or "ascii"
     print(text.encode(encoding, errors="replace").decode(encoding))
 

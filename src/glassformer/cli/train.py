@@ -24,7 +24,7 @@ EXIT_INTERRUPTED = 130
 
 
 def run(flags: TrainFlags) -> TrainingResult:
-    """Train as ``flags`` say, and tell on standard output what is trained and what it came to.
+    """Train as ``flags`` say, and print the model, the data and the result.
 
     Raises:
         InputError: Data that cannot be read or are too short, sequences longer than the model's ``max_seq_len``, a
@@ -82,7 +82,7 @@ def _build_model(flags: TrainFlags, data: TrainingData) -> Decoder:
 
 
 def _data_description(flags: TrainFlags, data: TrainingData) -> dict[str, Any]:
-    """What the run keeps about its data; a text that only moved since the run was begun is the same text."""
+    """The stored description of the data; a text file that only moved since the start is the same text."""
     if not flags.resume:
         return data.description
     earlier = read_run(flags.run).data
@@ -91,7 +91,7 @@ def _data_description(flags: TrainFlags, data: TrainingData) -> dict[str, Any]:
 
 
 def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> list[str]:
-    """The lines that end a training: the best evaluation, and what can be done next."""
+    """The last lines: the best evaluation, and the commands to continue or to generate."""
     lines = []
     if result.best is not None:
         metrics = dict(result.evaluations)[result.best.step]

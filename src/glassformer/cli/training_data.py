@@ -1,4 +1,4 @@
-"""What ``glassformer train`` can learn from: any text, byte by byte, or the recurrence."""
+"""Training data of ``glassformer train``: any text, byte by byte, or the recurrence."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class TrainingData:
         seq_len: Tokens that a model reads of each sequence; it holds one more, the last to predict.
         batches: ``batches(step, size)`` gives ``{"tokens": [size, seq_len + 1]}``, a function of both and of a seed.
         evaluation: Sequences that training never sees.
-        metric: By which of the two a model is judged.
-        description: What a run keeps about its data, as JSON values.
-        summary: The same for people, in one line.
+        metric: The metric that selects the best model.
+        description: Stored with the run, as JSON values.
+        summary: The same in one readable line.
         optimal_accuracy: The best that any model can expect on ``evaluation``, in [0, 1]; None if unknown.
     """
 
@@ -55,9 +55,9 @@ def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
     """The data that ``name`` stands for: "recurrence", or the path of a text file.
 
     Args:
-        name: A file of this name is found with ``./recurrence``.
+        name: A file named "recurrence" is opened with ``./recurrence``.
         seq_len: Tokens a model reads of each sequence; None for 256 of a text, 64 of the recurrence.
-        seed: Seed of which sequences come when.
+        seed: Seed of the order of sequences.
 
     Raises:
         InputError: No such file, or one too short; ``seq_len`` below 1.

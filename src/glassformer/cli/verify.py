@@ -50,7 +50,7 @@ def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
 
 
 def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | None, width: int, plain: bool) -> Shown:
-    """The sequence of ``failure``: its attention map with the query marked, and all its outputs beside the wanted ones.
+    """The sequence of ``failure``: its attention map with the query marked, and all its outputs and the expected ones.
 
     Args:
         head: The weights; the map is computed in float64.
@@ -67,7 +67,7 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
     names = [space.token_names[token] for token in cases.block.tokens[0]]
     numbered = [str(name) if i < first else f"{i - first} {name}" for i, name in enumerate(names)]
     got, wanted = trace.output[first:].copy(), cases.target[0, first:]
-    # In float32 the output that failed may differ from the one in float64.
+    # The failing output was computed in float32 if so requested; the trace is in float64.
     got[failure.position] = failure.output
     right = task.is_right(got, wanted) if tolerance is None else np.abs(got - wanted).max(axis=1) <= tolerance
     attention = draw_attention_map(trace.weights, numbered, names, failure.position + first, width=width, plain=plain)
@@ -77,7 +77,7 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
 
 
 def run(flags: VerifyFlags) -> Certificate:
-    """Verify, print the certificate and what refutes it, and write the figure and the JSON that were asked for.
+    """Verify, print the certificate and a counterexample, and write the requested figure and JSON.
 
     Raises:
         InputError: The weights or the task cannot be read, or do not fit one another.
@@ -124,11 +124,11 @@ def main(flags: VerifyFlags) -> int:
 def _advice(certificate: Certificate) -> str:
     if certificate.rests_on == "samples":
         return f"To run them all, pass --limit {certificate.num_possible} or more, or choose shorter sequences."
-    return "The bound is above what is allowed: sharper scores (Qm times a factor) make it smaller."
+    return "The bound is above the tolerance: sharper scores (Qm times a factor) make it smaller."
 
 
 def _draw(shown: Shown, directory: Path, name: str) -> list[Path]:
-    # matplotlib takes a second to load, which only a figure is worth.
+    # matplotlib takes a second to import.
     from glassformer.observe.figures.single_heads import draw_attention
     from glassformer.observe.figures.style import save_figure
 
@@ -136,7 +136,7 @@ def _draw(shown: Shown, directory: Path, name: str) -> list[Path]:
 
 
 def _written(path: Path, write: Callable[[Path], Written]) -> Written:
-    """What ``write`` returns. A place that cannot be written to is bad input, with its own exit status."""
+    """The result of ``write``. A path that cannot be written to is bad input, with that exit status."""
     try:
         return write(path)
     except OSError as error:

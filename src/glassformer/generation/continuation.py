@@ -1,4 +1,4 @@
-"""Continuing one growing text again and again, as in a conversation, without reading it again from its start."""
+"""Repeated continuation of one growing text, such as a conversation, which reads only new tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glassformer.modes import evaluating
 
 @dataclass(frozen=True)
 class _Mark:
-    """Where a prompt ended: what the model said there, and what later positions write over."""
+    """State at the end of a prompt: its logits, and the rings that later positions overwrite."""
 
     tokens: tuple[int, ...]
     logits: Float[Tensor, "1 vocab"]
@@ -26,12 +26,12 @@ class _Mark:
 
 
 class Continuation:
-    """Continues prompts of which each begins as the one before, reading only what is new in each.
+    """Continues prompts that each start with the one before, reading only the new tokens.
 
     After a reply the text is taken back to the end of its prompt, so that the next prompt may hold the reply in another
     form, as in conversations whose reasoning is left out later. Keys and values of full layers are still there then;
     those of windowed layers, which replies write over, were set aside: ``2 * num_kv_heads * window * head_dim`` numbers
-    a layer. A prompt that begins otherwise is read from its start.
+    a layer. Any other prompt is read from its start.
 
     The tokens are those of :func:`~glassformer.generation.decoding.generate` for the whole prompt, up to rounding.
 
@@ -61,7 +61,7 @@ class Continuation:
         self._mark: _Mark | None = None
 
     def unread(self, prompt: Sequence[int]) -> int:
-        """How many tokens of ``prompt`` have to be read: those behind the last prompt that it begins with."""
+        """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with that."""
         return len(prompt) - len(self._known(prompt))
 
     def reply(
@@ -106,11 +106,11 @@ class Continuation:
         return known if tuple(prompt[: len(known)]) == known else ()
 
     def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
-        """Logits behind ``prompt``, where the mark is then."""
+        """Logits after ``prompt``; sets the mark there."""
         known = self._known(prompt)
         logits = self._return_to_mark() if known else None
         if not known:
-            # From here on what the cache holds is no prefix of the mark's text.
+            # The cache is overwritten: the mark is no longer valid.
             self._mark = None
             self._cache.reset()
         for start in range(len(known), len(prompt), self._prefill):
@@ -133,7 +133,7 @@ class Continuation:
         return mark.logits
 
     def _read(self, tokens: Sequence[int]) -> Float[Tensor, "1 vocab"]:
-        """Logits behind ``tokens``, which continue what was read."""
+        """Logits after ``tokens``, which continue the text in the cache."""
         model = self._model
         with evaluating(model), torch.inference_mode():
             read = torch.tensor([tokens], dtype=torch.int64, device=model.embedding.weight.device)

@@ -1,4 +1,4 @@
-"""Continuing texts with a decoder, one token at a time."""
+"""Autoregressive generation with a decoder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GREEDY = SamplingRule(temperature=0.0)
 """Always the most likely token."""
 
 PREFILL = 512
-"""Positions of a prompt that are read at a time: enough to use the machine, few beside a large model."""
+"""Prompt positions per forward pass: enough for full speed, with little memory."""
 
 _FEWEST_SLOTS = 256
 """Positions that the cache of a compiled step has at least; larger ones are powers of two."""
@@ -41,7 +41,7 @@ def generate(
     use_cache: bool = True,
     compile: bool = False,
 ) -> list[list[int]]:
-    """The tokens with which the model continues each prompt, without the prompt.
+    """Continue each prompt; returns the new tokens, without the prompt.
 
     A text ends after ``max_new_tokens`` tokens or with the first of ``stop_tokens``, which is its last token then.
     Prompts of different lengths are padded on the left and masked, so each gets what it would get alone. The same
@@ -203,7 +203,7 @@ def _padded(
         len(lengths) > 0 and min(lengths) > 0,
         f"prompts of lengths {lengths}",
         "at least one prompt, and a token in each",
-        "Start an empty text with a token of its own.",
+        "Start an empty text with a start token.",
     )
     longest = max(lengths)
     try:

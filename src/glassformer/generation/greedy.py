@@ -1,4 +1,4 @@
-"""Decoding with an encoder-decoder: for each source the target that takes the most likely token at every step."""
+"""Greedy decoding with an encoder-decoder: the most likely token at every step."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _decode(
     ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
     for _ in range(max_new_tokens):
         newest = tokens[:, -1:] if use_cache else tokens
-        # What the model wrote itself is no padding, even where it is pad_id.
+        # Generated tokens are not padding, even if they equal pad_id.
         logits = model.decode(newest, memory, real, torch.ones_like(newest, dtype=torch.bool), cache)[:, -1]
         chosen = GREEDY.choose(logits).masked_fill(ended, model.config.pad_id)
         tokens = torch.cat([tokens, chosen[:, None]], dim=1)

@@ -66,7 +66,7 @@ class SamplingRule:
         return _draw(self.distribution(logits), generator)
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
-        """A random generator on ``device``, seeded with ``seed``, or freshly by the system where that is None."""
+        """A random generator on ``device``, seeded with ``seed``, or by the system if that is None."""
         generator = torch.Generator(device)
         if self.seed is None:
             generator.seed()
@@ -100,7 +100,7 @@ def next_token_distribution(
         p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one token), rescaled to sum 1
 
     Equally likely tokens rank by their id, the lowest first, as in argmax; the result never depends on chance. Sums are
-    taken in float64, and a set that misses top_p by less than 1e-11 counts as reaching it.
+    computed in float64, and a set that misses top_p by less than 1e-11 counts as reaching it.
 
     Args:
         logits: [..., vocab]; -inf forbids a token, if at least one token of the row is left.

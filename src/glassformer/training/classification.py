@@ -1,4 +1,4 @@
-"""Telling classes of texts apart: the task of encoders, and what is measured of their predictions."""
+"""Text classification: the task of encoders, and metrics of their predictions."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ClassificationTask:
         """The loss above, in nats per text; tokens are dropped only if ``model`` is in training mode.
 
         Raises:
-            InputError: ``model`` tells another number of classes apart.
+            InputError: ``model`` has another number of classes.
         """
         tokens, real = batch["tokens"], batch["real"]
         if model.training and self._word_dropout > 0:

@@ -88,10 +88,10 @@ class TrainingConfig(Config):
         )
 
     def require_continues(self, earlier: TrainingConfig) -> None:
-        """Check that a run begun with ``earlier`` may be continued with this configuration.
+        """Check that a run started with ``earlier`` may be continued with this configuration.
 
-        What decides the weights must stay. Free are: accumulation, eval_every, checkpoint_every, keep_checkpoints,
-        patience, log_every, tensorboard, and with a constant schedule the number of steps.
+        Fields that decide the weights must stay the same. Free are: accumulation, eval_every, checkpoint_every,
+        keep_checkpoints, patience, log_every, tensorboard, and with a constant schedule the number of steps.
 
         Raises:
             InputError: Naming each field that differs and may not.

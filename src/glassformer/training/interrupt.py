@@ -10,7 +10,7 @@ from types import FrameType
 class StopRequest:
     """Lets SIGINT (Ctrl-C) and SIGTERM set ``requested`` instead of ending the process, within a ``with`` block.
 
-    A second signal acts as it would have without this, so that a hung update can still be ended by hand. Outside the
+    A second signal acts as it would have without this, so that a hung update can still be interrupted. Outside the
     main thread, where Python delivers no signals, this does nothing.
     """
 

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: a file of JSON lines, TensorBoard, and a progress bar."""
+"""Outputs for a run's metrics: a file of JSON lines, TensorBoard, and a progress bar."""
 
 from __future__ import annotations
 

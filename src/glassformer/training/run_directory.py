@@ -103,10 +103,10 @@ class RunDirectory:
         return next(reversed(self.checkpoints()), None)
 
     def require_new(self) -> None:
-        """Check that no run was begun here.
+        """Check that the directory holds no run.
 
         Raises:
-            InputError: If one was, saying how to continue it.
+            InputError: If it holds one; says how to continue it.
         """
         require(
             not self.config_file.exists() and not self.checkpoints(),
@@ -116,15 +116,15 @@ class RunDirectory:
         )
 
     def require_continues(self, config: TrainingConfig, description: Description) -> None:
-        """Check that a run was begun here, with a configuration and a description that allow going on with these.
+        """Check that the directory holds a run that may be continued with this configuration and description.
 
         Raises:
-            InputError: If no run was begun, or naming what differs.
+            InputError: If it holds none, or naming the differences.
         """
         require(
             self.config_file.exists(),
             f"{self.path}, which holds no run, with resume=True",
-            "the directory of a run that was begun",
+            "the directory of a run",
             "Start the run without resume, or correct the path.",
         )
         try:
@@ -134,7 +134,7 @@ class RunDirectory:
             raise InputError(
                 f"{self.config_file}, which cannot be read ({error!r})",
                 "the configuration of a run",
-                "Start the run anew in another directory.",
+                "Start a new run in another directory.",
             ) from error
         config.require_continues(earlier)
         now = json.loads(_description_json(description))
@@ -148,7 +148,7 @@ class RunDirectory:
         )
 
     def begin(self, config: TrainingConfig, description: Description) -> None:
-        """Write the configuration and clear away what a killed process left half-written."""
+        """Write the configuration and remove files that a killed process left incomplete."""
         if self._writes:
             self._checkpoints.mkdir(parents=True, exist_ok=True)
             for parent in (self.path, self._checkpoints):

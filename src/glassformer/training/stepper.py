@@ -135,7 +135,7 @@ class Stepper:
         )
         numbers = torch.tensor([float(value) for value in metrics.values()], dtype=torch.float64)
         if self._accelerator.num_processes > 1:
-            # The first process's numbers, so that all agree on what is best and when to stop.
+            # The first process's numbers, so that all processes make the same decisions.
             numbers = broadcast(numbers.to(self._accelerator.device), from_process=0)
         return dict(zip(metrics, numbers.tolist(), strict=True))
 

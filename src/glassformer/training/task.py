@@ -1,4 +1,4 @@
-"""What is learned: batches as a function of the step, a loss, and an evaluation."""
+"""Training tasks: batches as a function of the step, a loss, and an evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Batch = dict[str, Tensor]
 
 @runtime_checkable
 class Task(Protocol):
-    """What a model learns. The training loop knows nothing else about data.
+    """What a model learns; the training loop's only access to data.
 
     ``batch`` is a pure function of the step (and of a seed that the task holds). So a resumed run needs no saved
     position in the data, and each of several processes computes the global batch and takes its share.
