@@ -46,7 +46,8 @@ from glassformer.labs.gpt_oss.measure import behaviour
 from glassformer.labs.gpt_oss.plan import ALL_TOGETHER, DATA, QUICK, RULES
 from glassformer.labs.gpt_oss.training_runs import RecurrenceTask, batches, build_model
 from glassformer.layers.attention import attend
-from glassformer.observe.figures.style import BLACK, HATCHES, LINES, annotate_cells, in_style, line, new_figure
+from glassformer.observe.figures.heat_maps import write_values
+from glassformer.observe.figures.style import BLACK, HATCHES, LINES, in_style, line, new_figure
 from glassformer.training import train
 
 torch.manual_seed(0)
@@ -81,8 +82,8 @@ def draw_weights(choices: tuple[float, ...]):
     """The weights as maps, one for each key weight."""
     figure, panels = new_figure(3 * len(choices), 2.8, columns=len(choices))
     for axes, w in zip(panels, choices, strict=True):
-        axes.imshow(weights_by_hand(w), cmap="Greys", vmin=0, vmax=1)
-        annotate_cells(axes, weights_by_hand(w).tolist(), 1.0)
+        image = axes.imshow(weights_by_hand(w), cmap="Greys", vmin=0, vmax=1)
+        write_values(axes, weights_by_hand(w).numpy(), image)
         axes.set(title=f"key weight {w:g}", xlabel="key", ylabel="query", xticks=range(3), yticks=range(3))
         axes.grid(False)
     return figure

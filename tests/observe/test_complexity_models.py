@@ -200,7 +200,6 @@ def test_activations_of_windowed_layers_are_a_lower_bound_that_grows_as_they_do(
 def test_stored_weights_are_query_by_key_for_every_head_and_layer() -> None:
     cost = of_decoder(make("grouped").config, 2, 30, 0, 2)
     assert cost.attention_weights == 3 * 2 * 4 * 30 * 30 * 2
-    assert cost.activations_with_weights == cost.activations + cost.attention_weights
 
 
 def test_what_the_pattern_needs_is_the_lower_triangle() -> None:

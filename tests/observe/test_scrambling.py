@@ -142,7 +142,7 @@ def test_models_are_asked_without_gradients() -> None:
 def test_a_model_that_drops_at_random_is_told_apart_from_one_that_minds_the_order() -> None:
     dropout = torch.nn.Dropout(0.5)
     source = torch.arange(3)[None]
-    with refused(r"read again.*model\.eval\(\)"):
+    with refused("read again", fix=r"model\.eval\(\)"):
         scrambling_test(lambda read: dropout(torch.ones(len(read), 1, 64)), source)
     assert scrambling_test(lambda read: dropout.eval()(torch.ones(len(read), 1, 64)), source).holds
 
@@ -159,7 +159,7 @@ def test_bad_calls_are_refused() -> None:
         ({"real": source < 1}, "the same in every order"),
         ({"real": source < 0}, "the same in every order"),
         ({"source": torch.ones_like(source)}, "the same in every order"),
-        ({"max_orders": 1}, "max_orders = 1; expected at least 2"),
+        ({"max_orders": 1}, "max_orders = 1"),
         ({"max_orders": 0}, "max_orders = 0"),
         ({"batch_size": 0}, "batch_size = 0"),
         ({"tolerance": -1e-5}, "tolerance = -1e-05"),

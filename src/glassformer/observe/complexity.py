@@ -1,4 +1,4 @@
-"""What a model costs, predicted from its sizes: operations, parameters, memory, and where attention overtakes."""
+"""Predicted cost of a model from its sizes: operations, parameters, memory, and where attention dominates."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ __all__ = [
     "Operations",
     "allowed_pairs",
     "complexity",
-    "course_count",
     "executed_pairs",
     "overtakes",
 ]
 
 ModelConfig: TypeAlias = DecoderConfig | EncoderConfig | EncoderDecoderConfig | HeadSizes
-"""What describes a model whose cost can be told."""
+"""A description of a model whose cost can be predicted."""
 
 
 def complexity(
@@ -46,7 +45,7 @@ def complexity(
     cached: int = 0,
     itemsize: int = 4,
 ) -> Complexity:
-    """What one forward pass of a model over ``batch`` texts of ``length`` tokens costs.
+    """The cost of one forward pass of a model over ``batch`` texts of ``length`` tokens.
 
     With T = batch * length tokens, h = hidden_dim, f = ff_dim, H query heads and G key-value heads of width d,
     and P executed pairs of query and key (``length ** 2`` without window and cache), a layer takes::
@@ -57,27 +56,27 @@ def complexity(
         feed-forward  4 T h f                       6 T h f with a gate
         experts       6 T h f top_k                 and the router 2 T h num_experts
 
-    and the head 2 T h vocab_size for a decoder, 2 batch h num_classes for an encoder, which spends 2 T h on the mean
-    of its positions besides. The factor 2 is one multiplication and one addition. ``length`` may exceed the model's
-    ``max_seq_len``: nothing is run.
+    and the head 2 T h vocab_size for a decoder, 2 batch h num_classes for an encoder, plus 2 T h for the mean of its
+    positions. The factor 2 is one multiplication and one addition. ``length`` may exceed the model's ``max_seq_len``:
+    nothing is run.
 
-    An encoder-decoder reads a source of S = ``length`` positions and a target of U = ``target_length`` tokens. Its
-    encoder's layers take what is said above with P = S ** 2, its decoder's with T = batch * U and P = U ** 2; their
-    cross-attention adds ``4 batch U h ** 2 + 4 batch S h ** 2`` for projections (queries and output; keys and values of
-    the memory) and P = U S pairs. A pass behind ``cached`` target tokens runs neither the encoder nor the projection of
-    the memory: their results are there.
+    An encoder-decoder reads a source of S = ``length`` positions and a target of U = ``target_length`` tokens. The
+    formulas above hold for its encoder's layers with P = S ** 2, and for its decoder's with T = batch * U and
+    P = U ** 2; cross-attention adds ``4 batch U h ** 2 + 4 batch S h ** 2`` for projections (queries and output; keys
+    and values of the memory) and P = U S pairs. A pass after ``cached`` target tokens runs neither the encoder nor the
+    projections of the memory.
 
-    These are the numbers of torch's ``FlopCounterMode`` once it knows every operator, see
-    :func:`glassformer.observe.complexity_measured.count_operations`, for exact attention on the CPU without dropout.
-    Elsewhere a sink is one more key for each query. A step of fixed shapes (``Decoder.step``) looks at every slot
-    of its cache, the empty ones too: it costs as much as with all slots but one filled.
+    The numbers equal those of :func:`glassformer.observe.complexity_measured.count_operations` for exact attention on
+    the CPU without dropout. On other devices a sink is one more key for each query. A step of fixed shapes
+    (``Decoder.step``) computes every slot of its cache, empty or not: its cost is that of a cache with all slots but
+    one filled.
 
     Args:
         config: Of a decoder, an encoder or an encoder-decoder, or the sizes of a one-head model.
-        batch: Texts.
-        length: Tokens of each that pass through the model; of an encoder-decoder the source's tokens or slots.
-        target_length: Tokens of an encoder-decoder's target that pass through it; None: as many as ``length``.
-        cached: Tokens of each (of an encoder-decoder: of each target) whose keys and values lie in a cache already.
+        batch: Number of texts.
+        length: Tokens of each text that pass through the model; for an encoder-decoder the source's tokens or slots.
+        target_length: Tokens of an encoder-decoder's target; as many as ``length`` when None.
+        cached: Earlier tokens of each text (or target) whose keys and values are in a cache.
         itemsize: Bytes of a number: 4 in float32, 2 in bfloat16.
 
     Raises:
@@ -88,7 +87,7 @@ def complexity(
     section 4 (activations).
     """
     require_positive(batch=batch, length=length, itemsize=itemsize)
-    require(cached >= 0, f"cached = {cached}", "a whole number of at least 0", "Pass how many tokens were read before.")
+    require(cached >= 0, f"cached = {cached}", "a whole number of at least 0", "Pass the number of cached tokens.")
     if isinstance(config, EncoderDecoderConfig):
         targets = length if target_length is None else target_length
         require_positive(target_length=targets)
@@ -96,16 +95,16 @@ def complexity(
     require(
         target_length is None,
         f"target_length = {target_length} for {type(config).__name__}",
-        "None: just encoder-decoders have targets",
-        "Leave target_length away.",
+        "None: only encoder-decoders have targets",
+        "Omit target_length.",
     )
     if isinstance(config, DecoderConfig):
         return of_decoder(config, batch, length, cached, itemsize)
     require(
         cached == 0,
         f"cached = {cached} for {type(config).__name__}",
-        "0: just decoders keep keys and values",
-        "Leave cached away.",
+        "0: only decoders keep keys and values",
+        "Omit cached.",
     )
     if isinstance(config, EncoderConfig):
         return of_encoder(config, batch, length, itemsize)
@@ -118,75 +117,44 @@ def complexity(
     )
 
 
-def course_count(d_model: int, sequence_length: int, d_ff: int) -> dict[str, int]:
-    """The course text's own count for one layer (its ``analyze_complexity``)::
-
-        attention    sequence_length ** 2 * d_model
-        feedforward  sequence_length * d_model * d_ff
-
-    Beside :func:`complexity` it leaves out
-
-    - the factor 2 for a multiplication with its addition,
-    - the second of each pair of products: scores *and* values, up *and* down,
-    - the four projections, ``8 sequence_length d_model ** 2`` operations,
-
-    so attention and feed-forward are a quarter each of what is executed, and the length at which one overtakes the
-    other, d_ff, comes out right. Its memory, ``sequence_length ** 2 * num_heads`` numbers, is that of the attention
-    weights of one layer, which nobody has to keep: see :attr:`Complexity.attention_weights`.
-
-    Raises:
-        InputError: A size below 1.
-    """
-    require_positive(d_model=d_model, sequence_length=sequence_length, d_ff=d_ff)
-    attention = sequence_length**2 * d_model
-    feedforward = sequence_length * d_model * d_ff
-    return {"attention": attention, "feedforward": feedforward, "total": attention + feedforward}
-
-
 LONGEST = 1 << 17
 """The longest text that :func:`overtakes` considers: gpt-oss's 131,072 tokens."""
 
 
 def overtakes(config: DecoderConfig | EncoderConfig, *, with_projections: bool = False) -> int | None:
-    """The shortest text for which attention takes more operations than what stands behind it in the blocks.
+    """The shortest text for which attention takes more operations than the feed-forward part of the blocks.
 
-    Attention are the scores and values, by choice with the projections; behind it stand the feed-forward networks, or
-    the router and the experts a token passes through. Without a window, for each token and layer::
+    Attention is scores and values, optionally with the projections; the feed-forward part is the feed-forward networks,
+    or the router and the chosen experts. Without a window, for each token and layer::
 
-        4 H d length  >  behind     so      length = floor(behind / (4 H d)) + 1
+        4 H d length  >  feed_forward     so      length = floor(feed_forward / (4 H d)) + 1
 
-    which with the projections' operations subtracted from ``behind`` is at least 1. A layer of an encoder, with
-    H d = h and ``behind = 4 h f``, gets there at ``f + 1``, and with projections at ``f - 2 h + 1``. A window stops the
-    growth, and blocks of queries round it: there the lengths from that one on are tried in turn.
+    which with the projections subtracted from ``feed_forward`` is at least 1. For a layer of an encoder, with H d = h
+    and ``feed_forward = 4 h f``, that is ``f + 1``, and with projections ``f - 2 h + 1``. With windows, whose cost
+    grows linearly and in blocks of queries, longer lengths are tried in turn.
 
     Returns:
-        The length, or None where no text of up to :data:`LONGEST` tokens is long enough.
+        The length, or None if it is above :data:`LONGEST` tokens.
 
     Raises:
-        InputError: A config of another kind, such as that of a one-head model, which has no feed-forward network, or of
-            an encoder-decoder, whose attention depends on two lengths.
+        InputError: A config of another kind: a one-head model has no feed-forward network, and the attention of an
+            encoder-decoder depends on two lengths.
     """
     require(
         isinstance(config, DecoderConfig | EncoderConfig),
         f"a {type(config).__name__}",
         "a DecoderConfig or an EncoderConfig",
-        "Pass the config of a model with feed-forward networks and one length; compare the operations of complexity() "
-        "for an encoder-decoder.",
+        "For an encoder-decoder, compare the operations of complexity().",
     )
     one = complexity(config, 1, 1).operations  # of one token, with one pair in each layer
-    behind = one.after_attention - (one.projections if with_projections else 0)
-    earliest = max(behind // one.attention + 1, 1)
-    layers = Counter(_windows(config))
+    feed_forward = one.after_attention - (one.projections if with_projections else 0)
+    earliest = max(feed_forward // one.attention + 1, 1)
+    windows = map(config.layer_window, range(config.num_layers)) if isinstance(config, DecoderConfig) else [None]
+    layers = Counter(windows)
     if set(layers) == {None}:
         return earliest
     for length in range(earliest, LONGEST + 1):
         pairs = sum(count * executed_pairs(length, length, window) for window, count in layers.items())
-        if one.attention * pairs > behind * length * config.num_layers:
+        if one.attention * pairs > feed_forward * length * config.num_layers:
             return length
     return None
-
-
-def _windows(config: DecoderConfig | EncoderConfig) -> list[int | None]:
-    if isinstance(config, DecoderConfig):
-        return [config.layer_window(layer) for layer in range(config.num_layers)]
-    return [None] * config.num_layers

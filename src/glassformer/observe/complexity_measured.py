@@ -1,4 +1,4 @@
-"""What a model costs, measured: operations that torch counts, memory that it allocates, time that passes."""
+"""Measured cost of a model: operations that torch counts, peak memory, and time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 def count_operations(call: Callable[[], object]) -> int:
     """The floating-point operations of ``call``, as torch's ``FlopCounterMode`` counts them: matrix products alone.
 
-    By itself the counter knows the fused attention of graphics cards but not that of the CPU, and neither grouped
-    products of experts nor products with a single vector; those would silently count nothing. Here it is given the
-    formulas of all of them.
+    Formulas are added for operators that the counter would silently count as 0: the fused attention on the CPU,
+    grouped products of experts, and products with a single vector.
     """
     with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         call()
@@ -43,7 +42,7 @@ def _cpu_attention_backward(
 
 
 def _grouped_product(a: Sequence[int], b: Sequence[int], *_others: Any, **_named: Any) -> int:
-    """Each row meets one of the matrices, so their number does not matter."""
+    """Each row is multiplied with one of the matrices, whatever their number."""
     return 2 * a[-2] * a[-1] * b[-1]
 
 
@@ -73,10 +72,10 @@ _FORMULAS = {
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The most bytes that torch holds at once on the CPU on top of what it held before, while ``call`` runs.
+    """The peak of the bytes that torch allocates on the CPU while ``call`` runs, beyond those held before.
 
-    ``call`` runs once before, so that nothing is made for the first time. The profiler reports each allocation and
-    each release, so the number is the same every time, unlike that of a process's resident memory.
+    ``call`` runs once before as a warm-up. The profiler reports each allocation and release, so the number is the same
+    every time, unlike a process's resident memory.
 
     Raises:
         InputError: The profiler reports no allocation, as with work on another device.
@@ -97,21 +96,17 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a call took at each of several lengths.
-
-    Attributes:
-        lengths: In tokens, ascending.
-        seconds: The median time of one call.
-        peak_bytes: The most bytes that it held at once.
-    """
+    """Cost of a call at each of several lengths."""
 
     lengths: tuple[int, ...]
+    """In tokens, ascending."""
     seconds: tuple[float, ...]
+    """The median time of one call."""
     peak_bytes: tuple[int, ...]
 
 
 Build = Callable[[int], Callable[[], object]]
-"""Makes the call for a length, such as a forward pass over that many tokens."""
+"""Returns the call for a length, such as a forward pass over that many tokens."""
 
 
 def measure(build: Build, lengths: Sequence[int] = LENGTHS, *, rounds: int = 5) -> Measurement:
@@ -124,13 +119,13 @@ def measure_together(
 ) -> list[Measurement]:
     """Median time and peak memory of several calls at each length.
 
-    All calls at all lengths are run in turn, ``rounds`` times, so that what else the machine does falls on all of them
-    alike. One call of each before does not count.
+    All calls at all lengths run in turn, ``rounds`` times, so that other load on the machine affects all of them alike.
+    One call of each before is a warm-up.
 
     Args:
-        builds: What is compared.
+        builds: The calls to compare.
         lengths: Ascending.
-        rounds: Calls of each length whose times count.
+        rounds: Timed calls of each length.
 
     Raises:
         InputError: No lengths, lengths that do not ascend from at least 1, or ``rounds`` below 1.
@@ -155,18 +150,18 @@ def measure_together(
 def fitted_exponent(lengths: Sequence[float | int], values: Sequence[float | int], *, tail: int | None = None) -> float:
     """The exponent b of ``values = a * lengths ** b``, by least squares on logarithms.
 
-    A sum of a linear and a quadratic part has no exponent of its own; the fit lies between 1 and 2, and the nearer to
-    2 the longer the lengths. ``tail`` says how many of the last points to fit.
+    For a sum of a linear and a quadratic part the fit lies between 1 and 2, closer to 2 for longer lengths. ``tail`` is
+    the number of points to fit, counted from the last.
 
     Raises:
-        InputError: Fewer than two points or different lengths, a number that is not above 0, equal lengths, or a tail
-            that is not from 2 to the number of points.
+        InputError: Fewer than two points, different numbers of lengths and values, a number that is not above 0, equal
+            lengths, or a tail that is not from 2 to the number of points.
     """
     points = len(lengths)
     require(
         points == len(values) and points >= 2,
         f"{points} lengths and {len(values)} values",
-        "two or more of each, equally many",
+        "two or more of each, in equal numbers",
         "Measure at more lengths.",
     )
     tail = points if tail is None else tail
@@ -175,8 +170,8 @@ def fitted_exponent(lengths: Sequence[float | int], values: Sequence[float | int
     require(
         bool((x > 0).all() and (y > 0).all() and np.isfinite(x).all() and np.isfinite(y).all()),
         "a length or value that is not a number above 0",
-        "numbers above 0",
-        "Logarithms need them.",
+        "finite numbers above 0",
+        "Remove such points: the fit takes logarithms.",
     )
     require(bool(x.min() < x.max()), "one length only", "different lengths", "Measure at another length.")
     x, y = np.log(x), np.log(y)

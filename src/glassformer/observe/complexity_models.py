@@ -1,4 +1,4 @@
-"""What each family of models costs, in closed form: operations, parameters, memory."""
+"""Cost of each family of models in closed form: operations, parameters, memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 
 @dataclass(frozen=True)
 class Operations:
-    """Floating-point operations of one forward pass, a multiplication and an addition being two.
+    """Floating-point operations of one forward pass; a multiplication and an addition are two.
 
-    Matrix products alone count, as in torch's ``FlopCounterMode``: the rest (norms, softmax, activations, rotation,
-    sums, looking up an embedding) grows no faster than the products beside it, and is 0 here.
+    Only matrix products count, as in torch's ``FlopCounterMode``: the rest (norms, softmax, activations, rotation,
+    sums, embedding lookup) grows no faster than these products.
     """
 
     embedding: int = 0
-    """Looking up rows: no product."""
+    """0: a lookup is no product."""
     projections: int = 0
     """Queries, keys, values and the output of attention."""
     scores: int = 0
@@ -30,11 +30,11 @@ class Operations:
     feed_forward: int = 0
     """Dense feed-forward networks."""
     experts: int = 0
-    """The experts that tokens pass through."""
+    """The chosen experts."""
     router: int = 0
     """Scores of all experts."""
     pooling: int = 0
-    """The weighted sum of an encoder's positions; the largest or the first of them takes no product."""
+    """The mean of an encoder's positions; max and cls pooling take no product."""
     head: int = 0
     """Hidden states to logits."""
 
@@ -45,7 +45,7 @@ class Operations:
 
     @property
     def after_attention(self) -> int:
-        """What a block does behind attention: the feed-forward network, or the router with its experts."""
+        """The feed-forward part of the blocks: feed-forward networks, or routers and experts."""
         return self.feed_forward + self.experts + self.router
 
     @property
@@ -56,38 +56,27 @@ class Operations:
 
 @dataclass(frozen=True)
 class Complexity:
-    """What one forward pass costs. All predicted from sizes; nothing is run.
-
-    Attributes:
-        operations: In parts, as executed.
-        needed_attention: What ``operations.attention`` would be if just the pairs were computed that the pattern
-            allows. A causal kernel may skip forbidden blocks, but the count (torch's and this one) takes the full
-            square; a windowed layer computes blocks of queries with all keys that any of them sees.
-        parameters: Numbers that are trained.
-        active_parameters: Those that one token passes through: fewer than all where experts are chosen.
-        activations: Bytes that the pass keeps for a backward pass, dropout off and nothing padded: inputs of products
-            and activation functions, queries, keys, values and output of attention, statistics of norms and softmax.
-            Left out: lists of indices; masks (where texts of a batch are padded, one number for each text and key in
-            each layer, in a causal one for each query too); the overlapping copies of keys and values of windowed
-            layers.
-        attention_weights: Further bytes if the weights of every head, query and key were kept. The fused kernel does
-            without; dropout of attention weights, and whoever wants to look at all of them at once, does not.
-        kv_cache: Bytes of the keys and values kept for decoding on, those of an encoder-decoder's memory among them;
-            0 for models that do not decode.
-    """
+    """Predicted cost of one forward pass."""
 
     operations: Operations
+    """As executed."""
     needed_attention: int
+    """``operations.attention`` if only the pairs that the pattern allows were computed. A causal kernel may skip
+    forbidden blocks, but torch's count and this one take the full square; a windowed layer computes blocks of queries
+    with all keys that any of them sees."""
     parameters: int
     active_parameters: int
+    """The parameters used by one token: fewer than all where experts are chosen."""
     activations: int
+    """Bytes that the pass stores for a backward pass, without dropout and padding: inputs of products and activation
+    functions, queries, keys, values and output of attention, statistics of norms and softmax. Omitted: index lists,
+    masks, and the overlapping copies of keys and values of windowed layers."""
     attention_weights: int
+    """Further bytes if the weights of every head, query and key were stored, as with attention dropout. The fused
+    kernel stores none."""
     kv_cache: int = 0
-
-    @property
-    def activations_with_weights(self) -> int:
-        """Bytes kept by a forward pass that stores its attention weights."""
-        return self.activations + self.attention_weights
+    """Bytes of the keys and values kept for decoding, including those of an encoder-decoder's memory; 0 for models that
+    do not decode."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,7 @@ class HeadSizes:
     """The sizes of a one-head model, see :class:`~glassformer.handcraft.single_head.SingleHead`.
 
     Raises:
-        InputError: A size that is not a whole number of at least 1; ``pos_dim`` alone may be 0.
+        InputError: A size that is not an integer of at least 1; only ``pos_dim`` may be 0.
     """
 
     input_dim: int
@@ -107,7 +96,7 @@ class HeadSizes:
     pos_dim: int = 0
     """Length of a position's vector; 0 without positions."""
     max_seq_len: int = 1
-    """Rows of the table of positions, where there is one."""
+    """Rows of the table of positions, if there is one."""
 
     def __post_init__(self) -> None:
         require_positive(input_dim=self.input_dim, qk_dim=self.qk_dim, v_dim=self.v_dim, max_seq_len=self.max_seq_len)
@@ -121,7 +110,7 @@ class HeadSizes:
 
 
 def allowed_pairs(queries: int, keys: int, causal: bool, window: int | None = None) -> int:
-    """How many query-key pairs a pattern allows; the queries are the last positions of the keys.
+    """The number of query-key pairs that a pattern allows; the queries are the last positions of the keys.
 
     The query at position p sees ``min(p + 1, window)`` keys, or all of them if not ``causal``.
     """
@@ -137,11 +126,11 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
 
 
 def executed_pairs(queries: int, keys: int, window: int | None = None) -> int:
-    """How many query-key pairs :func:`~glassformer.layers.attention.attend` multiplies out.
+    """The number of query-key pairs that :func:`~glassformer.layers.attention.attend` multiplies.
 
-    Without a window that is every pair, causal or not. With one it cuts the queries into blocks of half a window
-    (32 to 512 queries), each with ``window - 1 + block`` keys; before them stand the queries whose window is cut off
-    by the start, behind them those that fill no block.
+    Without a window that is every pair, causal or not. With one, queries are cut into blocks of half a window (32 to
+    512 queries), each with ``window - 1 + block`` keys, after the queries whose window is cut off by the start and
+    before those that fill no block.
     """
     if window is None or window >= keys:
         return queries * keys
@@ -163,7 +152,7 @@ def of_decoder(config: DecoderConfig, batch: int, length: int, cached: int, item
     layers, tokens = config.num_layers, batch * length
     wide, narrow = heads * head_dim, kv_heads * head_dim
     windows = [config.layer_window(layer) for layer in range(layers)]
-    # A windowed layer's cache hands out what the new queries can see and nothing before.
+    # A windowed layer's cache returns only the keys that the new queries can see.
     keys = [length + (cached if window is None else min(cached, window - 1)) for window in windows]
     executed = sum(executed_pairs(length, seen, window) for seen, window in zip(keys, windows, strict=True))
     needed = sum(allowed_pairs(length, seen, True, window) for seen, window in zip(keys, windows, strict=True))
@@ -184,11 +173,11 @@ def of_decoder(config: DecoderConfig, batch: int, length: int, cached: int, item
     attention = hidden * (2 * wide + 2 * narrow) + (wide + 2 * narrow + hidden if config.attention_bias else 0)
     shared = layers * (attention + per_head + router + 2 * hidden) + hidden
     shared += config.vocab_size * hidden * (1 if config.tied_output else 2)
-    # Clamping keeps gate and up from before it, gate, up + 1, the sigmoid and a product besides.
+    # Clamping stores gate and up from before it, gate, up + 1, the sigmoid and a product in addition.
     inside = ff * (3 if config.clamp is None else 7)
-    behind = inside if experts is None else passed * (2 * hidden + inside + 1)
+    feed_forward = inside if experts is None else passed * (2 * hidden + inside + 1)
     queries = 2 * wide if config.key_weights else wide
-    per_token = layers * (4 * hidden + queries + 2 * narrow + wide + behind) + 2 * hidden
+    per_token = layers * (4 * hidden + queries + 2 * narrow + wide + feed_forward) + 2 * hidden
     statistics = layers * (2 + heads) + 1
     return Complexity(
         operations,
@@ -215,7 +204,7 @@ def of_encoder(config: EncoderConfig, batch: int, length: int, itemsize: int) ->
         scores=product,
         values=product,
         feed_forward=layers * 4 * tokens * hidden * ff,
-        # Of one position, the weighted sum is no matrix product but one multiplication a number, which nobody counts.
+        # For one position the mean is no matrix product but one multiplication per number, which does not count.
         pooling=2 * tokens * hidden if config.pooling == "mean" and classes and length > 1 else 0,
         head=2 * batch * hidden * classes,
     )
@@ -223,12 +212,12 @@ def of_encoder(config: EncoderConfig, batch: int, length: int, itemsize: int) ->
     tables = config.vocab_size + config.token_types + (config.max_seq_len if config.positions == "learned" else 0)
     block = 4 * hidden * (hidden + 1) + 2 * hidden * ff + ff + hidden
     parameters = tables * hidden + layers * block + norms * 2 * hidden + classes * (hidden + 1)
-    # A norm in front keeps its input, and its output is the next product's; one behind keeps the sum, and its output
-    # is the next product's. Both come to twice the width for each half of a block.
+    # Pre-norm stores the input of the norm and the next product's; post-norm the sum and the next product's: twice the
+    # width for each half of a block in both cases.
     per_token = layers * (8 * hidden + ff * (2 if config.activation == "gelu" else 1))
     per_token += hidden * (int(config.final_norm) + int(config.embedding_norm))
     if classes:
-        # The mean keeps each position's share, the others all positions; the head keeps the pooled vector.
+        # The mean stores each position's share, the others all positions; the head stores the pooled vector.
         per_token += 1 if config.pooling == "mean" else hidden
     pooled = {"mean": 1, "max": 2, "cls": 0}[config.pooling] * hidden if classes else 0
     kept = tokens * _bytes(per_token, 2 * norms + layers * config.num_heads, itemsize)
@@ -249,7 +238,7 @@ def of_encoder_decoder(
     hidden, ff, heads = config.hidden_dim, config.ff_dim, config.num_heads
     above, below = config.num_decoder_layers, config.num_encoder_layers
     targets, seen = batch * target_length, cached + target_length
-    # Behind a cache the source has been read, and its keys and values lie there.
+    # After the first step the source's keys and values are in the cache.
     sources = 0 if cached else batch * length
     pairs = below * sources * length + above * targets * (seen + length)
     needed = below * sources * length + above * (batch * allowed_pairs(target_length, seen, True) + targets * length)
@@ -268,7 +257,7 @@ def of_encoder_decoder(
         tables * hidden + below * (attention + network + 2 * norm) + above * (2 * attention + network + 3 * norm)
     )
     parameters += 2 * norm * int(config.final_norm) + (hidden + 1) * config.target_vocab
-    # As in an encoder's block; a cross-attention keeps a query, an output and a sum, and two numbers of each source.
+    # As in an encoder's block; a cross-attention stores a query, an output, a sum, and the source's keys and values.
     inside = ff * (2 if config.activation == "gelu" else 1)
     last = int(config.final_norm)
     source = below * (8 * hidden + inside) + (1 + last + 2 * above) * hidden  # 1: the memory itself
@@ -296,7 +285,7 @@ def of_head(sizes: HeadSizes, batch: int, length: int, itemsize: int) -> Complex
     parameters = total * (2 * qk + v) + sizes.max_seq_len * sizes.pos_dim
     per_token = total + 2 * qk + v
     weights = tokens * length * itemsize
-    # The fused kernel takes values as long as keys alone; otherwise the weights are kept, and the output is not.
+    # The fused kernel takes only values as long as keys; otherwise the weights are stored, and the output is not.
     fused = tokens * _bytes(per_token + v, 1, itemsize)
     return Complexity(
         operations,
@@ -309,5 +298,5 @@ def of_head(sizes: HeadSizes, batch: int, length: int, itemsize: int) -> Complex
 
 
 def _bytes(numbers: int, statistics: int, itemsize: int) -> int:
-    """Statistics of norms and softmax are in float32 at least."""
+    """Statistics of norms and softmax are in float32 or wider."""
     return numbers * itemsize + statistics * max(itemsize, 4)

@@ -20,18 +20,6 @@ _OF_ROWS = ("weights", "scores", "sinks")
 
 
 @dataclass(eq=False)
-class OutputGradient:
-    """The gradient of an attention's output [batch, query, head * value_dim], summed over backward passes."""
-
-    total: Tensor | None = None
-
-    def add(self, grad: Tensor) -> None:
-        """Add the gradient of one backward pass."""
-        grad = grad.flatten(2)
-        self.total = grad if self.total is None else self.total + grad
-
-
-@dataclass(eq=False)
 class Frame:
     """A block or an attention that is running."""
 
@@ -45,7 +33,8 @@ class Frame:
     """The probability of dropping an attention weight."""
     recorded: bool = False
     """Whether its attention has been captured."""
-    gradient: OutputGradient = field(default_factory=OutputGradient)
+    gradients: list[Tensor] = field(default_factory=list)
+    """Gradients of its attention's output, [batch, query, head * value_dim], one for each backward pass."""
     module: nn.Module | None = None
 
 
@@ -133,7 +122,7 @@ class Recorder:
                     at = slice(found.first, found.first + count)
                     gradient = None
                     if keeps and point.mixed is not None:
-                        gradient = partial(_weights_gradient, kind, inputs, frame.gradient, heads, rows, at)
+                        gradient = partial(_weights_gradient, kind, inputs, frame.gradients, heads, rows, at)
                     span = range(start, start + count)
                     self._add(kind, point, values[..., :count], heads=heads, keys=span, gradient=gradient, **labels)
         if "q" in self.kinds:
@@ -148,7 +137,8 @@ class Recorder:
     def output(self, merged: Tensor) -> None:
         """Collect the gradient of the running attention's output, whose heads may be merged or not."""
         if self.retain_grad and self.frames and merged.requires_grad:
-            merged.register_hook(self.frames[-1].gradient.add)
+            gradients = self.frames[-1].gradients
+            merged.register_hook(lambda gradient: gradients.append(gradient.flatten(2)))
 
     def after(self, point: HookPoint, x: Tensor, output: Tensor, frame: Frame) -> None:
         """Record one call of a feed-forward network or a mixture of experts."""
@@ -268,12 +258,17 @@ def _own_gradient(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) ->
 
 @torch.no_grad()
 def _weights_gradient(
-    kind: str, inputs: AttentionInputs, output: OutputGradient, heads: Sequence[int], rows: Sequence[int], keys: slice
+    kind: str,
+    inputs: AttentionInputs,
+    gradients: Sequence[Tensor],
+    heads: Sequence[int],
+    rows: Sequence[int],
+    keys: slice,
 ) -> Tensor | None:
     """``grad[i] . v[j]`` for the weights; for the scores that through the softmax, with sinks or without."""
-    if output.total is None:
+    if not gradients:
         return None
-    grad = output.total.unflatten(-1, (inputs.q.shape[1], -1)).transpose(1, 2)
+    grad = torch.stack(list(gradients)).sum(0).unflatten(-1, (inputs.q.shape[1], -1)).transpose(1, 2)
     grad = _taken(grad, ((1, heads), (2, rows)))
     shared = tuple(head // inputs.group for head in heads)
     of_weights = grad @ inputs.v[:, shared, keys].to(grad.dtype).mT

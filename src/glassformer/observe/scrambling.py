@@ -1,4 +1,4 @@
-"""The scrambling test: does the order of what a model reads change what it answers?"""
+"""The scrambling test: does the order of a model's source change its predictions?"""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from torch import Tensor
 from glassformer.errors import require, require_positive
 
 Predict = Callable[[Int[Tensor, "batch source *field"]], Float[Tensor, "batch *position vocab"]]
-"""From sources to logits, every source on its own."""
+"""From sources to logits, each source independently."""
 
 
 @dataclass(frozen=True)
 class ScrambledContext:
-    """What happened to one context."""
+    """The result for one context."""
 
     positions: int
-    """Its real positions, which were put into other orders."""
+    """Real positions, which were permuted."""
     orders: int
-    """Orders tried, the original one among them."""
+    """Orders tried, including the original one."""
     exhaustive: bool
-    """Whether these were all the orders there are."""
+    """Whether all orders were tried."""
     largest_change: float
-    """The largest absolute difference of a logit from that of the original order."""
+    """The largest absolute change of a logit."""
     changed_tokens: int
-    """Most likely tokens that differ from those of the original order, over all orders and target positions."""
+    """Most likely tokens that changed, over all orders and target positions."""
     decided_tokens: int
-    """Most likely tokens that were compared: orders but the original one, times target positions."""
+    """Most likely tokens that were compared: orders other than the original, times target positions."""
     worst_order: tuple[int, ...]
-    """The order with the largest change: position i of it holds what stood at ``worst_order[i]``."""
+    """The order with the largest change: its position i holds the original's position ``worst_order[i]``."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Scrambling:
     """The result of :func:`scrambling_test`."""
 
     contexts: tuple[ScrambledContext, ...]
-    """One for each context, in their order."""
+    """One for each context."""
     tolerance: float
-    """The largest change of a logit that counts as none."""
+    """The largest change of a logit that is attributed to rounding."""
 
     @property
     def largest_change(self) -> float:
@@ -94,39 +94,50 @@ def scrambling_test(
     tolerance: float = 1e-5,
     batch_size: int = 512,
 ) -> Scrambling:
-    """Put the positions of each context into other orders, and compare the logits with those of the original one.
+    """Permute the positions of each context, and compare the logits with those of the original order.
 
-    With n real positions all n! orders are tried if there are at most ``max_orders`` (5,040 = 7!), else ``max_orders``
-    different ones, the original among them and the others drawn at random. Padding stays where it is; the fields of
-    a slot stay together.
+    With n real positions all n! orders are tried if they are at most ``max_orders`` (5,040 = 7!), otherwise
+    ``max_orders`` different ones: the original and random others. Padding stays in place, and so do the fields within
+    a slot.
 
     Args:
-        predict: From sources ``[batch, source]`` or ``[batch, source, field]`` to logits ``[batch, ..., vocab]``; a row
-            of the result belongs to a row of the sources alone. Called without gradients; it must not draw at random
-            (a model in evaluation mode).
+        predict: From sources ``[batch, source]`` or ``[batch, source, field]`` to logits ``[batch, ..., vocab]``; each
+            row of the result depends on its source only. Called without gradients; must be deterministic, such as a
+            model in evaluation mode.
         source: The contexts.
-        real: True where a position is real; all are when None.
+        real: True at real positions; all are real when None.
         max_orders: The most orders of each context, at least 2.
         seed: Of the random orders.
-        tolerance: The largest change of a logit that counts as none, at least 0. Sums taken in another order differ by
-            rounding.
-        batch_size: Orders at a time.
+        tolerance: The largest change of a logit that is attributed to rounding, at least 0.
+        batch_size: Orders in one call of ``predict``.
 
     Raises:
-        InputError: No context, no context with two different things to scramble, a mask that does not fit,
-            ``max_orders`` below 2, a tolerance below 0, a batch size below 1; logits of another batch, or that are not
-            finite; or other logits when asked the same again.
+        InputError: No context, no context with two different positions, a mask of another shape, ``max_orders`` below
+            2, a tolerance below 0, a batch size below 1; logits of another batch size or not finite; or logits that
+            differ between two calls with the same source.
     """
-    _check(source, real, max_orders, tolerance, batch_size)
+    require(
+        source.dim() >= 2 and source.shape[0] >= 1 and source.shape[1] >= 1,
+        f"source of shape {list(source.shape)}",
+        "[context, position] or [context, slot, field], with at least one context and position",
+        "Add a context axis with source[None].",
+    )
     real = torch.ones(source.shape[:2], dtype=torch.bool) if real is None else real.cpu()
     require(
-        any(
-            bool((context[places.to(context.device)] != _first(context, places)).any())
-            for context, places in zip(source, real, strict=True)
-        ),
+        real.shape == source.shape[:2] and real.dtype == torch.bool,
+        f"real of shape {list(real.shape)} and dtype {real.dtype}",
+        f"torch.bool and the shape {list(source.shape[:2])}",
+        "Pass True for each real position and False for padding.",
+    )
+    require_positive(max_orders=max_orders, batch_size=batch_size)
+    require(max_orders >= 2, f"max_orders = {max_orders}", "at least 2", "One order is the original.")
+    require(tolerance >= 0, f"tolerance = {tolerance}", "a number of at least 0", "Use 1e-5 in float32.")
+    contents = [context[places.to(context.device)] for context, places in zip(source, real, strict=True)]
+    require(
+        any(bool((content != content[:1]).any()) for content in contents),
         "contexts that are the same in every order",
-        "at least two different things in one of them",
-        "Pass contexts whose real positions differ: of others the test says nothing.",
+        "at least two different real positions in one of them",
+        "Pass contexts whose real positions differ.",
     )
     generator = torch.Generator().manual_seed(seed)
     contexts = []
@@ -134,21 +145,22 @@ def scrambling_test(
         for context, places in zip(source, real, strict=True):
             orders, exhaustive = _orders(places, max_orders, generator)
             contexts.append(_one_context(predict, context, orders, exhaustive, int(places.sum()), batch_size))
-        found = Scrambling(tuple(contexts), tolerance)
-        if not found.holds:
-            _check_repeats(predict, source[:1])
-    return found
-
-
-def _first(context: Tensor, places: Tensor) -> Tensor:
-    """What stands at the first real position; nothing if there is none."""
-    return context[places.to(context.device)][:1]
+        result = Scrambling(tuple(contexts), tolerance)
+        if not result.holds:
+            difference = float((predict(source[:1]).clone() - predict(source[:1])).abs().max())
+            require(
+                difference == 0,
+                f"logits that differ by {difference:.2g} when the same source is read again",
+                "a deterministic function of the source",
+                "Call model.eval() first to switch dropout off.",
+            )
+    return result
 
 
 def _orders(
     real: Bool[Tensor, " source"], max_orders: int, generator: torch.Generator
 ) -> tuple[Int[Tensor, "order source"], bool]:
-    """Different orders of the real positions, the original one first, and whether these are all."""
+    """Different orders of the real positions, the original one first, and whether they are all orders."""
     places = real.nonzero()[:, 0]
     count = len(places)
     exhaustive = count <= 20 and math.factorial(count) <= max_orders
@@ -172,7 +184,14 @@ def _one_context(
     for start in range(0, len(orders), batch_size):
         chosen = orders[start : start + batch_size]
         logits = predict(context[chosen.to(context.device)])
-        _check_logits(logits, len(chosen))
+        require(
+            logits.dim() >= 2 and logits.shape[0] == len(chosen),
+            f"logits of shape {list(logits.shape)} for {len(chosen)} sources",
+            f"[{len(chosen)}, ..., vocab]",
+            "Return one row of logits for each source.",
+        )
+        infinite = int((~logits.isfinite()).sum())
+        require(infinite == 0, f"{infinite} logits that are not finite", "finite numbers", "Check the model for NaN.")
         original = logits[0].clone() if original is None else original
         change = (logits - original).abs().flatten(1).amax(1)
         tokens = logits.argmax(-1)
@@ -182,47 +201,3 @@ def _one_context(
             largest, worst = float(change.max()), start + int(change.argmax())
     order = tuple(orders[worst].tolist())
     return ScrambledContext(positions, len(orders), exhaustive, largest, changed, decided, order)
-
-
-def _check(source: Tensor, real: Tensor | None, max_orders: int, tolerance: float, batch_size: int) -> None:
-    require(
-        source.dim() >= 2 and source.shape[0] >= 1 and source.shape[1] >= 1,
-        f"source of shape {list(source.shape)}",
-        "[context, position] or [context, slot, field], with at least one context and position",
-        "Add a context axis with source[None].",
-    )
-    require(
-        real is None or (real.shape == source.shape[:2] and real.dtype == torch.bool),
-        "nothing" if real is None else f"real of shape {list(real.shape)} and dtype {real.dtype}",
-        f"torch.bool and the shape {list(source.shape[:2])}",
-        "Give True for each real position and False for each padding position.",
-    )
-    require_positive(max_orders=max_orders, batch_size=batch_size)
-    require(max_orders >= 2, f"max_orders = {max_orders}", "at least 2", "The first is the original order.")
-    require(tolerance >= 0, f"tolerance = {tolerance}", "a number of at least 0", "1e-5 suits float32.")
-
-
-def _check_repeats(predict: Predict, source: Tensor) -> None:
-    """Refuse a model that draws at random: it would seem to fail whatever the order."""
-    difference = float((predict(source).clone() - predict(source)).abs().max())
-    require(
-        difference == 0,
-        f"logits that differ by {difference:.2g} when the same source is read again",
-        "a function of the source alone",
-        "Call model.eval() first, so that nothing is dropped.",
-    )
-
-
-def _check_logits(logits: Tensor, batch: int) -> None:
-    require(
-        logits.dim() >= 2 and logits.shape[0] == batch,
-        f"logits of shape {list(logits.shape)} for {batch} sources",
-        f"[{batch}, ..., vocab]",
-        "Let predict answer each row of its sources with one row.",
-    )
-    require(
-        bool(logits.isfinite().all()),
-        f"{int((~logits.isfinite()).sum())} logits that are not finite",
-        "numbers",
-        "Look for the first NaN in the model's forward pass.",
-    )

@@ -87,9 +87,12 @@ def test_files_carry_name_run_time_and_format(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:
-    for name, run_name in (("../a", None), ("", None), ("a", ".."), ("a", "b/c")):
-        with refused(expected="plain name"):
-            save_figure(Figure(), name, str(tmp_path), run_name=run_name)
+    for name in ("..", "../up", "/etc", "a/b", "a\\b", "", ".", "a\0b", "a\nb"):
+        with refused("^name = ", expected="plain name"):
+            save_figure(Figure(), name, str(tmp_path / "plots"))
+        with refused("^run_name = ", expected="plain name"):
+            save_figure(Figure(), "a", str(tmp_path / "plots"), run_name=name)
+    assert list(tmp_path.iterdir()) == []
     with refused("'gif'"):
         save_figure(Figure(), "a", str(tmp_path), "gif")
     with refused("'gif'"):

@@ -172,7 +172,10 @@ def test_the_count_is_the_courses_beside_what_torch_executes() -> None:
         found[f"executed_{part}"] for part in ("projections", "attention", "feedforward")
     )
     assert found["executed_attention"] == 4 * found["attention"]
+    assert found["executed_feedforward"] == 4 * found["feedforward"]
     with refused("num_heads = 5"):
         analyze_complexity(32, 10, 5, 48)
     with refused("length = 0"):
         analyze_complexity(32, 0, 4, 48)
+    with refused("ff_dim = 0"):
+        analyze_complexity(32, 10, 4, 0)

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from glassformer.observe.figures.attention_grids import attention_grid, attention_mosaic, compare_heads, cross_attention
+from glassformer.observe.figures.attention_maps import attention_grid, attention_mosaic, compare_heads, cross_attention
 from glassformer.observe.figures.style import new_figure
 from refusals import refused
 
@@ -142,14 +142,17 @@ def test_what_is_no_grid_is_refused() -> None:
     attempts: list[tuple[Callable[[], object], str]] = [
         (lambda: attention_grid([]), "0 layers"),
         (lambda: attention_mosaic(few[:, :0]), "of up to 0 heads"),
-        (lambda: attention_grid(weights(5, 13, 2, 2)), "attention_mosaic"),
+        (lambda: attention_grid(weights(5, 13, 2, 2)), "5 layers of up to 13 heads"),
         (lambda: attention_grid([few[0], weights(1, 2, 2)]), "maps of shapes"),
-        (lambda: attention_mosaic(-few), "finite weights from 0 on"),
+        (lambda: attention_mosaic(-few), "values from -"),
         (lambda: attention_grid(few, layer_names=("a", "b")), "2 names"),
         (lambda: attention_grid(few, ["a"]), "1 names for 3 keys"),
         (lambda: cross_attention(2 * few, TEXT[:3], TEXT[:3]), "largest = 1.0"),
-        (lambda: compare_heads(few[0, 0], few[0, 1][:2]), "the same shape"),
+        (lambda: compare_heads(few[0, 0], few[0, 1][:2]), "weights of shapes"),
     ]
     for attempt, message in attempts:
         with refused(message):
             attempt()
+    used, _ = new_figure(2, 2)
+    with refused("a figure with 1 axes"):
+        attention_grid(few, figure=used)

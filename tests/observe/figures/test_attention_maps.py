@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from glassformer.observe.figures.attention_maps import attention_map, empty_figure, largest_of, overview
+from glassformer.observe.figures.attention_maps import attention_map, end_of_scale, overview
 from glassformer.observe.figures.style import new_figure, save_figure
 from refusals import refused
 
@@ -127,26 +127,20 @@ def test_every_format_can_be_written(tmp_path_factory: pytest.TempPathFactory) -
     assert all(1000 < path.stat().st_size < 2_000_000 for path in paths)
 
 
-def test_a_given_figure_must_be_empty() -> None:
-    figure, _ = new_figure(2, 2)
-    with refused("a figure with 1 axes"):
-        empty_figure(figure, 3, 3, 1, 1)
-
-
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_is_no_map_is_refused() -> None:
     square = np.full((2, 2), 0.5)
     attempts: list[tuple[Callable[[], object], str]] = [
-        (lambda: attention_map(-square), "weights from -0.5 to -0.5"),
-        (lambda: attention_map(square * np.nan), "NaN or infinite"),
-        (lambda: attention_map(square, largest=0.4), "a weight of 0.5 with largest = 0.4"),
+        (lambda: attention_map(-square), "values from -0.5 to -0.5"),
+        (lambda: attention_map(square * np.nan), "values from nan"),
+        (lambda: attention_map(square, largest=0.4), "a value of 0.5 with largest = 0.4"),
         (lambda: attention_map(square[:0]), r"shapes \[\[0, 2\]\]"),
         (lambda: attention_map(square, ["a"]), "1 names for 2 keys"),
         (lambda: attention_map(square, ["a", "b"], ["c"]), "1 names for 2 queries"),
         (lambda: overview(square, 0), "most = 0"),
-        (lambda: largest_of([], None), "at least one"),
+        (lambda: end_of_scale([], None), r"shapes \[\]"),
     ]
     for attempt, message in attempts:
         with refused(message):
             attempt()
-    assert largest_of([np.zeros((1, 1))], None) == 1.0
+    assert end_of_scale([np.zeros((1, 1))], None) == 1.0

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.complexity import complexity, overtakes
 from glassformer.observe.complexity_measured import Measurement, fitted_exponent
-from glassformer.observe.figures.complexity_curves import Growth, draw_complexity
+from glassformer.observe.figures.complexity_curves import CostCurve, draw_complexity
 from glassformer.observe.figures.style import save_figure
 from refusals import refused
 
@@ -20,8 +20,8 @@ CONFIG = EncoderConfig(vocab_size=50, num_layers=1, hidden_dim=32, ff_dim=300, n
 MEASURED = Measurement(LENGTHS, (0.001, 0.003, 0.02, 0.2), (10**5, 4 * 10**5, 2 * 10**6, 2 * 10**7))
 
 
-def growth(name: str = "encoder", weights_held: int = 0) -> Growth:
-    return Growth(name, tuple(complexity(CONFIG, 1, length) for length in LENGTHS), MEASURED, weights_held)
+def growth(name: str = "encoder", weights_held: int = 0) -> CostCurve:
+    return CostCurve(name, tuple(complexity(CONFIG, 1, length) for length in LENGTHS), MEASURED, weights_held)
 
 
 def line(axes: Axes, number: int) -> list[float]:
@@ -88,10 +88,10 @@ def test_the_figure_is_saved(tmp_path: Path) -> None:
 def test_a_prediction_is_wanted_for_each_length() -> None:
     predicted = growth().predicted
     with refused("3 predictions for 4 lengths"):
-        Growth("encoder", predicted[:3], MEASURED)
+        CostCurve("encoder", predicted[:3], MEASURED)
     with refused("1 predictions for 1 lengths"):
-        Growth("encoder", predicted[:1], Measurement((1,), (1.0,), (1,)))
-    with refused("no growths"):
+        CostCurve("encoder", predicted[:1], Measurement((1,), (1.0,), (1,)))
+    with refused("no curves"):
         draw_complexity([])
     with refused("tail = 5"):
         draw_complexity([growth()], tail=5)

@@ -14,9 +14,8 @@ from small_models import BERT, EXPERTS, MODELS, SLOTS, decoder, encoder, encoder
 from torch import nn
 
 from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.observe.block_parts import Part
 from glassformer.observe.figures.diagrams import architecture, block, draw
-from glassformer.observe.model_parts import describe, describe_block
+from glassformer.observe.model_summary import Part, describe, describe_block
 from refusals import refused
 
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -131,7 +130,7 @@ def test_two_stacks_stand_side_by_side(check_readable: Callable[[Figure], None])
 
 def test_frames_stand_around_neighbours(check_readable: Callable[[Figure], None]) -> None:
     for captions in product(("", "a", "b"), repeat=2):
-        parts = [Part(f"part {n}", "norm", gives=f"[{n}]", block=caption) for n, caption in enumerate(captions)]
+        parts = [Part(f"part {n}", "norm", output_shape=f"[{n}]", block=caption) for n, caption in enumerate(captions)]
         figure = draw(parts, "frames")
         expected = sum(c != "" and c != before for before, c in zip(("", *captions), captions, strict=False))
         assert len(figure.axes[0].findobj(FancyBboxPatch)) == 2 + expected

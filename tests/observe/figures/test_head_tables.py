@@ -13,12 +13,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from glassformer.observe.attention_measures import HeadMeasures, head_measures
+from glassformer.observe.figures.coloured_words import query_text
 from glassformer.observe.figures.head_tables import (
     expert_load,
     head_spread,
     head_table,
     head_targets,
-    query_text,
     router_load,
     sink_shares,
 )
@@ -159,9 +159,9 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     square = np.full((2, 2), 0.5)
     flat = head_measures(np.full((3, 2, 2), 0.5))
     attempts: list[tuple[Callable[[], object], str]] = [
-        (lambda: head_table(-square), "numbers from -0.5"),
+        (lambda: head_table(-square), "values from -0.5"),
         (lambda: head_table(square * np.inf), "inf"),
-        (lambda: head_table(square[:0]), r"shape \[0, 2\]"),
+        (lambda: head_table(square[:0]), r"shapes \[\[0, 2\]\]"),
         (lambda: head_table(square, head_names=("a",)), "1 names"),
         (lambda: sink_shares(3 * square), "1.5 with largest = 1.0"),
         (lambda: head_spread(flat), r"heads \[3\]"),

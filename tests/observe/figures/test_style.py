@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from glassformer.observe.figures import style
-from glassformer.observe.figures.heat_maps import DIVERGING
+from glassformer.observe.figures.heat_maps import DIVERGING, write_values
 from refusals import refused
 
 SOURCES = Path(style.__file__).parents[2]
@@ -32,8 +32,8 @@ APART = 15.0
 def drawing() -> Figure:
     figure, (left, right) = style.new_figure(6, 3, columns=2)
     left.plot([1, 2, 3], **style.line(0, 3))
-    right.imshow([[0.1, 0.9]], cmap="Greys", vmin=0, vmax=1)
-    style.annotate_cells(right, [[0.1, 0.9]], 1.0)
+    image = right.imshow([[0.1, 0.9]], cmap="Greys", vmin=0, vmax=1)
+    write_values(right, np.array([[0.1, 0.9]]), image)
     left.set_title("a title")
     return figure
 
@@ -145,7 +145,7 @@ def test_png_and_svg_are_what_one_gets_unasked(tmp_path: Path) -> None:
 
 def test_cells_are_labelled_in_the_colour_that_shows() -> None:
     texts = {text.get_text(): text.get_color() for text in drawing().axes[1].texts}
-    assert texts == {"0.10": "black", "0.90": "white"}
+    assert texts == {"0.1": "black", "0.9": "white"}
 
 
 def test_bad_sizes_and_names_are_refused(tmp_path: Path) -> None:
@@ -154,34 +154,6 @@ def test_bad_sizes_and_names_are_refused(tmp_path: Path) -> None:
     for name in ("a/b", "one.png", "", "../a"):
         with refused(expected="plain name"):
             style.save_figure(drawing(), tmp_path, name)
-    with refused(r"'gif'.*one of png, svg, pdf"):
+    with refused("'gif'", expected="one of png, svg, pdf"):
         style.save_figure(drawing(), tmp_path, "one", formats=("png", "gif"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_files_are_named_by_name_time_and_run(tmp_path: Path) -> None:
-    figure = drawing()
-    assert style.save_stamped(figure, tmp_path, "head") == tmp_path / "head.png"
-    assert imread(tmp_path / "head.png").shape[:2] == (450, 900)
-    stamped = style.save_stamped(figure, tmp_path, "head", format="svg", timestamp=True, run_name="run-0.1")
-    assert stamped.parent == tmp_path / "run-0.1"
-    assert re.fullmatch(r"head_\d{8}_\d{6}\.svg", stamped.name)
-    assert style.save_stamped(figure, tmp_path, "head", format="pdf").read_bytes().startswith(b"%PDF")
-
-
-@pytest.mark.parametrize("name", ["..", "../up", "/etc", "a/b", "a\\b", "", ".", "a\0b", "a\nb"])
-def test_no_run_leaves_the_directory(tmp_path: Path, name: str) -> None:
-    figure = drawing()
-    with refused("run_name"):
-        style.save_stamped(figure, tmp_path / "plots", "head", run_name=name)
-    with refused(r"got name = .*plain name"):
-        style.save_stamped(figure, tmp_path / "plots", name)
-    with refused("'gif'"):
-        style.save_stamped(figure, tmp_path, "head", format="gif")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_settings_of_one_figure_are_passed_on(tmp_path: Path) -> None:
-    small, large = (style.save_stamped(drawing(), tmp_path, f"at-{dpi}.0", dpi=dpi) for dpi in (50, 100))
-    assert (small.name, imread(small).shape[:2], imread(large).shape[:2]) == ("at-50.0.png", (150, 300), (300, 600))
-    assert style.save_stamped(drawing(), tmp_path, "again", dpi=50).read_bytes() == small.read_bytes()

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.labs.gpt_oss.results import Behaviour, NextToken, Results
+from glassformer.observe.figures.heat_maps import write_values
 from glassformer.observe.figures.style import (
     BLACK,
     BLUE,
@@ -17,7 +18,6 @@ from glassformer.observe.figures.style import (
     HATCHES,
     ORANGE,
     SKY,
-    annotate_cells,
     in_style,
     line,
     new_figure,
@@ -135,8 +135,8 @@ def draw_grid(results: Results) -> Figure:
         panels, (("rule", "follows the rule"), ("increment", "previous + 1"), ("neither", "neither")), strict=True
     ):
         shares = [[getattr(cell, part) for cell in row] for row in generation.grid]
-        axes.imshow(shares, cmap="Greys", vmin=0, vmax=1, aspect="auto")
-        annotate_cells(axes, shares, 1.0)
+        image = axes.imshow(shares, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+        write_values(axes, np.array(shares), image)
         axes.set_title(f"{words} (true: {getattr(generation.true, part):.2f})")
         axes.set_xticks(range(len(generation.top_ps)), [f"{top_p:g}" for top_p in generation.top_ps])
         axes.set(xlabel="top-p")

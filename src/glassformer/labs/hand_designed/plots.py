@@ -6,6 +6,7 @@ The figures of the lab's report come from :mod:`glassformer.observe.figures.sing
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from glassformer.errors import require, require_positive
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.observe.figures.heat_maps import panel, rescaled
-from glassformer.observe.figures.style import save_stamped
+from glassformer.observe.figures.style import write_figure
 
 
 def _require_format(name: str) -> None:
@@ -201,15 +202,15 @@ def save_figure(
         InputError: ``name`` or ``run_name`` is a path, or an unknown format.
     """
     _require_format(save_format)
-    path = save_stamped(
-        fig,
-        Path(save_dir),
-        name,
-        format=save_format,
-        timestamp=add_timestamp,
-        run_name=run_name,
-        dpi=save_dpi,
-        bbox_inches="tight",
-    )
+    for what, part in (("name", name), ("run_name", run_name)):
+        require(
+            part is None or (part not in ("", ".", "..") and part.isprintable() and not set(part) & set("/\\")),
+            f"{what} = {part!r}",
+            "a plain name, not a path",
+            "Use a name such as 'first-try'.",
+        )
+    stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if add_timestamp else ""
+    path = Path(save_dir, run_name or "", f"{name}{stamp}.{save_format}")
+    write_figure(fig, {save_format: path}, dpi=save_dpi, bbox_inches="tight")
     print(f"figure saved: {path}")
     return path

@@ -24,7 +24,7 @@ from glassformer.errors import InputError, require, require_positive
 from glassformer.labs.lookup.course import all_right, decode, target_loss
 from glassformer.labs.lookup.course_data import LEARNING_RATE, NUM_EPOCHS, LookupBatch
 from glassformer.labs.lookup.network import CrossAttentionLookupModel
-from glassformer.observe.figures.attention_grids import cross_attention
+from glassformer.observe.figures.attention_maps import cross_attention
 from glassformer.training import Batch, TrainingConfig, load_weights, train
 
 Batches: TypeAlias = DataLoader | Sequence[LookupBatch]

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from glassformer.labs.lookup.in_context_figures import draw_accuracy, draw_changes, draw_finding
 from glassformer.labs.lookup.results import CourseMeasured, HeadShares, Results
-from glassformer.observe.figures.attention_grids import cross_attention
+from glassformer.observe.figures.attention_maps import cross_attention
 from glassformer.observe.figures.style import (
     BLACK,
     BLUE,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.labs.sentiment.text import SimpleTokenizer
-from glassformer.observe.figures.attention_grids import attention_grid
+from glassformer.observe.figures.attention_maps import attention_grid
 from glassformer.observe.figures.coloured_words import shown
 from glassformer.text import one_line
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from glassformer.errors import InputError, require, require_positive
 from glassformer.labs.sentiment.network import MiniTransformer
 from glassformer.models.encoder_config import EncoderConfig
-from glassformer.observe.complexity import complexity, course_count
+from glassformer.observe.complexity import complexity
 from glassformer.training import Batch, TrainingConfig, train
 
 Batches: TypeAlias = DataLoader | Sequence[Mapping[str, Tensor]]
@@ -79,11 +79,18 @@ def train_transformer(
 
 
 def analyze_complexity(d_model: int, sequence_length: int, num_heads: int, d_ff: int) -> dict[str, int]:
-    """Operations of one block over one text: the course's count, and the full one beside it.
+    """Operations of one block over one text: the course's count and the executed ones.
 
-    The course's, see :func:`~glassformer.observe.complexity.course_count`, are ``attention``, ``feedforward`` and
-    ``total``. What is executed, see :func:`~glassformer.observe.complexity.complexity`, with two operations for a
-    multiplication and its addition::
+    The course counts one product each for attention and the feed-forward network, without the factor 2 for a
+    multiplication with its addition and without projections::
+
+        attention             sequence_length ** 2 * d_model
+        feedforward           sequence_length * d_model * d_ff
+        total                 their sum
+
+    That is a quarter of the executed operations, see :func:`~glassformer.observe.complexity.complexity`, so the length
+    at which one overtakes the other, d_ff, is right. The course's memory, ``sequence_length ** 2 * num_heads`` numbers,
+    is that of attention weights, which need not be stored. Executed are::
 
         executed_projections  8 sequence_length d_model ** 2
         executed_attention    4 sequence_length ** 2 d_model
@@ -95,8 +102,11 @@ def analyze_complexity(d_model: int, sequence_length: int, num_heads: int, d_ff:
     """
     config = EncoderConfig(vocab_size=1, num_layers=1, hidden_dim=d_model, ff_dim=d_ff, num_heads=num_heads)
     executed = complexity(config, 1, sequence_length).operations
+    attention, feedforward = sequence_length**2 * d_model, sequence_length * d_model * d_ff
     return {
-        **course_count(d_model, sequence_length, d_ff),
+        "attention": attention,
+        "feedforward": feedforward,
+        "total": attention + feedforward,
         "executed_projections": executed.projections,
         "executed_attention": executed.attention,
         "executed_feedforward": executed.feed_forward,

@@ -23,7 +23,7 @@ from glassformer.observe.complexity_measured import (
     fitted_exponent,
     measure_together,
 )
-from glassformer.observe.figures.complexity_curves import Growth
+from glassformer.observe.figures.complexity_curves import CostCurve
 
 D_MODEL, HEADS, D_FF = 512, 8, 2048
 """The course's sizes."""
@@ -48,13 +48,13 @@ class GrowthResult:
         threads: That torch computed with.
     """
 
-    growths: list[Growth]
+    growths: list[CostCurve]
     counted: bool
     overtakes: int
     overtakes_with_projections: int
     threads: int
 
-    def exponents(self, growth: Growth) -> dict[str, float]:
+    def exponents(self, growth: CostCurve) -> dict[str, float]:
         """Fitted to the last :data:`TAIL` lengths: of measured time and memory, and of what was predicted."""
         tail = min(TAIL, len(growth.lengths))
         values: dict[str, Sequence[float]] = {
@@ -97,7 +97,7 @@ def measure_growth(lengths: Sequence[int] = LENGTHS, rounds: int = 5) -> GrowthR
         operations = [count_operations(forward(length)) for length in lengths]
         counted &= operations == [cost.operations.total for cost in predicted]
         measured = Measurement(lengths, taken.seconds, held.peak_bytes)
-        growths.append(Growth(name, predicted, measured, 2 if holds_weights else 0))
+        growths.append(CostCurve(name, predicted, measured, 2 if holds_weights else 0))
     crossing, with_projections = overtakes(encoder_config), overtakes(encoder_config, with_projections=True)
     assert crossing is not None  # at d_ff + 1
     assert with_projections is not None

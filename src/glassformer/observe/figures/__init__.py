@@ -25,15 +25,19 @@ The numbers come from :func:`~glassformer.observe.capture.capture` and
 """
 
 from glassformer.observe.attention_measures import head_measures
-from glassformer.observe.figures.attention_grids import attention_grid, attention_mosaic, compare_heads, cross_attention
-from glassformer.observe.figures.attention_maps import attention_map
-from glassformer.observe.figures.coloured_words import attention_rows
+from glassformer.observe.figures.attention_maps import (
+    attention_grid,
+    attention_map,
+    attention_mosaic,
+    compare_heads,
+    cross_attention,
+)
+from glassformer.observe.figures.coloured_words import attention_rows, query_text
 from glassformer.observe.figures.head_tables import (
     expert_load,
     head_spread,
     head_table,
     head_targets,
-    query_text,
     router_load,
     sink_shares,
 )

@@ -1,4 +1,4 @@
-"""A head's circuits as heat maps: which key each query prefers, and what each place or token is worth.
+"""A head's QK circuit and value map as heat maps: the score of each query with each key, and the value of each key.
 
 Red is above 0, blue below, white is 0. Rows of the left panel are queries, columns keys; a grey cell is a pair that
 never stands in one sequence.
@@ -12,15 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from glassformer.errors import require
-from glassformer.observe.figures.heat_maps import DIVERGING, Names, finish, name_row, panel
+from glassformer.observe.figures.heat_maps import CELL, DIVERGING, LABELLED_CELL, Names, finish, name_row, panel, side
 from glassformer.observe.figures.style import in_style, new_figure
 
 Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"]]
 """The scores of queries with keys, and the values of the same tokens or places."""
 
 _MOST_WITH_TEXTS = 12
-_CELL, _LABELLED_CELL = 0.24, 0.36
-_SMALLEST, _LARGEST, _BAR = 1.0, 7.0, 0.13
+_BAR = 0.13
 _NEVER = "grey: two places that never stand in one sequence"
 
 
@@ -39,9 +38,8 @@ def draw_circuits(
     Args:
         qk: A score for each pair of places, or of tokens and positions; NaN for pairs that never occur.
         values: A row for each of the same.
-        names: What to call these; left out in the figure where there are more than 40.
-        title: Above the figure.
-        value_names: What to call the entries of a value; numbers if none are given.
+        names: Of these; not drawn where there are more than 40.
+        value_names: Of the entries of a value; numbers if empty.
         split: Where the tokens end and the positions begin: a line is drawn there.
 
     Raises:
@@ -64,13 +62,8 @@ def draw_circuit_comparison(
 ) -> Figure:
     """The circuits of two heads, those of the first above those of the second.
 
-    Args:
-        first: Scores and values of one head, as for :func:`draw_circuits`.
-        second: Those of the other, for the same tokens or places.
-        names: As for :func:`draw_circuits`, and so are ``title``, ``value_names`` and ``split``.
-        row_names: What to call the two.
-        common_scale: One scale for both heads. Otherwise each has its own, which shows the pattern of a head whose
-            scores are small beside the other's.
+    ``row_names`` are those of the two heads; the other arguments are those of :func:`draw_circuits`. Without
+    ``common_scale`` each head has its own scale, which shows the pattern of a head with comparatively small scores.
 
     Raises:
         InputError: As for :func:`draw_circuits`.
@@ -94,16 +87,16 @@ def _draw(
         all(values.shape == (size, v_dim) for _, (_, values) in rows),
         f"values of shapes {[list(values.shape) for _, (_, values) in rows]}",
         "the same shape for both heads",
-        "Compare heads for one task.",
+        "Compare heads of one task.",
     )
     value_names = value_names or [str(i) for i in range(v_dim)]
     few = size <= _MOST_WITH_TEXTS
-    side = _inches(size, _LABELLED_CELL if few else _CELL)
-    # Values always have cells that are wide enough for a number.
-    widths, never = (side, _inches(v_dim, _LABELLED_CELL)), any(bool(np.isnan(qk).any()) for _, (qk, _) in rows)
+    length = side(size, LABELLED_CELL if few else CELL, 1.0, 7.0)
+    # Cells of values are always wide enough for a number.
+    widths, never = (length, side(v_dim, LABELLED_CELL, 1.0, 7.0)), any(bool(np.isnan(qk).any()) for _, (qk, _) in rows)
     figure, axes = new_figure(
         sum(widths) + 3.6 + 0.3 * bool(rows[0][0]),
-        len(rows) * (side + 0.9) + 0.4 * bool(title) + 0.25 * never,
+        len(rows) * (length + 0.9) + 0.4 * bool(title) + 0.25 * never,
         rows=len(rows),
         columns=2,
         width_ratios=widths,
@@ -125,15 +118,15 @@ def _draw(
                 x_names=(names, value_names)[column],
                 y_names=names,
             )
-            # A row of one table has to stand beside the same row of the other.
+            # Rows of the two tables are aligned.
             ax.set_box_aspect(None)
             _draw_split(ax, split, both=column == 0)
             if column == 0:
                 name_row(ax, row_name)
             if not common_scale:
-                figure.colorbar(image, ax=ax, label=bar, aspect=side / _BAR, panchor=False)
+                figure.colorbar(image, ax=ax, label=bar, aspect=length / _BAR, panchor=False)
         if common_scale:
-            figure.colorbar(image, ax=axes[column::2], label=bar, aspect=len(rows) * side / _BAR, panchor=False)
+            figure.colorbar(image, ax=axes[column::2], label=bar, aspect=len(rows) * length / _BAR, panchor=False)
     if never:
         figure.supxlabel(_NEVER, fontsize=8, x=0.01, ha="left")
     finish(figure, title)
@@ -147,7 +140,7 @@ def _check(circuits: Circuits, names: Names, split: int | None) -> None:
         qk.shape == (size, size) and len(values) == size,
         f"scores of shape {list(qk.shape)}, values of shape {list(values.shape)} and {size} names",
         "a square of scores, a row of values and a name for each token, position or place",
-        "Take scores, values and names from the same functions.",
+        "Compute all three for the same tokens or positions.",
     )
     require(
         bool(np.isfinite(values).all()) and not np.isinf(qk).any() and not np.isnan(qk).all(),
@@ -159,7 +152,7 @@ def _check(circuits: Circuits, names: Names, split: int | None) -> None:
         split is None or 0 < split < size,
         f"split = {split}",
         f"a row after the first, below {size}",
-        "Pass the number of tokens, or None where the head has no positions.",
+        "Pass the number of tokens, or None for a head without positions.",
     )
 
 
@@ -172,7 +165,3 @@ def _draw_split(ax: Axes, split: int | None, both: bool) -> None:
 
 def _largest(tables: list[np.ndarray]) -> float:
     return max(float(np.nanmax(np.abs(table))) for table in tables) or 1.0
-
-
-def _inches(count: int, cell: float) -> float:
-    return float(np.clip(cell * count, _SMALLEST, _LARGEST))

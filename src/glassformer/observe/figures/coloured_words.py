@@ -1,10 +1,9 @@
-"""A text whose words stand on coloured grounds: what a query attends to, or what each word does to a verdict."""
+"""A text with coloured words: what a query attends to, or how much each word contributes to a prediction."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from typing import cast
 
 import matplotlib
 import numpy as np
@@ -19,25 +18,22 @@ from matplotlib.textpath import text_to_path
 from numpy.typing import ArrayLike
 
 from glassformer.errors import require
-from glassformer.observe.figures.heat_maps import DIVERGING
-from glassformer.observe.figures.style import in_style, new_figure
+from glassformer.observe.figures.heat_maps import DIVERGING, SEQUENTIAL
+from glassformer.observe.figures.style import figure_of, in_style, new_figure
 
 MOST_WORDS = 2000
-"""A longer text would be no picture any more."""
-
-SEQUENTIAL = "Blues"
-"""For weights from 0 on, as in the grids of attention."""
+"""The longest text that is drawn."""
 
 _SIZE, _PAD, _SPACE = 11.0, 2.5, 4.0
-"""Points: of the letters, of the ground around a word, and between two words."""
+"""Points: of the letters, of the background around a word, and between two words."""
 _LINE = 25.0
 _INCH = 72.0
 _WIDTH, _MARGIN = 8.0, 0.25
 _TITLE, _BAR = 0.38, 0.55
-"""Inches: the figure's width and margin, the room for a title above, and for the colour bar below."""
+"""Inches: the figure's width and margin, the space for a title above, and for the colour bar below."""
 
 _FONT = FontProperties(family="DejaVu Sans", size=_SIZE)
-"""The font that comes with matplotlib, so that lines break alike everywhere."""
+"""Bundled with matplotlib, so that lines break alike everywhere."""
 
 
 @in_style
@@ -52,28 +48,24 @@ def coloured_text(
     largest: float | None = None,
     framed: int | None = None,
 ) -> Figure:
-    """A text, each word on a ground that shows its weight, in as many lines as it needs.
+    """A text, each word on a background that shows its weight, in as many lines as it needs.
 
-    Weights from 0 on are drawn from white to dark blue. Signed ones are red above 0 and blue below, and words below 0
-    are underlined, so that a print in grey tells the two apart; their scale is as long on both sides. Letters are black
-    or white, whichever has the higher contrast with their ground, which is at least 4.58 : 1.
+    Weights from 0 on are drawn from white to dark blue. Signed ones are red above 0 and blue below, on a symmetric
+    scale, and words below 0 are underlined, which shows in a print in grey too. Letters are black or white, whichever
+    has the higher contrast with their background, which is at least 4.58 : 1.
 
-    Line breaks and other characters that leave no mark are written as escapes (``\\n``), those that the font lacks as
-    an empty box; a word that is longer than a line is cut with "…".
+    Line breaks and other invisible characters are written as escapes (``\\n``), those that the font lacks as an empty
+    box; a word that is longer than a line is cut with "…".
 
     Args:
         words: In order.
         weights: One for each word.
-        title: Above the text.
         signed: Weights of both signs, around 0.
-        ax: Where to draw, with the room that it has in its figure as it stands now; a figure of its own when None.
+        ax: Where to draw, within its present size; a new figure when None.
         label: What the weights are, at the colour bar.
-        largest: The weight at the end of the scale, for several texts on one; such a text in ``ax`` gets no colour bar
-            of its own. None: the largest of ``weights``.
-        framed: The place of a word to frame, from 0.
-
-    Returns:
-        The figure that was drawn in.
+        largest: The weight at the end of the scale, for several texts on one scale; a text in ``ax`` then has no colour
+            bar. The largest of ``weights`` when None.
+        framed: The index of a word to frame.
 
     Raises:
         InputError: No words or more than 2,000, weights that are not one finite number for each, a weight below 0
@@ -84,7 +76,7 @@ def coloured_text(
     require(
         largest is None or reached <= largest,
         f"a weight of size {reached:g} with largest = {largest}",
-        "none beyond the end of the scale",
+        "no weight above largest",
         "Pass the largest of all texts.",
     )
     scale = _scale(values if largest is None else np.array([largest]), signed)
@@ -94,9 +86,9 @@ def coloured_text(
         figure, room = _page([words], title, scale, label)
         lines = _broken(words, room.get_xlim()[1])
     else:
-        figure, room = cast(Figure, ax.get_figure(root=True)), ax
+        figure, room = figure_of(ax), ax
         if largest is None:
-            _add_bar(figure, scale, label, beside=ax)
+            figure.colorbar(scale, ax=ax, orientation="horizontal", label=label or "", shrink=0.4, aspect=25)
         ax.set_title(title or "")
         width, height = _room(ax)
         lines = _broken(words, width)
@@ -104,7 +96,7 @@ def coloured_text(
             len(lines) * _LINE <= height,
             f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high",
             f"{len(lines) * _LINE / _INCH:.1f} inches",
-            "Give larger axes, or leave ax out.",
+            "Use larger axes, or omit ax.",
         )
     _write(room, lines, values, scale, 0.0, signed, framed)
     return figure
@@ -117,32 +109,26 @@ def attention_rows(
     queries: Sequence[int],
     title: str | None = None,
 ) -> Figure:
-    """The text once for each chosen query, coloured by what it attends to; the query itself is framed.
+    """The text once for each chosen query, coloured by what the query attends to; the query is framed.
 
-    All share one scale, from 0 to the largest weight shown.
+    All rows share one scale, from 0 to the largest weight drawn.
 
     Args:
         words: In order.
         weights: Attention weights, ``[query, key]``, of the words to one another.
-        queries: Which words to show as queries, by their places from 0.
-        title: Above the text.
+        queries: Indices of the words to show as queries.
 
     Raises:
-        InputError: No words or too many, weights of another shape, below 0 or not finite, no queries, or one that is
-            not there.
+        InputError: No words or too many, weights of another shape, below 0 or not finite, no queries, or an index out
+            of range.
     """
     values = _checked(words, weights, signed=False)
-    require(
-        weights.shape[0] == len(words),
-        f"weights of shape {list(weights.shape)} for {len(words)} words",
-        f"{[len(words)] * 2}",
-        "Pass the weights of self-attention.",
-    )
+    _check_self_attention(words, weights)
     require(
         len(queries) > 0 and min(queries) >= 0 and max(queries) < len(words),
         f"queries = {list(queries)}",
-        f"at least one place from 0 to {len(words) - 1}",
-        "Pass the places of words.",
+        f"at least one index from 0 to {len(words) - 1}",
+        "Pass indices of words.",
     )
     chosen = values[list(queries)]
     scale = _scale(chosen, signed=False)
@@ -154,11 +140,39 @@ def attention_rows(
 
 
 _BETWEEN = 0.35
-"""Lines that are left empty between two queries."""
+"""Empty lines between two queries."""
+
+
+def query_text(
+    words: Sequence[str],
+    weights: Float[np.ndarray, "query key"],
+    query: int,
+    title: str | None = None,
+    *,
+    largest: float | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """What one query attends to: :func:`coloured_text` of its row of weights, with the query framed.
+
+    Args:
+        words: The text.
+        weights: Attention weights, ``[query, key]``, of the words to one another.
+        query: Index of the query; negative ones count from the end.
+        largest: As for :func:`coloured_text`, and so is ``ax``.
+
+    Raises:
+        InputError: An index out of range, weights of another shape, or as for :func:`coloured_text`.
+    """
+    count = len(words)
+    _check_self_attention(words, weights)
+    require(-count <= query < count, f"query = {query}", f"{-count} to {count - 1}", "Pass the index of a word.")
+    return coloured_text(
+        words, weights[query], title, ax=ax, label="attention weight", largest=largest, framed=query % count
+    )
 
 
 def contrast(first: str, second: str) -> float:
-    """The contrast of two colours, from 1 (the same) to 21 (black on white)::
+    """The contrast of two colours, from 1 (identical) to 21 (black on white)::
 
         (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear red, green and blue,  L1 >= L2
 
@@ -179,7 +193,7 @@ def _luminance(colour: str) -> float:
 
 
 def shown(word: str) -> str:
-    """``word`` as it is written in a figure: what leaves no mark as an escape, what the font lacks as an empty box."""
+    """``word`` as it is drawn: invisible characters as escapes, those that the font lacks as an empty box."""
     font = get_font(findfont(_FONT))
 
     def one(letter: str) -> str:
@@ -190,16 +204,25 @@ def shown(word: str) -> str:
     return "".join(one(letter) for letter in word) if word.strip(" ") else "␣"
 
 
+def _check_self_attention(words: Sequence[str], weights: np.ndarray) -> None:
+    require(
+        weights.shape == (len(words),) * 2,
+        f"weights of shape {list(weights.shape)} for {len(words)} words",
+        f"{[len(words)] * 2}",
+        "Pass the weights of self-attention.",
+    )
+
+
 def _checked(words: Sequence[str], weights: np.ndarray, signed: bool) -> Float[np.ndarray, "query key"]:
     values = np.asarray(weights, dtype=float)
-    require(1 <= len(words) <= MOST_WORDS, f"{len(words)} words", f"1 to {MOST_WORDS:,}", "Show a part of the text.")
+    require(1 <= len(words) <= MOST_WORDS, f"{len(words)} words", f"1 to {MOST_WORDS:,}", "Draw a part of the text.")
     require(
         values.ndim == 2 and values.shape[1] == len(words),
         f"weights of shape {list(values.shape)[-2:]} for {len(words)} words",
         "one weight for each word",
-        "Leave out what belongs to padding.",
+        "Omit padding.",
     )
-    require(bool(np.isfinite(values).all()), "NaN or infinite weights", "finite numbers", "Check what made them.")
+    require(bool(np.isfinite(values).all()), "NaN or infinite weights", "finite numbers", "Check the model.")
     require(
         signed or float(values.min()) >= 0,
         f"a weight of {float(values.min()):g}",
@@ -220,7 +243,7 @@ def _width(text: str) -> float:
 
 
 Line = list[tuple[int, str, float, float]]
-"""The words of a line: number, letters, and where their ground starts and how wide it is, in points."""
+"""The words of a line: index, text, and start and width of their background in points."""
 
 
 def _broken(words: Sequence[str], width: float) -> list[Line]:
@@ -239,7 +262,7 @@ def _broken(words: Sequence[str], width: float) -> list[Line]:
 
 
 def _cut(text: str, room: float) -> tuple[str, float]:
-    """``text``, or as much of its beginning as fits, and its width."""
+    """``text``, cut if it is too long, and its width."""
     size = _width(text)
     if size <= room:
         return text, size
@@ -273,13 +296,9 @@ def _page(
     return figure, ax
 
 
-def _add_bar(figure: Figure, scale: ScalarMappable, label: str | None, beside: Axes) -> None:
-    figure.colorbar(scale, ax=beside, orientation="horizontal", label=label or "", shrink=0.4, aspect=25)
-
-
 def _room(ax: Axes) -> tuple[float, float]:
     """Width and height of ``ax`` in points, which become its coordinates."""
-    figure = cast(Figure, ax.get_figure(root=True))
+    figure = figure_of(ax)
     ax.set_axis_off()
     figure.draw_without_rendering()
     box = ax.get_window_extent()
@@ -297,7 +316,7 @@ def _write(
     signed: bool = False,
     framed: int | None = None,
 ) -> None:
-    """Put the lines from ``top`` on, in points."""
+    """Draw the lines from ``top`` on, in points."""
     ax.set_axis_off()
     for row, line in enumerate(lines):
         upper, height = top + row * _LINE + 3, _LINE - 6

@@ -1,4 +1,4 @@
-"""Predicted and measured cost beside one another, over the length of the text."""
+"""Predicted and measured cost over the length of the text."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _GIGA = 1e9
 
 
 @dataclass(frozen=True)
-class Growth:
-    """What one model costs at growing lengths, predicted and measured.
+class CostCurve:
+    """Predicted and measured cost of one model at increasing lengths.
 
     Raises:
         InputError: Fewer than two lengths, or not one prediction for each.
     """
 
     name: str
-    """What to call it in the figure."""
+    """Its label in the figure."""
     predicted: tuple[Complexity, ...]
     """The prediction for each length."""
     measured: Measurement
-    """The time of a forward pass, and the peak memory of one that keeps what a backward pass needs."""
+    """The time of a forward pass, and the peak memory of one that stores activations for a backward pass."""
     weights_held: int = 0
-    """How many times the measured pass holds a number for each head, query and key: 0 in the fused kernel; 2 in the
-    plain one with a single layer, which at its peak has the scores beside their softmax."""
+    """Copies of the attention weights in the measured pass: 0 in the fused kernel; 2 in the plain one with a single
+    layer, whose peak memory has the scores and their softmax."""
 
     def __post_init__(self) -> None:
         lengths = len(self.measured.lengths)
@@ -43,7 +43,7 @@ class Growth:
             lengths == len(self.predicted) and lengths >= 2,
             f"{len(self.predicted)} predictions for {lengths} lengths",
             "one each for two lengths or more",
-            "Predict at the lengths that were measured.",
+            "Predict at the measured lengths.",
         )
 
     @property
@@ -58,7 +58,7 @@ class Growth:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """Predicted bytes: what is kept for a backward pass, and the attention weights as often as they are held."""
+        """Predicted bytes: activations for a backward pass, and the copies of the attention weights."""
         return tuple(cost.activations + self.weights_held * cost.attention_weights for cost in self.predicted)
 
     def seconds_at_the_longest_texts_rate(self) -> tuple[float, ...]:
@@ -68,37 +68,37 @@ class Growth:
 
 
 @in_style
-def draw_complexity(growths: Sequence[Growth], *, overtakes: int | None = None, tail: int = 3) -> Figure:
+def draw_complexity(curves: Sequence[CostCurve], *, overtakes: int | None = None, tail: int = 3) -> Figure:
     """Three panels over the length, all axes logarithmic, so that a power of the length is a straight line.
 
-    - Operations of the first of ``growths`` by part, with the length at which attention overtakes what stands behind.
+    - Operations of the first of ``curves`` by part, with the length at which attention overtakes the feed-forward part.
     - Time of a forward pass: measured with markers; thin, the predicted operations at the rate of the longest text.
     - Memory: measured peak with markers; thin, the predicted bytes.
 
     Legends give the exponents fitted to the last ``tail`` lengths, the measured one first.
 
     Args:
-        growths: One for each line.
-        overtakes: The length to mark, see :func:`glassformer.observe.complexity.overtakes`; None or a length that is
-            not in the range marks none.
-        tail: How many of the last lengths the exponents are fitted to.
+        curves: One for each line.
+        overtakes: The length to mark, see :func:`glassformer.observe.complexity.overtakes`; none if None or out of
+            range.
+        tail: The number of last lengths that the exponents are fitted to.
 
     Raises:
-        InputError: No growths, or a tail that is not from 2 to the number of lengths.
+        InputError: No curves, or a tail that is not from 2 to the number of lengths.
     """
-    require(len(growths) > 0, "no growths", "at least one", "Measure a model.")
+    require(len(curves) > 0, "no curves", "at least one", "Measure a model.")
     figure, (parts, seconds, memory) = new_figure(13.5, 4.6, columns=3)
-    _draw_parts(parts, growths[0], overtakes, tail)
-    for series, growth in enumerate(growths):
-        times = growth.measured.seconds, growth.seconds_at_the_longest_texts_rate()
-        _draw_pair(seconds, series, growth, np.multiply(1e3, times), tail)
-        peaks = growth.measured.peak_bytes, growth.held
-        _draw_pair(memory, series, growth, np.divide(peaks, _BYTES), tail)
-    parts.set(title=f"Operations: {growths[0].name}", ylabel="operations, $10^9$")
+    _draw_parts(parts, curves[0], overtakes, tail)
+    for series, curve in enumerate(curves):
+        times = curve.measured.seconds, curve.seconds_at_the_longest_texts_rate()
+        _draw_pair(seconds, series, curve, np.multiply(1e3, times), tail)
+        peaks = curve.measured.peak_bytes, curve.held
+        _draw_pair(memory, series, curve, np.divide(peaks, _BYTES), tail)
+    parts.set(title=f"Operations: {curves[0].name}", ylabel="operations, $10^9$")
     seconds.set(title="Time of a forward pass", ylabel="milliseconds")
     memory.set(title="Memory of a forward pass in training", ylabel="MiB")
     for axes in (parts, seconds, memory):
-        lengths = growths[0].lengths
+        lengths = curves[0].lengths
         axes.set_xlabel("tokens")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -113,20 +113,20 @@ def draw_complexity(growths: Sequence[Growth], *, overtakes: int | None = None, 
 _THIN: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.8}
 
 
-def _draw_parts(axes: Axes, growth: Growth, overtakes: int | None, tail: int) -> None:
-    operations = [cost.operations for cost in growth.predicted]
+def _draw_parts(axes: Axes, curve: CostCurve, overtakes: int | None, tail: int) -> None:
+    operations = [cost.operations for cost in curve.predicted]
     for series, (name, values) in enumerate(
         (
             ("scores and values", [each.attention for each in operations]),
             ("projections", [each.projections for each in operations]),
             ("feed-forward", [each.after_attention for each in operations]),
-            ("all", growth.operations),
+            ("all", curve.operations),
         )
     ):
-        exponent = fitted_exponent(growth.lengths, values, tail=tail)
+        exponent = fitted_exponent(curve.lengths, values, tail=tail)
         label = f"{name}, exponent {exponent:.2f}"
-        axes.plot(growth.lengths, np.divide(values, _GIGA), **line(series, len(values)), label=label)
-    if overtakes is not None and growth.lengths[0] <= overtakes <= growth.lengths[-1]:
+        axes.plot(curve.lengths, np.divide(values, _GIGA), **line(series, len(values)), label=label)
+    if overtakes is not None and curve.lengths[0] <= overtakes <= curve.lengths[-1]:
         axes.axvline(overtakes, color="black", linewidth=0.8, linestyle=":")
         text = f"attention overtakes\nfeed-forward: {overtakes:,}"
         place: dict[str, Any] = {
@@ -137,10 +137,10 @@ def _draw_parts(axes: Axes, growth: Growth, overtakes: int | None, tail: int) ->
         axes.annotate(text, (overtakes, 0), **place, ha="right", fontsize=8)
 
 
-def _draw_pair(axes: Axes, series: int, growth: Growth, values: np.ndarray, tail: int) -> None:
+def _draw_pair(axes: Axes, series: int, curve: CostCurve, values: np.ndarray, tail: int) -> None:
     """Measured values with markers and a label, predicted ones thin in the same colour and dashes."""
-    measured, predicted = (fitted_exponent(growth.lengths, each.tolist(), tail=tail) for each in values)
-    drawn = line(series, len(growth.lengths))
-    label = f"{growth.name}: {measured:.2f} / {predicted:.2f}"
-    axes.plot(growth.lengths, values[0], **drawn, label=label)
-    axes.plot(growth.lengths, values[1], **{**drawn, "marker": None}, **_THIN)
+    measured, predicted = (fitted_exponent(curve.lengths, each.tolist(), tail=tail) for each in values)
+    drawn = line(series, len(curve.lengths))
+    label = f"{curve.name}: {measured:.2f} / {predicted:.2f}"
+    axes.plot(curve.lengths, values[0], **drawn, label=label)
+    axes.plot(curve.lengths, values[1], **{**drawn, "marker": None}, **_THIN)

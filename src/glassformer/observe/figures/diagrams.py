@@ -1,7 +1,4 @@
-"""A network as a drawing, made from the model that is loaded: all of it, or one block with its residual paths.
-
-What is drawn is what :mod:`glassformer.observe.model_parts` says of the model.
-"""
+"""Diagrams of a loaded model, or of one block with its residual paths."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ from matplotlib.patches import Circle, FancyBboxPatch
 from torch import nn
 
 from glassformer.errors import require
-from glassformer.observe.block_parts import Kind, Part
 from glassformer.observe.figures.style import BLUE, RED, in_style, new_figure
-from glassformer.observe.model_parts import StackName, describe, describe_block, stack_of
+from glassformer.observe.model_summary import Kind, Part, StackName, describe, describe_block, stack_of
 
 _GROUND: dict[Kind, str] = {
     "data": "#ffffff",
@@ -30,7 +26,7 @@ _GROUND: dict[Kind, str] = {
     "head": "#c5dcee",
 }
 _WIDTH, _LEFT, _GAP, _CAPTION, _LINE = 4.3, 0.75, 0.36, 0.3, 0.165
-"""Inches: of a box, left of it, between two boxes, above those in a frame, and of a line of details."""
+"""Inches: of a box, left of it, between two boxes, above boxes in a frame, and of a line of details."""
 
 _ROUND = "round,pad=0,rounding_size=0.06"
 
@@ -38,29 +34,29 @@ _ROUND = "round,pad=0,rounding_size=0.06"
 def architecture(model: nn.Module) -> Figure:
     """The whole model from tokens to logits with its sizes; equal blocks are drawn once.
 
-    Of an encoder-decoder both stacks stand side by side, with an arrow from the memory to the cross-attention.
+    The two stacks of an encoder-decoder are side by side, with an arrow from the memory to the cross-attention.
 
     Args:
         model: An :class:`~glassformer.models.encoder.Encoder`, :class:`~glassformer.models.decoder.Decoder` or
             :class:`~glassformer.models.encoder_decoder.EncoderDecoder`.
 
     Raises:
-        InputError: Another module.
+        InputError: A module of another kind.
     """
     parts = describe(model)
     return draw(parts, f"{type(model).__name__}: {sum(part.parameters for part in parts):,} parameters")
 
 
 def block(model: nn.Module, layer: int = 0, *, stack: StackName | None = None) -> Figure:
-    """Block ``layer``, from 0, step by step, with its residual paths and the shapes of what passes.
+    """Block ``layer``, from 0, part by part, with its residual paths and the shapes between parts.
 
     Args:
         model: As for :func:`architecture`.
-        layer: Which block of its stack.
-        stack: "encoder" or "decoder", for an encoder-decoder; None is its decoder, whose blocks also read the memory.
+        layer: Index of the block in its stack.
+        stack: "encoder" or "decoder" for an encoder-decoder; its decoder when None.
 
     Raises:
-        InputError: Another module, a block that it does not have, or a stack for a model of one.
+        InputError: A module of another kind, a layer out of range, or a stack for a model of one stack.
     """
     parts = describe_block(model, layer, stack=stack)
     found, total = stack_of(model, stack), sum(part.parameters for part in parts)
@@ -70,12 +66,12 @@ def block(model: nn.Module, layer: int = 0, *, stack: StackName | None = None) -
 
 @in_style
 def draw(parts: Sequence[Part], title: str, *, every_shape: bool = False) -> Figure:
-    """Boxes from top to bottom, a column for each stack, with residual paths beside them and frames around blocks.
+    """Boxes from top to bottom, a column for each stack, with residual paths on the left and frames around blocks.
 
     Args:
         parts: In order, within each stack.
         title: Above them.
-        every_shape: Write every shape, instead of those that differ from the one before.
+        every_shape: Write every shape, not only those that differ from the previous one.
 
     Raises:
         InputError: No parts.
@@ -96,7 +92,7 @@ def draw(parts: Sequence[Part], title: str, *, every_shape: bool = False) -> Fig
         if part.reads is not None:
             end = max(place[1] for other, place in zip(parts, places, strict=True) if other.stack == part.reads)
             left, source = (_LEFT + stack * (_LEFT + _WIDTH) for stack in (part.stack, part.reads))
-            # Down from the end of the stack that is read, and up again beside the one that reads.
+            # Down from the end of the source stack, and up again on the left of the reading one.
             path = [source + _WIDTH / 2] * 2 + [left - 0.55] * 2, [end, end + 0.15, end + 0.15, (top + bottom) / 2]
             ax.plot(*path, color=BLUE, lw=1.4)
             _arrow(ax, (left - 0.55, (top + bottom) / 2), (left, (top + bottom) / 2), BLUE)
@@ -125,15 +121,15 @@ def _draw_column(ax: Axes, column: list[tuple[Part, tuple[float, float]]], left:
     middle, shape = left + _WIDTH / 2, ""
     for (part, (_, bottom)), (_, (top, _)) in pairwise(column):
         _arrow(ax, (middle, bottom), (middle, top))
-        if part.gives != shape or every_shape:
-            # At the end of the arrow where there is no frame's edge.
+        if part.output_shape != shape or every_shape:
+            # At the end of the arrow without a frame's edge.
             height = top - _GAP / 2 if part.block else bottom + _GAP / 2
-            ax.text(middle + 0.12, height, part.gives, size=8, va="center", color="#404040")
-        shape = part.gives
+            ax.text(middle + 0.12, height, part.output_shape, size=8, va="center", color="#404040")
+        shape = part.output_shape
     for index, (part, (top, bottom)) in enumerate(column):
         _draw_part(ax, part, left, top, bottom)
         if part.kind == "sum":
-            start, end, aside = column[index - part.around][1][0] - 0.13, (top + bottom) / 2, left - 0.22
+            start, end, aside = column[index - part.skips][1][0] - 0.13, (top + bottom) / 2, left - 0.22
             ax.plot([middle, aside, aside], [start, start, end], color=RED, lw=1.4, ls=(0, (5, 1.5)))
             _arrow(ax, (aside, end), (middle - 0.13, end), RED)
             ax.text(aside - 0.07, end - 0.04, "residual", size=8, rotation=90, ha="right", va="bottom")

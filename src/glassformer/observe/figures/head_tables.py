@@ -1,11 +1,13 @@
-"""Numbers of heads and experts as figures: tables by layer and head, shares on sinks, loads of experts, one query.
+"""Numbers of heads and experts: tables by layer and head, shares of attention on sinks, loads of experts.
 
-Layers, heads and experts are counted from 1 unless they are given names.
+All functions take a ``title`` and names of layers, heads or experts, which are numbered from 1 if these are empty, and
+return the figure. They draw in ``ax``, or in a new figure when it is None.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
@@ -14,15 +16,19 @@ from matplotlib.figure import Figure
 
 from glassformer.errors import require
 from glassformer.observe.attention_measures import HeadMeasures
-from glassformer.observe.figures.attention_maps import numbered
-from glassformer.observe.figures.coloured_words import SEQUENTIAL, coloured_text
-from glassformer.observe.figures.heat_maps import MOST_TEXTS, Names, finish, panel, write_values
-from glassformer.observe.figures.style import BLACK, BLUE, RED, in_style, new_figure
-
-_CELL, _BARE_CELL = 0.42, 0.2
-"""Inches: of a cell with its number in it, and of one without."""
-
-_WIDEST = 11.0
+from glassformer.observe.figures.attention_maps import end_of_scale, numbered
+from glassformer.observe.figures.heat_maps import (
+    CELL,
+    MOST_TEXTS,
+    SEQUENTIAL,
+    TABLE_CELL,
+    Names,
+    finish,
+    panel,
+    side,
+    write_values,
+)
+from glassformer.observe.figures.style import BLACK, BLUE, RED, figure_of, in_style, new_figure
 
 
 @in_style
@@ -40,75 +46,71 @@ def head_table(
     """A number for each head of each layer, as a colour and, in tables of up to 22 x 22, in digits.
 
     Args:
-        values: From 0 on; NaN, which is drawn grey, where there is no such head or nothing was measured.
-        title: Above the table.
+        values: From 0 on; NaN, which is drawn grey, for heads without a value.
         label: What the numbers are, with their unit.
         largest: The number with the darkest colour; the largest of ``values`` when None.
-        layer_names: One for each row; numbers from 1 when none are given.
-        head_names: Likewise for columns.
         head: What the columns are, if not heads.
-        ax: Where to draw; a figure of its own when None.
-
-    Returns:
-        The figure that was drawn in.
 
     Raises:
-        InputError: No layers or heads, numbers below 0, above ``largest`` or infinite, or names of another number.
+        InputError: No layers or heads, numbers below 0, above ``largest`` or infinite, or a wrong number of names.
     """
-    if ax is not None:
-        _table(ax, values, title, label, largest, layer_names, head_names, head)
-        return _figure(ax)
-    across, down = _size(values)
-    figure, (place,) = new_figure(max(3.6, across + 1.9), down + 1.1)
-    _table(place, values, "", label, largest, layer_names, head_names, head)
-    finish(figure, title)
+    down, across = numbered(layer_names, len(values), ""), numbered(head_names, values.shape[1], "")
+    values = values.astype(float)
+    end = end_of_scale([np.where(np.isnan(values), 0.0, values)], largest)
+    if ax is None:
+        width, height = _inches(values)
+        figure, (place,) = new_figure(max(3.6, width + 1.9), height + 1.1)
+    else:
+        figure, place = figure_of(ax), ax
+    image = panel(place, values, "", head, "layer", limits=(0.0, end), colormap=SEQUENTIAL)
+    # A new figure's size makes the cells nearly square; given axes are filled.
+    place.set_box_aspect(None)
+    for axis, names, most in ((place.xaxis, across, 20), (place.yaxis, down, 24)):
+        # All numbers of a large table would overlap.
+        step = -(-len(names) // most) if len(names) > MOST_TEXTS else 1
+        rotation = 90 if axis is place.xaxis and max(map(len, names)) > 3 else 0
+        axis.set_ticks(range(0, len(names), step), names[::step], fontsize=8, rotation=rotation)
+    figure.colorbar(image, ax=place, label=label, fraction=0.05, pad=0.02)
+    if max(values.shape) <= MOST_TEXTS:
+        write_values(place, values, image, end)
+    if ax is None:
+        finish(figure, title)
+    else:
+        place.set_title(title, loc="left")
     return figure
 
 
 @in_style
 def head_spread(measures: HeadMeasures, title: str = "", *, layer_names: Names = (), head_names: Names = ()) -> Figure:
-    """How spread every head's attention is and how far it reaches: entropy, its share of the largest, and distance.
+    """How concentrated every head's attention is and how far it reaches: entropy, its share of the maximum, distance.
 
-    Args:
-        measures: Of heads ``[layer, head]``, from
-            :func:`~glassformer.observe.attention_measures.head_measures`.
-        title: Above the figure.
-        layer_names: As for :func:`head_table`.
-        head_names: Likewise.
+    ``measures`` come from :func:`~glassformer.observe.attention_measures.head_measures` of heads ``[layer, head]``.
 
     Raises:
-        InputError: Measures without the axes layer and head, or names of another number.
+        InputError: Measures without the axes layer and head, or a wrong number of names.
     """
-    return _tables(
-        measures,
-        (
-            ("Entropy, nats", measures.entropy, None),
-            ("Entropy, share of the largest", measures.entropy_share, 1.0),
-            ("Distance, positions", measures.distance, None),
-        ),
-        title,
-        layer_names,
-        head_names,
-    )
+    tables = {
+        "Entropy, nats": (measures.entropy, None),
+        "Entropy, share of the largest": (measures.entropy_share, 1.0),
+        "Distance, positions": (measures.distance, None),
+    }
+    return _tables(tables, title, layer_names, head_names)
 
 
 @in_style
 def head_targets(measures: HeadMeasures, title: str = "", *, layer_names: Names = (), head_names: Names = ()) -> Figure:
-    """Where every head's attention rests: its share on the first token, the query's own, the one before, and the sink.
-
-    Args:
-        measures: As for :func:`head_spread`, and so are the other arguments.
+    """Every head's share of attention on the first token, the query's own, the previous one, and the sink.
 
     Raises:
         InputError: As for :func:`head_spread`.
     """
-    shares = (
-        ("On the first token", measures.first),
-        ("On itself", measures.itself),
-        ("On the token before", measures.previous),
-        ("On the sink", measures.sink),
-    )
-    return _tables(measures, tuple((name, values, 1.0) for name, values in shares), title, layer_names, head_names)
+    tables = {
+        "On the first token": (measures.first, 1.0),
+        "On itself": (measures.itself, 1.0),
+        "On the token before": (measures.previous, 1.0),
+        "On the sink": (measures.sink, 1.0),
+    }
+    return _tables(tables, title, layer_names, head_names)
 
 
 def sink_shares(
@@ -119,7 +121,7 @@ def sink_shares(
     head_names: Names = (),
     ax: Axes | None = None,
 ) -> Figure:
-    """How much of every head's attention goes to its sink, and so to no token: :func:`head_table` from 0 to 1.
+    """The share of every head's attention on its sink, which no token gets: :func:`head_table` from 0 to 1.
 
     Raises:
         InputError: As for :func:`head_table`, or shares above 1.
@@ -135,22 +137,21 @@ def expert_load(
     layer_names: Names = (),
     ax: Axes | None = None,
 ) -> Figure:
-    """How unevenly the routers share out tokens: each expert's load over the even one, layer by layer.
+    """How unevenly routers distribute tokens: each expert's load relative to the mean of its layer.
 
-    The even load of a layer is the mean over its experts; the line at 1 is balance. The busiest expert of each layer
-    has a square and its number.
+    The line at 1 is balance. The busiest expert of each layer has a square and its number.
 
-    Args:
-        tokens: How many tokens, or token-expert pairs, every expert got.
-        title: Above the panel.
-        layer_names: One for each layer; numbers from 1 when none are given.
-        ax: Where to draw; a figure of its own when None.
+    ``tokens`` is the number of tokens, or of token-expert pairs, of every expert.
 
     Raises:
-        InputError: No layers or experts, counts below 0, a layer without tokens, or names of another number.
+        InputError: No layers or experts, counts below 0, a layer without tokens, or a wrong number of names.
     """
-    layers, experts = _counts(tokens)
-    figure, place = (_figure(ax), ax) if ax is not None else _single(max(5.2, 0.42 * layers + 2), 3.8)
+    _check_counts(tokens)
+    layers, experts = tokens.shape
+    if ax is None:
+        figure, (place,) = new_figure(max(5.2, 0.42 * layers + 2), 3.8)
+    else:
+        figure, place = figure_of(ax), ax
     loads = tokens / tokens.mean(axis=1, keepdims=True)
     where = np.arange(layers)
     place.vlines(where, loads.min(axis=1), loads.max(axis=1), color="#b0b0b0", linewidth=1, zorder=1)
@@ -174,162 +175,60 @@ def expert_load(
 def router_load(
     tokens: Integer[np.ndarray, "layer expert"], title: str = "", *, layer_names: Names = (), expert_names: Names = ()
 ) -> Figure:
-    """The tokens of every expert in every layer, and beside it :func:`expert_load`.
-
-    Args:
-        tokens: As for :func:`expert_load`.
-        title: Above the figure.
-        layer_names: One for each layer; numbers from 1 when none are given.
-        expert_names: Likewise for experts.
+    """A table of the tokens of every expert in every layer, next to :func:`expert_load`.
 
     Raises:
         InputError: As for :func:`expert_load`.
     """
-    layers, _ = _counts(tokens)
-    across, down = _size(tokens, 0.5)
-    right = max(4.8, 0.42 * layers + 1.5)
-    figure, (left, beside) = new_figure(
+    _check_counts(tokens)
+    across, down = _inches(tokens, 0.5)
+    right = max(4.8, 0.42 * len(tokens) + 1.5)
+    figure, (left, balance) = new_figure(
         across + right + 2.4, max(4.0, down + 1.6), columns=2, width_ratios=(across + 1.6, right)
     )
-    _table(left, tokens, "Tokens of each expert", "tokens", None, layer_names, expert_names, "expert")
-    expert_load(tokens, "Balance", layer_names=layer_names, ax=beside)
+    table: dict[str, Any] = {"layer_names": layer_names, "head_names": expert_names, "head": "expert"}
+    head_table(tokens, "Tokens of each expert", label="tokens", ax=left, **table)
+    expert_load(tokens, "Balance", layer_names=layer_names, ax=balance)
     finish(figure, title)
     return figure
 
 
-def query_text(
-    words: Names,
-    weights: Float[np.ndarray, "query key"],
-    query: int,
-    title: str | None = None,
-    *,
-    largest: float | None = None,
-    ax: Axes | None = None,
-) -> Figure:
-    """What one query of a head reads, over the text: every word on a ground as dark as its weight, the query framed.
-
-    Args:
-        words: The text.
-        weights: Of the words to one another.
-        query: The place of the query, from 0, or from -1 backwards.
-        title: Above the text.
-        largest: As for :func:`~glassformer.observe.figures.coloured_words.coloured_text`.
-        ax: Likewise.
-
-    Raises:
-        InputError: A query that is not there, or as for
-            :func:`~glassformer.observe.figures.coloured_words.coloured_text`.
-    """
-    count = len(words)
-    require(
-        weights.shape == (count, count),
-        f"weights of shape {list(weights.shape)} for {count} words",
-        f"{[count] * 2}",
-        "Pass the weights of self-attention.",
-    )
-    require(
-        -count <= query < count,
-        f"query = {query}",
-        f"a place from {-count} to {count - 1}",
-        "Pass the place of a word.",
-    )
-    return coloured_text(
-        words, weights[query], title, ax=ax, label="attention weight", largest=largest, framed=query % count
-    )
-
-
 def _tables(
-    measures: HeadMeasures,
-    shown: tuple[tuple[str, np.ndarray, float | None], ...],
-    title: str,
-    layer_names: Names,
-    head_names: Names,
+    tables: Mapping[str, tuple[np.ndarray, float | None]], title: str, layer_names: Names, head_names: Names
 ) -> Figure:
-    shape = measures.entropy.shape
+    """A table with its largest value for each title, in rows of up to 16 inches."""
+    first = next(iter(tables.values()))[0]
     require(
-        len(shape) == 2,
-        f"measures of heads {list(shape)}",
+        first.ndim == 2,
+        f"measures of heads {list(first.shape)}",
         "[layer, head]",
         "Measure weights of shape [layer, head, query, key].",
     )
-    across, down = _size(measures.entropy)
+    across, down = _inches(first)
     width, height = max(3.2, across + 1.7), down + 1.0
-    rows = -(-len(shown) // max(1, int(16 / width)))
-    beside = -(-len(shown) // rows)
-    figure, axes = new_figure(beside * width, rows * height + 0.4, rows, beside)
-    for ax in axes[len(shown) :]:
+    rows = -(-len(tables) // max(1, int(16 / width)))
+    columns = -(-len(tables) // rows)
+    figure, axes = new_figure(columns * width, rows * height + 0.4, rows, columns)
+    for ax in axes[len(tables) :]:
         ax.set_axis_off()
-    for place, (ax, (name, values, largest)) in enumerate(zip(axes, shown, strict=False)):
-        _table(ax, values, name, "", largest, layer_names, head_names, "head")
-        if place % beside:
+    for place, (ax, (name, (values, largest))) in enumerate(zip(axes, tables.items(), strict=False)):
+        head_table(values, name, largest=largest, layer_names=layer_names, head_names=head_names, ax=ax)
+        if place % columns:
             ax.set_ylabel("")
     finish(figure, title)
     return figure
 
 
-def _table(
-    ax: Axes,
-    values: np.ndarray,
-    title: str,
-    label: str,
-    largest: float | None,
-    layer_names: Names,
-    head_names: Names,
-    head: str,
-) -> None:
-    rows, columns = values.shape
-    down, across = numbered(layer_names, rows, ""), numbered(head_names, columns, "")
-    known = values[~np.isnan(values)] if values.size else values
-    low, high = float(known.min(initial=0)), float(known.max(initial=0))
-    require(
-        values.size > 0 and low >= 0 and bool(np.isfinite(high)),
-        f"numbers from {low:g} to {high:g} of shape {list(values.shape)}",
-        "finite ones from 0 on",
-        "Draw differences with heat_maps.panel.",
-    )
-    require(
-        largest is None or high <= largest + 1e-2,
-        f"{high:g} with largest = {largest}",
-        "none beyond the end of the scale",
-        "Pass the largest of all, or None.",
-    )
-    limits = (0.0, largest or high or 1.0)
-    image = panel(ax, values.astype(float), "", head, "layer", limits=limits, colormap=SEQUENTIAL)
-    # The figure's size makes near squares of the cells; axes that were given are filled.
-    ax.set_box_aspect(None)
-    ax.set_title(title, loc="left")
-    for axis, names, most in ((ax.xaxis, across, 20), (ax.yaxis, down, 24)):
-        # A number for each would be one on the other.
-        step = -(-len(names) // most) if len(names) > MOST_TEXTS else 1
-        rotation = 90 if axis is ax.xaxis and max(map(len, names)) > 3 else 0
-        axis.set_ticks(range(0, len(names), step), names[::step], fontsize=8, rotation=rotation)
-    _figure(ax).colorbar(image, ax=ax, label=label, fraction=0.05, pad=0.02)
-    if max(values.shape) <= MOST_TEXTS:
-        write_values(ax, values.astype(float), image, limits[1])
+def _inches(values: np.ndarray, cell: float = TABLE_CELL) -> tuple[float, float]:
+    """Width and height of a table."""
+    cell = cell if max(values.shape) <= MOST_TEXTS else CELL
+    return side(values.shape[1], cell, 0.0, 11.0), side(values.shape[0], cell, 0.5, 11.0)
 
 
-def _size(values: np.ndarray, cell: float = _CELL) -> tuple[float, float]:
-    """Inches of a table."""
-    side = cell if max(values.shape) <= MOST_TEXTS else _BARE_CELL
-    return min(_WIDEST, side * values.shape[1]), max(0.5, min(_WIDEST, side * values.shape[0]))
-
-
-def _counts(tokens: np.ndarray) -> tuple[int, int]:
-    """The number of layers and of experts, if the counts can be loads."""
-    layers, experts = tokens.shape
+def _check_counts(tokens: np.ndarray) -> None:
     require(
         tokens.size > 0 and int(tokens.min()) >= 0 and int(tokens.sum(axis=1).min()) > 0,
         f"counts of shape {list(tokens.shape)}, by layer {tokens.sum(axis=1).tolist()}",
         "counts from 0 on, with tokens in every layer",
         "Count how often each expert was chosen, with np.bincount.",
     )
-    return layers, experts
-
-
-def _figure(ax: Axes) -> Figure:
-    return cast(Figure, ax.get_figure(root=True))
-
-
-def _single(width: float, height: float) -> tuple[Figure, Axes]:
-    figure, (ax,) = new_figure(width, height)
-    return figure, ax

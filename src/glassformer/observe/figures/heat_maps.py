@@ -1,4 +1,4 @@
-"""Matrices as heat maps: one panel, whose cells may carry their values, and what stands around panels."""
+"""Matrices as heat maps: panels whose cells may carry their values, their sizes, and titles around them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,30 @@ from glassformer.errors import require
 
 Names = Sequence[str]
 
+SEQUENTIAL = "Blues"
+"""For values from 0 on."""
+
 DIVERGING = "RdBu_r"
-"""For values of both signs: ColorBrewer's red and blue, which colour-blind people tell apart too."""
+"""For values of both signs: ColorBrewer's red and blue, which colour-blind readers tell apart too."""
 
 MOST_TEXTS = 22
-"""Values are written into the cells of panels of at most so many rows and columns."""
+"""The most rows or columns of a panel whose cells carry their values."""
 
 MOST_NAMES = 40
-"""Names stand beside panels of at most so many rows or columns."""
+"""The most rows or columns that are named."""
+
+CELL, NAMED_CELL, LABELLED_CELL, TABLE_CELL = 0.22, 0.17, 0.36, 0.42
+"""Inches: of a cell in large maps, beside a name in a grid, with a weight in it, and with any number in it."""
+
+
+def side(count: int, cell: float, least: float = 0.75, most: float = 8.0) -> float:
+    """Inches of ``count`` cells, within limits."""
+    return float(np.clip(cell * count, least, most))
+
+
+def box_aspect(shape: Sequence[int]) -> float:
+    """Height by width for square cells, but for strips of more than twelve, which would be too thin to see."""
+    return float(np.clip(shape[0] / shape[1], 1 / 12, 12))
 
 
 def rescaled(values: ArrayLike) -> Float[np.ndarray, "row column"]:
@@ -58,20 +74,19 @@ def panel(
     Args:
         ax: Where to draw.
         values: ``[row, column]``; NaN, allowed with ``limits`` only, is drawn grey.
-        title: Above the panel.
         x_label: What the columns are.
         y_label: What the rows are.
-        labels: Write the values, as they are, into the cells; left out in panels of more than 22 rows or columns.
+        labels: Write the values, as they are, into the cells of panels of up to 22 rows and columns.
         limits: The values with the first and the last colour. None rescales the values to [0, 1] before.
-        colormap: A name that matplotlib knows.
-        x_names: Names of the columns; left out where there are more than 40, or none are given.
+        colormap: Name of a matplotlib colormap.
+        x_names: Names of the columns; omitted where there are more than 40.
         y_names: Names of the rows, likewise.
 
     Returns:
-        The image, which a colour bar can be made for.
+        The image, for a colour bar.
 
     Raises:
-        InputError: No matrix, NaN or infinity, or names whose number is another than that of columns or rows.
+        InputError: No matrix, NaN or infinity, or a number of names that differs from that of columns or rows.
     """
     array = _finite_matrix(values, allow_nan=limits is not None)
     for name, names, size in (("x_names", x_names, array.shape[1]), ("y_names", y_names, array.shape[0])):
@@ -79,32 +94,36 @@ def panel(
             len(names) in (0, size),
             f"{len(names)} {name} for a matrix of shape {list(array.shape)}",
             f"{size} of them, or none",
-            "Give each a name.",
+            "Pass one name each.",
         )
     low, high = limits or (0.0, 1.0)
     shown = np.ma.masked_invalid(array if limits else rescaled(array))
     image = ax.imshow(shown, cmap=colormap, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
-    # Cells are squares, as in the course, but for strips of more than twelve, which would be too thin to see.
-    ax.set_box_aspect(float(np.clip(array.shape[0] / array.shape[1], 1 / 12, 12)))
+    ax.set_box_aspect(box_aspect(array.shape))
     image.set_cmap(image.get_cmap().with_extremes(bad="#c8c8c8"))
     ax.set_anchor("N")
     ax.grid(False)
     ax.spines[:].set(visible=True, linewidth=0.6, color="#808080")
     ax.set_title(title, loc="center")
-    ax.set(xlabel=x_label or "", ylabel=y_label or "")
-    _name_ticks(ax, x_names, y_names)
+    ax.set(xlabel=x_label or "", ylabel=y_label or "", xticks=[], yticks=[])
+    if 0 < len(x_names) <= MOST_NAMES:
+        crowded = len(x_names) > 3 and max(map(len, x_names)) > 2
+        ax.set_xticks(range(len(x_names)), x_names, rotation=90 if crowded else 0, fontsize=8)
+    if 0 < len(y_names) <= MOST_NAMES:
+        ax.set_yticks(range(len(y_names)), y_names, fontsize=8)
+    ax.tick_params(length=0, pad=2)
     if labels and max(array.shape) <= MOST_TEXTS:
         write_values(ax, array, image)
     return image
 
 
 def finish(figure: Figure, title: str) -> None:
-    """Put a bold title above the figure, in as many lines as its width asks for, and lay the figure out for good."""
+    """Put a bold title above the figure, wrapped to its width, and fix the layout."""
     if title:
         across = max(12, int(figure.get_figwidth() * 11))
         figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold")
-    # Square cells move axes and labels, on which the layout would give them other room, and so on without end. So the
-    # layout is made without them and kept; panels then only shrink inside their room.
+    # Square cells move axes and labels, for which the layout would make other space, without end. So the layout is
+    # computed without them and kept; panels then only shrink within their space.
     panels = {ax: ax.get_box_aspect() for ax in figure.axes if ax.images}
     for ax in panels:
         ax.set_box_aspect(None)
@@ -135,26 +154,16 @@ def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarr
     return array
 
 
-def _name_ticks(ax: Axes, x_names: Names, y_names: Names) -> None:
-    ax.set(xticks=[], yticks=[])
-    if 0 < len(x_names) <= MOST_NAMES:
-        crowded = len(x_names) > 3 and max(map(len, x_names)) > 2
-        ax.set_xticks(range(len(x_names)), x_names, rotation=90 if crowded else 0, fontsize=8)
-    if 0 < len(y_names) <= MOST_NAMES:
-        ax.set_yticks(range(len(y_names)), y_names, fontsize=8)
-    ax.tick_params(length=0, pad=2)
-
-
 def write_values(
     ax: Axes, array: Float[np.ndarray, "row column"], image: AxesImage, largest: float | int | None = None
 ) -> None:
-    """Write each value of a drawn panel into its cell, :func:`short` and in black or white, which shows on the colour.
+    """Write each value of a panel into its cell, see :func:`short`, in black or white, whichever shows on the colour.
 
     Args:
         ax: The panel's.
-        array: The values; none is written for NaN.
-        image: What :func:`panel` has returned for as many cells.
-        largest: The value that small ones are small beside; the largest when None.
+        array: The values; NaN is left out.
+        image: The result of :func:`panel` for as many cells.
+        largest: The value by which others are small; the largest when None.
     """
     colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3] @ (0.299, 0.587, 0.114)
     largest = float(np.nanmax(np.abs(array), initial=0.0)) if largest is None else largest
@@ -165,7 +174,7 @@ def write_values(
 
 
 def short(value: float, largest: float) -> str:
-    """A number in at most seven signs; 0 if it is below 5e-4 of ``largest``, which no colour would show."""
+    """A number in at most seven characters; 0 if it is below 5e-4 of ``largest``, which no colour would show."""
     size = abs(value)
     if size < 5e-4 * largest or size == 0:
         return "0"

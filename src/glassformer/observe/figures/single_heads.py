@@ -1,8 +1,8 @@
-"""One head as pictures: its weights and every intermediate result of one sequence, and attention maps.
+"""One head on one sequence: its weights, every intermediate result, and its attention map.
 
 Matrices are drawn transposed, as the course draws them: along the horizontal axis runs the sequence, or the input
-vector; along the vertical one the entries of a key, query, value or output. In the panel of the attention the queries
-stand side by side and each column adds up to 1.
+vector; along the vertical one the entries of a key, query, value or output. In the panel of the attention each column
+is a query and sums to 1.
 """
 
 from __future__ import annotations
@@ -16,27 +16,15 @@ from numpy.typing import ArrayLike
 
 from glassformer.errors import require
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
-from glassformer.observe.figures.attention_maps import CELL, LABELLED_CELL, attention_map
-from glassformer.observe.figures.heat_maps import DIVERGING, Names, finish, name_row, panel, rescaled
+from glassformer.observe.figures.attention_maps import attention_map
+from glassformer.observe.figures.heat_maps import CELL, DIVERGING, LABELLED_CELL, Names, finish, name_row, panel, side
 from glassformer.observe.figures.style import in_style, new_figure
 
-_SMALLEST, _LARGEST = 0.75, 8.0
 _ROWS = (0, 1, 2, 6), (3, 4, 5, 7)
 
-__all__ = ["Panel", "draw_attention", "draw_comparison", "draw_head", "panel", "rescaled"]
 
-
-class Panel(NamedTuple):
-    """What one panel shows.
-
-    Attributes:
-        title: Above it.
-        values: ``[row, column]``, as drawn.
-        x_label: Along the columns.
-        y_label: Along the rows.
-        x_names: One for each column, or none.
-        y_names: One for each row, or none.
-    """
+class _Panel(NamedTuple):
+    """Arguments of :func:`~glassformer.observe.figures.heat_maps.panel`."""
 
     title: str
     values: np.ndarray
@@ -59,20 +47,19 @@ def draw_head(
 ) -> Figure:
     """The course's eight panels for one sequence: Km, Qm, Vm and the attention; below them K, Q, V and the output.
 
-    Each panel is rescaled to [0, 1] by itself, so that patterns can be compared and sizes cannot.
+    Each panel is rescaled to [0, 1] by itself: patterns of different panels can be compared, magnitudes cannot.
 
     Args:
         weights: The head.
         seq: ``[position, input_dim]``.
-        names: What to call the sequence's positions, such as their letters; numbers when None.
-        input_names: What to call the entries of an input vector, ``input_dim`` of them; numbers when None. Those of
-            the position follow as p0, p1, ...
-        title: Above the figure.
-        labels: Write the true values into the cells, in panels of up to 22 rows and columns.
+        names: Of the sequence's positions, such as their letters; numbers when None.
+        input_names: Of the ``input_dim`` entries of an input vector; numbers when None. Those of the position follow
+            as p0, p1, ...
+        labels: Write the values, not rescaled, into the cells of panels of up to 22 rows and columns.
         absolute: One scale for all panels instead, centred at 0, with a colour bar.
 
     Raises:
-        InputError: ``seq`` does not fit the weights, or names of another number.
+        InputError: ``seq`` does not fit the weights, or a wrong number of names.
     """
     return _draw_rows([("", weights)], seq, names, input_names, title, labels, absolute)
 
@@ -90,16 +77,13 @@ def draw_comparison(
     labels: bool = False,
     absolute: bool = False,
 ) -> Figure:
-    """Two heads on the same sequence: each of the eight panels of one stands above that of the other.
+    """Two heads on the same sequence: each of the eight panels of one above that of the other.
 
-    Args:
-        first: The head of the upper panels.
-        second: That of the lower ones.
-        row_names: What to call the two.
-        seq: As for :func:`draw_head`, and so are the other arguments. With ``absolute``, both share one scale.
+    ``row_names`` are those of the two heads; the other arguments are those of :func:`draw_head`. With ``absolute``, the
+    heads share one scale.
 
     Raises:
-        InputError: ``seq`` does not fit one of the heads, or names of another number.
+        InputError: ``seq`` does not fit one of the heads, or a wrong number of names.
     """
     rows = [(row_names[0], first), (row_names[1], second)]
     return _draw_rows(rows, seq, names, input_names, title, labels, absolute)
@@ -125,12 +109,12 @@ def _draw_rows(
     labels: bool,
     absolute: bool,
 ) -> Figure:
-    """Rows of four panels: the weights with the attention of every head, below them what they make of the sequence."""
+    """Rows of four panels: weights and attention of every head, and below them keys, queries, values and output."""
     panels = [(row_name, _eight_panels(weights, seq, names, input_names)) for row_name, weights in heads]
     rows = [(row_name, [each[i] for i in order]) for order in _ROWS for row_name, each in panels]
-    cell, lowest = LABELLED_CELL if labels else CELL, 1.2 if heads[0][0] else _SMALLEST
-    widths = [max(_size(row[i].values.shape[1], cell) for _, row in rows) for i in range(4)]
-    heights = [max(lowest, *(_size(each.values.shape[0], cell) for each in row)) for _, row in rows]
+    cell, lowest = LABELLED_CELL if labels else CELL, 1.2 if heads[0][0] else 0.75
+    widths = [max(side(row[i].values.shape[1], cell) for _, row in rows) for i in range(4)]
+    heights = [max(lowest, *(side(each.values.shape[0], cell) for each in row)) for _, row in rows]
     figure, axes = new_figure(
         sum(widths) + 4 * 0.65 + 0.3 * bool(heads[0][0]) + 1.0 * absolute,
         sum(heights) + len(rows) * 0.8 + 0.4 * bool(title),
@@ -161,7 +145,7 @@ def _draw_rows(
 
 def _eight_panels(
     weights: HeadWeights, seq: ArrayLike, names: list[str] | None, input_names: list[str] | None
-) -> list[Panel]:
+) -> list[_Panel]:
     trace = NumpyHead(weights).trace(seq)
     length = len(trace.K)
     names = [str(i) for i in range(length)] if names is None else names
@@ -180,19 +164,15 @@ def _eight_panels(
     )
     inputs = [*inputs, *(f"p{i}" for i in range(weights.pos_dim))]
     made = [
-        Panel(name, matrix.T, "d_in", size, inputs)
+        _Panel(name, matrix.T, "d_in", size, inputs)
         for name, matrix, size in (("Km", weights.Km, "d_qk"), ("Qm", weights.Qm, "d_qk"), ("Vm", weights.Vm, "d_v"))
     ]
     made += [
-        Panel(name, matrix.T, "seq", size, names)
+        _Panel(name, matrix.T, "seq", size, names)
         for name, matrix, size in (("K", trace.K, "d_qk"), ("Q", trace.Q, "d_qk"), ("V", trace.V, "d_v"))
     ]
     return [
         *made,
-        Panel("Attn", trace.weights.T, "Q", "K", names, names),
-        Panel("Out", trace.output.T, "seq", "d_v", names),
+        _Panel("Attn", trace.weights.T, "Q", "K", names, names),
+        _Panel("Out", trace.output.T, "seq", "d_v", names),
     ]
-
-
-def _size(count: int, cell: float) -> float:
-    return float(np.clip(cell * count, _SMALLEST, _LARGEST))
