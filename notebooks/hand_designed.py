@@ -61,8 +61,7 @@ from glassformer.labs.hand_designed import (
 )
 from glassformer.labs.hand_designed.recipes import fast_recipe
 from glassformer.labs.hand_designed.training_runs import train_head
-from glassformer.observe.figures.circuits import draw_circuit_comparison, draw_circuits
-from glassformer.observe.figures.single_heads import draw_attention, draw_head
+from glassformer.observe.figures.single_heads import draw_attention, draw_circuit_comparison, draw_circuits, draw_head
 
 # %% [markdown]
 # ## A head in words

@@ -14,7 +14,7 @@ from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.observe import complexity as module
-from glassformer.observe.complexity import HeadSizes, complexity, overtakes
+from glassformer.observe.complexity import complexity, overtakes
 from refusals import refused
 
 SEED = EncoderConfig(vocab_size=1000, num_layers=2, hidden_dim=512, ff_dim=2048, num_heads=8, num_classes=2)
@@ -33,7 +33,7 @@ def attention_and_behind(config: DecoderConfig | EncoderConfig, length: int, pro
     return parts.attention + (parts.projections if projections else 0), parts.after_attention
 
 
-@pytest.mark.parametrize("config", [SEED, decoder(), decoder(num_experts=3), HeadSizes(3, 4, 5), LOOKUP])
+@pytest.mark.parametrize("config", [SEED, decoder(), decoder(num_experts=3), LOOKUP])
 def test_two_texts_cost_twice_what_one_does(config: Any) -> None:
     one, two = (complexity(config, batch, 7) for batch in (1, 2))
     assert two.operations.total == 2 * one.operations.total
@@ -42,7 +42,7 @@ def test_two_texts_cost_twice_what_one_does(config: Any) -> None:
     assert two.parameters == one.parameters
 
 
-@pytest.mark.parametrize("config", [SEED, decoder(window=3, num_kv_heads=1), HeadSizes(3, 4, 4), LOOKUP])
+@pytest.mark.parametrize("config", [SEED, decoder(window=3, num_kv_heads=1), LOOKUP])
 def test_half_precision_halves_all_but_the_statistics(config: Any) -> None:
     wide, narrow = (complexity(config, 2, 9, itemsize=size) for size in (4, 2))
     assert narrow.operations == wide.operations
@@ -156,7 +156,6 @@ def test_a_target_is_as_long_as_its_source_unless_told_and_both_count() -> None:
         ({"itemsize": 0}, "itemsize = 0"),
         ({"cached": -1}, "cached = -1"),
         ({"config": SEED, "cached": 1}, "EncoderConfig"),
-        ({"config": HeadSizes(1, 1, 1), "cached": 1}, "HeadSizes"),
         ({"config": torch.nn.Linear(1, 1)}, "Linear"),
         ({"config": LOOKUP, "target_length": 0}, "target_length = 0"),
         ({"config": LOOKUP, "cached": -1}, "cached = -1"),
@@ -171,8 +170,6 @@ def test_what_costs_nothing_known_is_refused(arguments: dict[str, Any], message:
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_a_head_has_nothing_to_overtake() -> None:
-    with refused(expected="HeadSizes"):
-        overtakes(HeadSizes(1, 1, 1))  # type: ignore[arg-type]
+def test_two_lengths_have_no_length_to_overtake_at() -> None:
     with refused("EncoderDecoderConfig", fix="compare the operations"):
         overtakes(LOOKUP)  # type: ignore[arg-type]

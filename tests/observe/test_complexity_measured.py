@@ -17,6 +17,7 @@ from glassformer.layers.attention import attend
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.observe.complexity import complexity
 from glassformer.observe.complexity_measured import (
     count_operations,
     fitted_exponent,
@@ -24,7 +25,6 @@ from glassformer.observe.complexity_measured import (
     measure_together,
     peak_bytes,
 )
-from glassformer.observe.complexity_models import of_decoder
 from refusals import refused
 
 
@@ -65,7 +65,7 @@ def test_a_training_step_takes_three_times_the_forward_pass_and_half_its_attenti
 ) -> None:
     config = DecoderConfig(19, 2, 16, 24, 4, 4, num_experts=num_experts, sinks=sinks)
     model, tokens = Decoder(config), torch.randint(0, 19, (2, 30))
-    forward = of_decoder(config, 2, 30, 0, 4).operations
+    forward = complexity(config, 2, 30).operations
     # Backward repeats each product twice; the fused attention makes its scores anew besides, and each of the five
     # norms multiplies its rows by its weights.
     expected = 3 * forward.total + forward.scores + 5 * 2 * 60 * 16

@@ -11,7 +11,6 @@ from autograd_memory import kept_bytes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from glassformer.handcraft.single_head import HeadWeights, SingleHead
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import attend
@@ -23,18 +22,13 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.observe.complexity_measured import count_operations
-from glassformer.observe.complexity_models import (
-    HeadSizes,
+from glassformer.observe.complexity import (
     Operations,
     allowed_pairs,
+    complexity,
     executed_pairs,
-    of_decoder,
-    of_encoder,
-    of_encoder_decoder,
-    of_head,
 )
-from refusals import refused
+from glassformer.observe.complexity_measured import count_operations
 
 SMALL: dict[str, Any] = {
     "vocab_size": 19,
@@ -113,7 +107,7 @@ def test_operations_of_a_decoder_are_what_torch_counts(family: str, length: int,
     model, text = make(family).eval(), tokens(2, length)
     with torch.set_grad_enabled(grad):
         counted = count_operations(lambda: model(text))
-    assert of_decoder(model.config, 2, length, 0, 4).operations.total == counted
+    assert complexity(model.config, 2, length).operations.total == counted
 
 
 @each_family
@@ -125,7 +119,7 @@ def test_operations_behind_a_cache_are_what_torch_counts(family: str, cached: in
     cache = model.new_cache(batch, cached + new)
     model(text[:, :cached], cache=cache)
     counted = count_operations(lambda: model(text[:, cached:], cache=cache))
-    predicted = of_decoder(model.config, batch, new, cached, 4)
+    predicted = complexity(model.config, batch, new, cached=cached)
     assert predicted.operations.total == counted
     assert predicted.kv_cache == sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
@@ -136,12 +130,12 @@ def test_a_step_of_fixed_shapes_costs_as_much_as_behind_a_full_cache(family: str
     model = make(family).eval()
     cache = model.new_cache(2, 40)
     counted = count_operations(lambda: model.step(tokens(2, 1), torch.tensor([3]), cache))
-    assert of_decoder(model.config, 2, 1, 39, 4).operations.total == counted
+    assert complexity(model.config, 2, 1, cached=39).operations.total == counted
 
 
 def test_the_parts_are_those_that_modules_execute() -> None:
     model = make("gpt-oss").eval()
-    parts = of_decoder(model.config, 2, 30, 0, 4).operations
+    parts = complexity(model.config, 2, 30).operations
     x = torch.randn(2, 30, 24)
     blocks = [block for block in model.layers if isinstance(block, Block)]
     experts = blocks[0].ffn
@@ -153,7 +147,7 @@ def test_the_parts_are_those_that_modules_execute() -> None:
     assert parts.after_attention == 3 * count_operations(lambda: experts(x))
     assert parts.head == count_operations(lambda: model.output(x))
     assert (parts.embedding, parts.feed_forward) == (0, 0)
-    dense = of_decoder(make("dense").config, 2, 30, 0, 4).operations
+    dense = complexity(make("dense").config, 2, 30).operations
     assert (dense.experts, dense.router) == (0, 0)
     assert dense.after_attention == dense.feed_forward == 6 * 60 * 3 * 24 * 40
 
@@ -161,7 +155,7 @@ def test_the_parts_are_those_that_modules_execute() -> None:
 @each_family
 def test_parameters_of_a_decoder(family: str) -> None:
     model = make(family)
-    cost = of_decoder(model.config, 1, 1, 0, 4)
+    cost = complexity(model.config, 1, 1)
     assert cost.parameters == sum(weight.numel() for weight in model.parameters())
     idle = 0
     if model.config.num_experts is not None:
@@ -176,7 +170,7 @@ def test_parameters_of_a_decoder(family: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_activations_of_a_decoder_are_what_autograd_keeps(family: str, dtype: torch.dtype) -> None:
     model, text = make(family).to(dtype), tokens(2, 30)
-    predicted = of_decoder(model.config, 2, 30, 0, dtype.itemsize)
+    predicted = complexity(model.config, 2, 30, itemsize=dtype.itemsize)
     kept = kept_bytes(model, lambda: model(text))
     if dtype is torch.float64:
         # The rotation's angles are converted from float32, and kept once for each layer that does not share them.
@@ -190,7 +184,7 @@ def test_activations_of_windowed_layers_are_a_lower_bound_that_grows_as_they_do(
         [function(length) for length in (200, 400, 800)]
         for function in (
             lambda length: kept_bytes(model, lambda: model(tokens(1, length))),
-            lambda length: of_decoder(model.config, 1, length, 0, 4).activations,
+            lambda length: complexity(model.config, 1, length).activations,
         )
     )
     assert all(low < high < 2.5 * low for low, high in zip(predicted, kept, strict=True))
@@ -198,12 +192,12 @@ def test_activations_of_windowed_layers_are_a_lower_bound_that_grows_as_they_do(
 
 
 def test_stored_weights_are_query_by_key_for_every_head_and_layer() -> None:
-    cost = of_decoder(make("grouped").config, 2, 30, 0, 2)
+    cost = complexity(make("grouped").config, 2, 30, itemsize=2)
     assert cost.attention_weights == 3 * 2 * 4 * 30 * 30 * 2
 
 
 def test_what_the_pattern_needs_is_the_lower_triangle() -> None:
-    cost = of_decoder(make("dense").config, 2, 30, 0, 4)
+    cost = complexity(make("dense").config, 2, 30)
     assert cost.needed_attention * 30 * 30 == cost.operations.attention * (30 * 31 // 2)
 
 
@@ -232,7 +226,7 @@ def test_an_encoder(family: str, padded: bool) -> None:
     if padded:
         text[1, 20:] = 0
     call = model.hidden if config.num_classes is None else model
-    cost = of_encoder(config, 2, 30, 4)
+    cost = complexity(config, 2, 30)
     assert cost.operations.total == count_operations(lambda: call(text))
     assert cost.parameters == cost.active_parameters == sum(weight.numel() for weight in model.parameters())
     assert cost.attention_weights == 3 * 2 * 4 * 30 * 30 * 4
@@ -250,7 +244,7 @@ def test_an_encoder(family: str, padded: bool) -> None:
 def test_an_encoder_of_short_texts(pooling: Pooling, length: int, batch: int) -> None:
     config = EncoderConfig(19, 1, 24, 40, 4, num_classes=5, dropout=0.0, pooling=pooling)
     model, text = Encoder(config), torch.randint(1, 19, (batch, length))
-    assert of_encoder(config, batch, length, 4).operations.total == count_operations(lambda: model(text))
+    assert complexity(config, batch, length).operations.total == count_operations(lambda: model(text))
 
 
 TWO_STACKS: dict[str, dict[str, Any]] = {
@@ -290,7 +284,7 @@ def pair(model: EncoderDecoder, batch: int, source: int, target: int) -> tuple[t
 def test_an_encoder_decoder(family: str, batch: int, source: int, target: int) -> None:
     model = two_stacks(family)
     read, written = pair(model, batch, source, target)
-    cost = of_encoder_decoder(model.config, batch, source, target, 0, 4)
+    cost = complexity(model.config, batch, source, target_length=target)
     assert cost.operations.total == count_operations(lambda: model(read, written))
     assert cost.parameters == cost.active_parameters == sum(weight.numel() for weight in model.parameters())
     assert cost.activations == kept_bytes(model, lambda: model(read, written))
@@ -309,7 +303,7 @@ def test_an_encoder_decoder_behind_its_cache(family: str, cached: int, new: int)
     cache = model.new_cache(memory, cached + new)
     model.decode(written[:, :cached], memory, cache=cache)
     counted = count_operations(lambda: model.decode(written[:, cached:], memory, cache=cache))
-    predicted = of_encoder_decoder(model.config, 2, 11, new, cached, 4)
+    predicted = complexity(model.config, 2, 11, target_length=new, cached=cached)
     assert predicted.operations.total == counted
     stored = [each for layer in cache.own.layers for each in (layer.keys, layer.values)]
     stored += [each for keys_and_values in cache.read for each in keys_and_values]
@@ -325,12 +319,12 @@ def test_reading_the_source_and_the_first_token_of_a_cached_decoding_cost_one_wh
         memory = model.encode(read)
         model.decode(written, memory, cache=model.new_cache(memory))
 
-    assert of_encoder_decoder(model.config, 2, 11, 1, 0, 4).operations.total == count_operations(first)
+    assert complexity(model.config, 2, 11, target_length=1).operations.total == count_operations(first)
 
 
 def test_the_parts_of_an_encoder_decoder_are_those_that_modules_execute() -> None:
     model = two_stacks("learned, before")
-    cost = of_encoder_decoder(model.config, 2, 9, 6, 0, 4)
+    cost = complexity(model.config, 2, 9, target_length=6)
     source, target = torch.randn(2, 9, 24), torch.randn(2, 6, 24)
     attention = count_operations(
         lambda: (
@@ -349,26 +343,6 @@ def test_the_parts_of_an_encoder_decoder_are_those_that_modules_execute() -> Non
     assert cost.operations.head == count_operations(lambda: model.output(target))
     # One encoder layer with all pairs; three decoder layers with a lower triangle and a rectangle.
     assert cost.needed_attention == 4 * 24 * 2 * (9 * 9 + 3 * (6 * 7 // 2 + 6 * 9))
-
-
-@pytest.mark.parametrize("sizes", [HeadSizes(5, 8, 8, 3, 40), HeadSizes(5, 8, 3, 3, 40), HeadSizes(6, 2, 2)])
-def test_a_single_head(sizes: HeadSizes) -> None:
-    head = SingleHead(sizes.input_dim, sizes.qk_dim, sizes.v_dim, sizes.pos_dim or None, sizes.max_seq_len)
-    x = torch.randn(3, 20, sizes.input_dim)
-    cost = of_head(sizes, 3, 20, 4)
-    assert cost.operations.total == count_operations(lambda: head(x))
-    assert cost.parameters == cost.active_parameters == sum(weight.numel() for weight in head.parameters())
-    assert cost.activations == kept_bytes(head, lambda: head(x))
-    assert cost.kv_cache == 0
-
-
-def test_head_sizes_are_read_from_weights_and_checked() -> None:
-    head = SingleHead(5, 8, 3, 3, 40)
-    assert HeadSizes.of(head.to_weights()) == HeadSizes(5, 8, 3, 3, 40)
-    assert HeadSizes.of(HeadWeights([[1.0]], [[1.0]], [[1.0, 2.0]])) == HeadSizes(1, 1, 2)
-    for wrong in ({"input_dim": 0}, {"qk_dim": 0}, {"v_dim": -1}, {"pos_dim": -1}, {"max_seq_len": 0}):
-        with refused(next(iter(wrong))):
-            HeadSizes(**{"input_dim": 2, "qk_dim": 2, "v_dim": 2, **wrong})
 
 
 def test_the_total_is_the_sum_of_the_parts() -> None:

@@ -84,11 +84,12 @@ def exact_rows(inputs: AttentionInputs, heads: Sequence[int], queries: Sequence[
     weights = new(shape, 0.0) if "weights" in what else None
     scores = new(shape, -torch.inf) if "scores" in what else None
     sinks = new(shape[:3], 0.0) if "sinks" in what else None
-    for at, members in _by_key_value_head(heads, inputs.group):
+    for at, end in _runs(heads, len(heads), inputs.group):  # heads that share their keys
+        members = range(heads[at], heads[end - 1] + 1)
         rows = max(1, BLOCK_BYTES // (shape[0] * len(members) * shape[3] * wide.itemsize))
         for start, stop in _runs(queries, rows):
             block, allowed, low = _block(inputs, members, range(queries[start], queries[stop - 1] + 1), wide)
-            place = (slice(None), slice(at, at + len(members)), slice(start, stop))
+            place = (slice(None), slice(at, end), slice(start, stop))
             keys = slice(low - first, low - first + block.shape[3])
             if scores is not None:
                 scores[(*place, keys)] = block
@@ -137,20 +138,11 @@ def _block(
     return scores, allowed, low
 
 
-def _by_key_value_head(heads: Sequence[int], group: int) -> Iterator[tuple[int, range]]:
-    """Ranges of consecutive heads that share their keys, each with its index in ``heads``."""
+def _runs(numbers: Sequence[int], longest: int, group: int | None = None) -> Iterator[tuple[int, int]]:
+    """Index ranges of consecutive numbers, at most ``longest`` each, within multiples of ``group``."""
     start = 0
-    for stop in range(1, len(heads) + 1):
-        ends = stop == len(heads) or heads[stop] != heads[stop - 1] + 1 or heads[stop] // group != heads[start] // group
-        if ends:
-            yield start, range(heads[start], heads[stop - 1] + 1)
-            start = stop
-
-
-def _runs(queries: Sequence[int], longest: int) -> Iterator[tuple[int, int]]:
-    """Index ranges of consecutive queries, of at most ``longest`` each."""
-    start = 0
-    for stop in range(1, len(queries) + 1):
-        if stop == len(queries) or queries[stop] != queries[stop - 1] + 1 or stop - start == longest:
+    for stop in range(1, len(numbers) + 1):
+        ends = stop == len(numbers) or numbers[stop] != numbers[stop - 1] + 1 or stop - start == longest
+        if ends or (group is not None and numbers[stop] % group == 0):
             yield start, stop
             start = stop

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from torch import nn
 
@@ -118,16 +118,18 @@ def describe(model: nn.Module) -> tuple[Part, ...]:
         return (*_source_side(model), *(replace(part, stack=1) for part in _target_side(model)))
     stack = stack_of(model)
     assert isinstance(model, Encoder | Decoder)
-    config = model.config
-    scale = _scale(config.hidden_dim, isinstance(model, Encoder) and model.config.scale_embeddings)
-    table, count = f"{config.vocab_size:,} x {config.hidden_dim}{scale}", count_parameters([model.embedding])
+    config, stream = model.config, stack.stream
     parts = [
         Part("Tokens", "data", (f"at most {config.max_seq_len:,}",), output_shape="[batch, position]"),
-        Part("Token embedding", "embedding", (table,), count, stack.stream),
-        *(_added(model, stack.stream) if isinstance(model, Encoder) else ()),
-        *block_summary(stack),
-        *_last_norm(model.final_norm, "final_norm", stack.stream),
+        _embedding("Token embedding", f"{config.vocab_size:,}", model.embedding, config, stream),
     ]
+    if isinstance(model, Encoder):
+        parts += _positions(model.positions, config.max_seq_len, stack)
+        if model.token_types is not None:
+            size = f"{model.config.token_types} x {stack.width}, added"
+            parts.append(Part("Token types", "embedding", (size,), count_parameters([model.token_types]), stream))
+        parts += _norm(model.embedding_norm, "embedding_norm", stream, "Embedding ")
+    parts += [*block_summary(stack), *_norm(model.final_norm, "final_norm", stream)]
     if isinstance(model, Encoder):
         return (*parts, *_encoder_end(model))
     return (*parts, *_output(model.output, model.output.weight is model.embedding.weight))
@@ -157,62 +159,49 @@ def _blocks(layers: nn.ModuleList) -> list[AnyBlock]:
 
 def _source_side(model: EncoderDecoder) -> list[Part]:
     config, stack = model.config, stack_of(model, "encoder")
-    fields, size = config.fields_per_slot, f"{config.vocab_size:,} x {config.hidden_dim}"
-    scale = _scale(config.hidden_dim, config.scale_embeddings)
-    taken = f"[batch, slot, {fields}]" if fields > 1 else "[batch, source]"
+    fields = config.fields_per_slot
+    shape = f"[batch, slot, {fields}]" if fields > 1 else "[batch, source]"
+    rows, note = f"{config.vocab_size:,}", ""
     if fields > 1:
-        size = f"{fields} tables of {size}, one for each field of a slot, added"
-    count = count_parameters([model.source_embeddings])
+        rows, note = f"{fields} tables of {rows}", ", one for each field of a slot, added"
     return [
-        Part("Source", "data", (f"at most {config.max_source_len:,} {stack.unit}s",), output_shape=taken),
-        Part("Source embedding", "embedding", (size + scale,), count, stack.stream),
-        *_positions(model.source_positions, config.max_source_len, config.hidden_dim, stack.stream),
+        Part("Source", "data", (f"at most {config.max_source_len:,} {stack.unit}s",), output_shape=shape),
+        _embedding("Source embedding", rows, model.source_embeddings, config, stack.stream, note),
+        *_positions(model.source_positions, config.max_source_len, stack),
         *block_summary(stack),
-        *_last_norm(model.encoder_norm, "encoder_norm", stack.stream),
+        *_norm(model.encoder_norm, "encoder_norm", stack.stream),
         Part("Memory", "data"),
     ]
 
 
 def _target_side(model: EncoderDecoder) -> list[Part]:
     config, stack = model.config, stack_of(model, "decoder")
-    table = f"{config.target_vocab:,} x {config.hidden_dim}{_scale(config.hidden_dim, config.scale_embeddings)}"
-    count = count_parameters([model.target_embedding])
     return [
         Part("Target", "data", (f"at most {config.max_target_len:,} tokens",), output_shape="[batch, position]"),
-        Part("Target embedding", "embedding", (table,), count, stack.stream),
-        *_positions(model.target_positions, config.max_target_len, config.hidden_dim, stack.stream),
+        _embedding("Target embedding", f"{config.target_vocab:,}", model.target_embedding, config, stack.stream),
+        *_positions(model.target_positions, config.max_target_len, stack),
         *block_summary(stack),
-        *_last_norm(model.decoder_norm, "decoder_norm", stack.stream),
+        *_norm(model.decoder_norm, "decoder_norm", stack.stream),
         *_output(model.output, tied=False),
     ]
 
 
-def _added(model: Encoder, stream: str) -> list[Part]:
-    """The other embeddings of an encoder, and their norm."""
-    width = model.config.hidden_dim
-    parts = _positions(model.positions, model.config.max_seq_len, width, stream)
-    if model.token_types is not None:
-        size = f"{model.config.token_types} x {width}, added"
-        parts.append(Part("Token types", "embedding", (size,), count_parameters([model.token_types]), stream))
-    if model.embedding_norm is not None:
-        parts.append(norm_part([model.embedding_norm], "embedding_norm", stream, "Embedding "))
-    return parts
+def _embedding(name: str, rows: str, table: nn.Module, config: Any, stream: str, note: str = "") -> Part:
+    width = config.hidden_dim
+    scale = f", times sqrt({width})" if getattr(config, "scale_embeddings", False) else ""
+    return Part(name, "embedding", (f"{rows} x {width}{note}{scale}",), count_parameters([table]), stream)
 
 
-def _positions(positions: nn.Module | None, length: int, width: int, stream: str) -> list[Part]:
+def _positions(positions: nn.Module | None, length: int, stack: Stack) -> list[Part]:
     if positions is None:
         return []
     kind = "learned" if isinstance(positions, nn.Embedding) else "sines and cosines"
-    size = f"{kind}, {length:,} x {width}, added"
-    return [Part("Positions", "embedding", (size,), count_parameters([positions]), stream)]
+    size = f"{kind}, {length:,} x {stack.width}, added"
+    return [Part("Positions", "embedding", (size,), count_parameters([positions]), stack.stream)]
 
 
-def _scale(width: int, scaled: bool) -> str:
-    return f", times sqrt({width})" if scaled else ""
-
-
-def _last_norm(norm: nn.Module | None, module: str, stream: str) -> list[Part]:
-    return [] if norm is None else [norm_part([norm], module, stream, "Last ")]
+def _norm(norm: nn.Module | None, module: str, stream: str, before: str = "Last ") -> list[Part]:
+    return [] if norm is None else [norm_part([norm], module, stream, before)]
 
 
 def _encoder_end(model: Encoder) -> list[Part]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from glassformer.observe.figures.circuits import draw_circuit_comparison, draw_circuits
+from glassformer.observe.figures.single_heads import draw_circuit_comparison, draw_circuits
 from refusals import refused
 
 Check = Callable[[Figure], None]

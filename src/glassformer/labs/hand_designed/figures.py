@@ -21,9 +21,8 @@ from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.labs.hand_designed.cases import shown_sequence
 from glassformer.labs.hand_designed.results import Comparison, Pair, Results
 from glassformer.labs.hand_designed.study_figures import draw_failures, draw_study
-from glassformer.observe.figures.circuits import draw_circuit_comparison
 from glassformer.observe.figures.heat_maps import panel
-from glassformer.observe.figures.single_heads import draw_comparison
+from glassformer.observe.figures.single_heads import draw_circuit_comparison, draw_comparison
 from glassformer.observe.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, in_style, new_figure, save_figure
 
 TITLES = {"identity": "by content", "copy_first": "by position", "unique": "by content and position"}

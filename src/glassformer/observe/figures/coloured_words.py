@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize, to_hex, to_rgb
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
@@ -171,25 +171,17 @@ def query_text(
     )
 
 
-def contrast(first: str, second: str) -> float:
-    """The contrast of two colours, from 1 (identical) to 21 (black on white)::
+def letter_colour(background: ArrayLike) -> str:
+    """Black or white, whichever has the higher contrast with a background of red, green and blue in [0, 1]::
 
-        (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear red, green and blue,  L1 >= L2
-
-    Args:
-        first: A colour that matplotlib knows by its name, or "#rrggbb".
-        second: Likewise.
+        contrast = (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear colours,  L1 >= L2
 
     Source: W3C, Web Content Accessibility Guidelines 2.2, "contrast ratio".
     """
-    darker, lighter = sorted(_luminance(colour) for colour in (first, second))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    rgb = np.asarray(to_rgb(colour))
+    rgb = np.asarray(background)
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return float(linear @ (0.2126, 0.7152, 0.0722))
+    # The contrasts with black (L = 0) and white (L = 1) are equal at sqrt(0.05 * 1.05) - 0.05.
+    return "black" if linear @ (0.2126, 0.7152, 0.0722) + 0.05 > 0.0525**0.5 else "white"
 
 
 def shown(word: str) -> str:
@@ -321,9 +313,8 @@ def _write(
     for row, line in enumerate(lines):
         upper, height = top + row * _LINE + 3, _LINE - 6
         for number, text, left, width in line:
-            red, green, blue, _ = scale.to_rgba(values[number])
-            ground = to_hex((red, green, blue))
-            letters = "black" if contrast("black", ground) > contrast("white", ground) else "white"
+            ground = scale.to_rgba(values[number])[:3]
+            letters = letter_colour(ground)
             ax.add_patch(Rectangle((left, upper), width, height, facecolor=ground, edgecolor="#c0c0c0", lw=0.4))
             place = (left + _PAD, upper + height / 2)
             ax.text(*place, text, color=letters, fontproperties=_FONT, va="center_baseline", parse_math=False)
