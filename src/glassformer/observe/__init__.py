@@ -1,1 +1,1 @@
-"""Looking inside: figures of heads and circuits, and what a model costs."""
+"""Looking inside models: capture, measures of attention, predicted and measured cost, and figures."""

@@ -178,11 +178,7 @@ class Captured:
 
 
 def as_texts(name: str, given: Any) -> Texts | None:
-    """The words of one text or of several, as tuples.
-
-    Raises:
-        InputError: Anything but lists of words, such as a single string or numbers.
-    """
+    """The words of one text or of several, as tuples."""
     if given is None:
         return None
     message = (f"{name} of {type(given).__name__}", "a list of words, or one for each text", "Split the text first.")

@@ -124,11 +124,7 @@ def choose_points(
     layers: Selection | None,
     heads: Heads | None,
 ) -> dict[HookPoint, tuple[int, ...]]:
-    """The chosen hook points, each with its chosen heads.
-
-    Raises:
-        InputError: An unknown kind, module, layer or head, or an empty selection.
-    """
+    """The chosen hook points, each with its chosen heads."""
     kinds = (what,) if isinstance(what, str) else tuple(what)
     require(
         len(kinds) > 0 and all(kind in AXES for kind in kinds),
@@ -162,11 +158,7 @@ def choose_points(
 
 
 def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...]:
-    """The indices from 0 to ``count - 1`` of a selection, ascending, each once.
-
-    Raises:
-        InputError: An index out of range, or not an integer.
-    """
+    """The indices from 0 to ``count - 1`` of a selection, ascending, each once."""
     if selection is None:
         return tuple(range(count))
     if isinstance(selection, slice):
@@ -178,11 +170,7 @@ def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...
 
 
 def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:
-    """One integer or several, as a tuple.
-
-    Raises:
-        InputError: Anything else.
-    """
+    """One integer or several, as a tuple."""
     given = (selection,) if isinstance(selection, int) else selection
     fits = isinstance(given, Sequence) and not isinstance(given, str)
     if not fits or not all(isinstance(each, int) and not isinstance(each, bool) for each in given):

@@ -84,11 +84,7 @@ class Stack:
 
 
 def stack_of(model: nn.Module, stack: StackName | None = None) -> Stack:
-    """The blocks of a model; of an encoder-decoder those of its ``stack``, of its decoder when None.
-
-    Raises:
-        InputError: A module that :func:`describe` does not know, an unknown stack, or a stack for a model of one stack.
-    """
+    """The blocks of a model; of an encoder-decoder those of its ``stack``, of its decoder when None."""
     names = get_args(StackName)
     require(stack is None or stack in names, f"stack = {stack!r}", f"one of {', '.join(names)}", "Omit it for decoder.")
     if isinstance(model, EncoderDecoder):

@@ -1,21 +1,21 @@
-"""Figures of attention, experts and whole models; matplotlib is imported here only.
+"""Figures of attention, experts and whole models. Nothing else in ``observe`` imports matplotlib.
 
 =====================  ====================================================================================
 figure                 shows
 =====================  ====================================================================================
 ``attention_map``      one head as a heat map, [query, key]
 ``attention_grid``     many heads, layer x head
-``attention_mosaic``   the same in small, for many layers and heads
-``cross_attention``    what a decoder's tokens read in the source
-``compare_heads``      two heads side by side, and their difference
-``query_text``         what one query reads, as coloured words
-``attention_rows``     what several queries read, a line of coloured words each
+``attention_mosaic``   all heads of a model in one image
+``cross_attention``    a decoder's attention to its source
+``compare_heads``      two heads and their difference
+``query_text``         the attention of one query, as coloured words
+``attention_rows``     the attention of several queries, a text of coloured words each
 ``head_table``         one number per head, such as its entropy, layer x head
 ``head_spread``        entropy and mean distance of every head
-``head_targets``       what every head gives to the first token, to the query's own and to the one before
-``sink_shares``        the share of every head that goes to the sink
-``expert_load``        how evenly every layer's router shares tokens out among experts
-``router_load``        the same beside a table of tokens by layer and expert
+``head_targets``       every head's share on the first token, the query's own, the previous one, and the sink
+``sink_shares``        every head's share on its sink
+``expert_load``        how evenly every layer's router distributes tokens
+``router_load``        the same, next to a table of tokens by layer and expert
 =====================  ====================================================================================
 
 The numbers come from :func:`~glassformer.observe.capture.capture` and

@@ -130,11 +130,7 @@ def attention_map(
 
 
 def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
-    """The value with the darkest colour: ``largest``, or the largest of all ``values``; 1 if all are 0.
-
-    Raises:
-        InputError: Values that are missing, below 0, not finite, or above ``largest``.
-    """
+    """The value with the darkest colour: ``largest``, or the largest of all ``values``; 1 if all are 0."""
     shapes = [list(each.shape) for each in values]
     require(
         len(values) > 0 and all(each.size > 0 for each in values),
@@ -159,11 +155,7 @@ def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
 
 
 def numbered(names: Names, count: int, kind: str) -> list[str]:
-    """``names``, or "``kind`` 1" and so on if there are none.
-
-    Raises:
-        InputError: Another number of names.
-    """
+    """``names``, or "``kind`` 1" and so on if there are none."""
     require(len(names) in (0, count), f"{len(names)} names", f"{count}, or none", "Pass one name each.")
     return list(names) or [f"{kind} {place + 1}".strip() for place in range(count)]
 

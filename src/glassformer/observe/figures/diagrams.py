@@ -36,12 +36,8 @@ def architecture(model: nn.Module) -> Figure:
 
     The two stacks of an encoder-decoder are side by side, with an arrow from the memory to the cross-attention.
 
-    Args:
-        model: An :class:`~glassformer.models.encoder.Encoder`, :class:`~glassformer.models.decoder.Decoder` or
-            :class:`~glassformer.models.encoder_decoder.EncoderDecoder`.
-
     Raises:
-        InputError: A module of another kind.
+        InputError: A module that is no Encoder, Decoder or EncoderDecoder.
     """
     parts = describe(model)
     return draw(parts, f"{type(model).__name__}: {sum(part.parameters for part in parts):,} parameters")
@@ -50,10 +46,7 @@ def architecture(model: nn.Module) -> Figure:
 def block(model: nn.Module, layer: int = 0, *, stack: StackName | None = None) -> Figure:
     """Block ``layer``, from 0, part by part, with its residual paths and the shapes between parts.
 
-    Args:
-        model: As for :func:`architecture`.
-        layer: Index of the block in its stack.
-        stack: "encoder" or "decoder" for an encoder-decoder; its decoder when None.
+    ``stack`` is "encoder" or "decoder" for an encoder-decoder; its decoder when None.
 
     Raises:
         InputError: A module of another kind, a layer out of range, or a stack for a model of one stack.
@@ -68,13 +61,7 @@ def block(model: nn.Module, layer: int = 0, *, stack: StackName | None = None) -
 def draw(parts: Sequence[Part], title: str, *, every_shape: bool = False) -> Figure:
     """Boxes from top to bottom, a column for each stack, with residual paths on the left and frames around blocks.
 
-    Args:
-        parts: In order, within each stack.
-        title: Above them.
-        every_shape: Write every shape, not only those that differ from the previous one.
-
-    Raises:
-        InputError: No parts.
+    ``every_shape`` writes every shape, not only those that differ from the previous one.
     """
     require(len(parts) > 0, "no parts", "at least one", "Describe the model.")
     places = _places(parts)

@@ -20,7 +20,7 @@ SEQUENTIAL = "Blues"
 """For values from 0 on."""
 
 DIVERGING = "RdBu_r"
-"""For values of both signs: ColorBrewer's red and blue, which colour-blind readers tell apart too."""
+"""For values of both signs: ColorBrewer's red and blue, distinguishable for colour-blind readers."""
 
 MOST_TEXTS = 22
 """The most rows or columns of a panel whose cells carry their values."""
@@ -29,7 +29,7 @@ MOST_NAMES = 40
 """The most rows or columns that are named."""
 
 CELL, NAMED_CELL, LABELLED_CELL, TABLE_CELL = 0.22, 0.17, 0.36, 0.42
-"""Inches: of a cell in large maps, beside a name in a grid, with a weight in it, and with any number in it."""
+"""Inches: of a cell in large maps, with a name in a grid, with a weight in it, and with any number in it."""
 
 
 def side(count: int, cell: float, least: float = 0.75, most: float = 8.0) -> float:

@@ -29,7 +29,7 @@ Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"
 
 _MOST_WITH_TEXTS = 12
 _BAR = 0.13
-_NEVER = "grey: two places that never stand in one sequence"
+_NEVER = "grey: pairs that never occur in one sequence"
 _ROWS = (0, 1, 2, 6), (3, 4, 5, 7)
 
 

@@ -77,9 +77,6 @@ def new_figure(
     """A figure of ``width`` x ``height`` inches and its axes row by row; for functions that are :data:`in_style`.
 
     Further arguments are those of ``matplotlib.figure.Figure.subplots``.
-
-    Raises:
-        InputError: A size that is not above 0.
     """
     require(min(width, height) > 0, f"a figure of {width} x {height} inches", "both above 0", "Pass inches.")
     figure = Figure(figsize=(width, height), layout="constrained")
