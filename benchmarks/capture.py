@@ -1,9 +1,9 @@
-"""What watching costs: time and memory, beside Hugging Face's eager attention on the same weights.
+"""Cost of capture: time and memory, compared with Hugging Face's eager attention on the same weights.
 
     python benchmarks/capture.py [--rounds 7] [--out benchmarks/capture.json]
 
-Contestants run in turns in one process, and medians are compared. Memory is what torch allocates at its peak, so it is
-the same every time. The peer is transformers' LlamaForCausalLM with our weights.
+The candidates run in turns in one process, and medians are compared. Memory is the peak of torch's allocations, which
+is the same every time. The peer is transformers' LlamaForCausalLM with our weights.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def peer(ours: Any) -> Any:
 
 @torch.no_grad()
 def not_watching(rounds: int) -> dict[str, Any]:
-    """A forward pass of a few tokens, where the price would show most, before any capture and after one."""
+    """A forward pass of a few tokens, where overhead would show most, before any capture and after one."""
     untouched, watched = decoder(64), decoder(64)
     tokens = torch.randint(VOCAB, (1, 16))
     with capture(watched):
@@ -101,8 +101,8 @@ def last_queries(rounds: int) -> dict[str, Any]:
             model(tokens)
 
     q, k = torch.randn(1, HEADS, 8192, HIDDEN // HEADS), torch.randn(1, KV_HEADS, 8192, HIDDEN // HEADS)
-    given = AttentionInputs(q, k, k, 0.1, CAUSAL)
-    rows = timeit.timeit(lambda: exact_rows(given, (1,), range(8176, 8192), ("weights",)), number=50) / 50
+    inputs = AttentionInputs(q, k, k, 0.1, CAUSAL)
+    rows = timeit.timeit(lambda: exact_rows(inputs, (1,), range(8176, 8192), ("weights",)), number=50) / 50
     runs: dict[str, Callable[[], object]] = {"plain": lambda: model(tokens), "watched": watched}
     seconds = in_turns(runs, rounds)
     ratios = []
@@ -125,7 +125,7 @@ def last_queries(rounds: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def one_layer(rounds: int) -> dict[str, Any]:
-    """All heads of one layer on 2,048 tokens: the attention alone, and the whole run."""
+    """All heads of one layer on 2,048 tokens: the attention alone, and the whole forward pass."""
     model, tokens = decoder(2048), torch.randint(VOCAB, (1, 2048))
     theirs = peer(model)
     q, k, v = (torch.randn(1, heads, 2048, HIDDEN // HEADS) for heads in (HEADS, KV_HEADS, KV_HEADS))

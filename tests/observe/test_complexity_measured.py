@@ -21,7 +21,6 @@ from glassformer.observe.complexity import complexity
 from glassformer.observe.complexity_measured import (
     count_operations,
     fitted_exponent,
-    measure,
     measure_together,
     peak_bytes,
 )
@@ -110,7 +109,7 @@ def test_memory_of_fused_attention_is_linear_in_the_length_and_that_of_kept_weig
         return of_length
 
     lengths = (1024, 2048)  # above 768 the kernel's own blocks stay as large as they are
-    fused, held = measure(build(0.0), lengths, rounds=1), measure(build(0.1), lengths, rounds=1)
+    fused, held = measure_together([build(0.0), build(0.1)], lengths, rounds=1)
     assert fitted_exponent(lengths, fused.peak_bytes) < 1.1
     assert fitted_exponent(lengths, held.peak_bytes) > 1.9
 
@@ -125,7 +124,7 @@ def test_lengths_are_run_in_turn() -> None:
 
         return call
 
-    measured = measure(build, (10, 20), rounds=3)
+    (measured,) = measure_together([build], (10, 20), rounds=3)
     assert ran[-6:] == [10, 20] * 3
     assert measured.lengths == (10, 20)
     assert measured.peak_bytes == (40, 80)
@@ -153,12 +152,12 @@ def test_several_calls_are_run_in_turn_too() -> None:
 @pytest.mark.parametrize("lengths", [(), (0, 1), (2, 1), (1, 1)])
 def test_lengths_must_ascend(lengths: tuple[int, ...]) -> None:
     with refused("lengths"):
-        measure(lambda length: lambda: torch.zeros(length), lengths)
+        measure_together([lambda length: lambda: torch.zeros(length)], lengths)
 
 
 def test_rounds_are_checked() -> None:
     with refused("rounds = 0"):
-        measure(lambda length: lambda: torch.zeros(length), (1, 2), rounds=0)
+        measure_together([lambda length: lambda: torch.zeros(length)], (1, 2), rounds=0)
 
 
 @given(st.floats(-3, 3), st.floats(0.01, 100), st.lists(st.integers(1, 10_000), min_size=2, max_size=9, unique=True))

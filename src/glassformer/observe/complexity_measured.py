@@ -109,11 +109,6 @@ Build = Callable[[int], Callable[[], object]]
 """Returns the call for a length, such as a forward pass over that many tokens."""
 
 
-def measure(build: Build, lengths: Sequence[int] = LENGTHS, *, rounds: int = 5) -> Measurement:
-    """Median time and peak memory of a call at each length: :func:`measure_together` of one."""
-    return measure_together([build], lengths, rounds=rounds)[0]
-
-
 def measure_together(
     builds: Sequence[Build], lengths: Sequence[int] = LENGTHS, *, rounds: int = 5
 ) -> list[Measurement]:

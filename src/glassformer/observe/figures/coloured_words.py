@@ -31,6 +31,10 @@ _INCH = 72.0
 _WIDTH, _MARGIN = 8.0, 0.25
 _TITLE, _BAR = 0.38, 0.55
 """Inches: the figure's width and margin, the space for a title above, and for the colour bar below."""
+_PAGE_WIDTH = (_WIDTH - 2 * _MARGIN) * _INCH
+"""Points."""
+_BETWEEN = 0.35
+"""Empty lines between two queries."""
 
 _FONT = FontProperties(family="DejaVu Sans", size=_SIZE)
 """Bundled with matplotlib, so that lines break alike everywhere."""
@@ -83,8 +87,8 @@ def coloured_text(
     if signed:
         label = f"{label or 'weight'}, underlined below 0"
     if ax is None:
-        figure, room = _page([words], title, scale, label)
-        lines = _broken(words, room.get_xlim()[1])
+        lines = _broken(words, _PAGE_WIDTH)
+        figure, room = _page(len(lines), title, scale, label)
     else:
         figure, room = figure_of(ax), ax
         if largest is None:
@@ -132,15 +136,12 @@ def attention_rows(
     )
     chosen = values[list(queries)]
     scale = _scale(chosen, signed=False)
-    figure, ax = _page([words] * len(queries), title, scale, "attention weight")
-    lines = _broken(words, ax.get_xlim()[1])
+    lines = _broken(words, _PAGE_WIDTH)
+    step = len(lines) + _BETWEEN
+    figure, ax = _page(len(queries) * step - _BETWEEN, title, scale, "attention weight")
     for row, query in enumerate(queries):
-        _write(ax, lines, chosen[row], scale, row * (len(lines) + _BETWEEN) * _LINE, framed=query)
+        _write(ax, lines, chosen[row], scale, row * step * _LINE, framed=query)
     return figure
-
-
-_BETWEEN = 0.35
-"""Empty lines between two queries."""
 
 
 def query_text(
@@ -171,7 +172,7 @@ def query_text(
     )
 
 
-def letter_colour(background: ArrayLike) -> str:
+def letter_colour(background: Sequence[float]) -> str:
     """Black or white, whichever has the higher contrast with a background of red, green and blue in [0, 1]::
 
         contrast = (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear colours,  L1 >= L2
@@ -265,18 +266,14 @@ def _cut(text: str, room: float) -> tuple[str, float]:
     return text[:fits] + "…", _width(text[:fits] + "…")
 
 
-def _page(
-    texts: Sequence[Sequence[str]], title: str | None, scale: ScalarMappable, label: str | None
-) -> tuple[Figure, Axes]:
-    """A figure high enough for ``texts``, with title and colour bar, and axes for them in points."""
-    width = (_WIDTH - 2 * _MARGIN) * _INCH
-    rows = sum(len(_broken(words, width)) for words in texts) + _BETWEEN * (len(texts) - 1)
+def _page(rows: float, title: str | None, scale: ScalarMappable, label: str | None) -> tuple[Figure, Axes]:
+    """A figure for ``rows`` lines, with title and colour bar, and axes for them in points."""
     text, above = rows * _LINE / _INCH, _TITLE if title else 0.1
     height = above + text + _BAR
     figure, (ax,) = new_figure(_WIDTH, height)
     figure.set_layout_engine("none")
     ax.set_position((_MARGIN / _WIDTH, _BAR / height, 1 - 2 * _MARGIN / _WIDTH, text / height))
-    ax.set(xlim=(0, width), ylim=(rows * _LINE, 0))
+    ax.set(xlim=(0, _PAGE_WIDTH), ylim=(rows * _LINE, 0))
     if title:
         figure.text(_MARGIN / _WIDTH, 1 - _TITLE / 2 / height, title, weight="bold", size=11, va="center")
     bar = figure.add_axes((_MARGIN / _WIDTH, (_BAR - 0.25) / height, 2.4 / _WIDTH, 0.12 / height))
