@@ -439,7 +439,9 @@ def _inches(count: int, names: Names, labels: bool, least: float) -> float:
     return side(count, CELL, least, 2.8)
 
 
-def _canvas(figure: Figure | None, width: float, height: float, rows: int, columns: int) -> tuple[Figure, list[Axes]]:
+def _canvas(
+    figure: Figure | None, width: float | int, height: float | int, rows: int, columns: int
+) -> tuple[Figure, list[Axes]]:
     """``figure`` in that size, or a new one, with its axes."""
     if figure is None:
         return new_figure(width, height, rows, columns)

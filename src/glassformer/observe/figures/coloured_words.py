@@ -266,7 +266,7 @@ def _cut(text: str, room: float) -> tuple[str, float]:
     return text[:fits] + "…", _width(text[:fits] + "…")
 
 
-def _page(rows: float, title: str | None, scale: ScalarMappable, label: str | None) -> tuple[Figure, Axes]:
+def _page(rows: float | int, title: str | None, scale: ScalarMappable, label: str | None) -> tuple[Figure, Axes]:
     """A figure for ``rows`` lines, with title and colour bar, and axes for them in points."""
     text, above = rows * _LINE / _INCH, _TITLE if title else 0.1
     height = above + text + _BAR
