@@ -113,6 +113,7 @@ def test_letters_have_the_higher_contrast() -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(words=st.lists(st.text(max_size=12), min_size=1, max_size=40))
+@example(words=["b" * 60, "1" * 500, "." * 30])
 @example(
     words=["a" * 500, "b", "$x_1$", "\\frac{a}", "a\nb", "\x00", "\u0301", "\u200b", "", "   ", "🙂", "中文", "אב"]
 )

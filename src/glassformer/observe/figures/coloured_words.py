@@ -33,6 +33,8 @@ _TITLE, _BAR = 0.38, 0.55
 """Inches: the figure's width and margin, the space for a title above, and for the colour bar below."""
 _PAGE_WIDTH = (_WIDTH - 2 * _MARGIN) * _INCH
 """Points."""
+_HINTED = 1.03
+"""The most by which a word is drawn wider than measured, where hinting rounds its letters up to whole pixels."""
 _BETWEEN = 0.35
 """Empty lines between two queries."""
 
@@ -244,8 +246,8 @@ def _broken(words: Sequence[str], width: float) -> list[Line]:
     lines: list[Line] = [[]]
     at = 0.0
     for number, word in enumerate(words):
-        text, size = _cut(shown(word), width - 2 * _PAD)
-        size += 2 * _PAD
+        text, size = _cut(shown(word), (width - _PAD) / _HINTED)
+        size = max(size + 2 * _PAD, size * _HINTED + _PAD)
         if lines[-1] and at + size > width:
             lines.append([])
             at = 0.0
@@ -310,7 +312,8 @@ def _write(
     for row, line in enumerate(lines):
         upper, height = top + row * _LINE + 3, _LINE - 6
         for number, text, left, width in line:
-            ground = scale.to_rgba(values[number])[:3]
+            red, green, blue, _ = scale.to_rgba(values[number])
+            ground = (float(red), float(green), float(blue))
             letters = letter_colour(ground)
             ax.add_patch(Rectangle((left, upper), width, height, facecolor=ground, edgecolor="#c0c0c0", lw=0.4))
             place = (left + _PAD, upper + height / 2)
