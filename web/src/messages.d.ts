@@ -9,7 +9,7 @@ export interface components {
     schemas: {
         /**
          * Ask
-         * @description A model and what it is to read.
+         * @description A model and its input.
          */
         Ask: {
             /** Model */
@@ -31,7 +31,7 @@ export interface components {
         };
         /**
          * AskCheck
-         * @description Weights to run and to judge.
+         * @description A request to run weights and to prove or refute them.
          */
         AskCheck: {
             /** Model */
@@ -42,7 +42,7 @@ export interface components {
         };
         /**
          * AskExperts
-         * @description Which run's experts to tell.
+         * @description A request for the expert choices of a run.
          */
         AskExperts: {
             /** Run */
@@ -50,7 +50,7 @@ export interface components {
         };
         /**
          * AskHead
-         * @description Which task's design to show.
+         * @description A request for the design of a head.
          */
         AskHead: {
             /** Model */
@@ -58,7 +58,7 @@ export interface components {
         };
         /**
          * AskMeasures
-         * @description Which stack to measure.
+         * @description A request for the measures of a stack.
          */
         AskMeasures: {
             /** Run */
@@ -71,7 +71,7 @@ export interface components {
         };
         /**
          * AskNext
-         * @description A decoder's text, and the rule by which its next token is chosen.
+         * @description A request for the next token's distribution under a sampling rule.
          */
         AskNext: {
             /** Model */
@@ -96,7 +96,7 @@ export interface components {
         };
         /**
          * AskPage
-         * @description What the saved page is to show: the state in the address, as the page writes it.
+         * @description A request to save the page: its state, as the words of the address.
          */
         AskPage: {
             /** State */
@@ -106,7 +106,7 @@ export interface components {
         };
         /**
          * AskRows
-         * @description What one query reads in every layer and head, or in one of them. Answer: float32 [layer, head, key].
+         * @description The attention weights of one query in every layer and head, or in one. Answer: float32 [layer, head, key].
          */
         AskRows: {
             /** Run */
@@ -131,7 +131,7 @@ export interface components {
         };
         /**
          * AskScramble
-         * @description An encoder-decoder's source, and whether to try one order or all.
+         * @description A request to reorder an encoder-decoder's source, in one way or in all.
          */
         AskScramble: {
             /** Model */
@@ -148,7 +148,7 @@ export interface components {
         };
         /**
          * AskSteps
-         * @description A text to continue.
+         * @description A request to continue a text.
          */
         AskSteps: {
             /** Model */
@@ -188,9 +188,9 @@ export interface components {
         };
         /**
          * AskTile
-         * @description A part of an attention matrix: ``TILE`` x ``TILE`` cells, less at the edge.
+         * @description A request for a part of an attention matrix: ``TILE`` x ``TILE`` cells, fewer at the edge.
          *
-         *     At level l a cell is the largest weight of 2**l x 2**l neighbouring ones; level 0 is the matrix itself. Tile (row,
+         *     At level l a cell is the maximum of 2**l x 2**l neighbouring weights; level 0 is the matrix itself. Tile (row,
          *     column) begins at cell (row * TILE, column * TILE) of its level. Answer: float32 [rows, columns].
          */
         AskTile: {
@@ -260,7 +260,7 @@ export interface components {
         };
         /**
          * Candidate
-         * @description A token that could come next.
+         * @description A possible next token.
          */
         Candidate: {
             /** Id */
@@ -292,7 +292,7 @@ export interface components {
         };
         /**
          * CertificateMessage
-         * @description What is proved of the weights; see ``handcraft.certificate.Certificate``.
+         * @description What is proved about the weights; see ``handcraft.certificate.Certificate``.
          */
         CertificateMessage: {
             /**
@@ -324,7 +324,7 @@ export interface components {
         };
         /**
          * Check
-         * @description Every number on the way from a sequence to its outputs, and what is proved of the weights for all sequences.
+         * @description All intermediate values for one sequence, and what is proved about the weights for all sequences.
          */
         Check: {
             /** Tokens */
@@ -363,7 +363,7 @@ export interface components {
         };
         /**
          * Experts
-         * @description Which experts every token went to.
+         * @description The experts that every token was routed to.
          */
         Experts: {
             /** Num Experts */
@@ -375,7 +375,7 @@ export interface components {
         };
         /**
          * FailureMessage
-         * @description One output that is not what was wanted; see ``handcraft.certificate.Failure``.
+         * @description One wrong output; see ``handcraft.certificate.Failure``.
          */
         FailureMessage: {
             /** Sequence */
@@ -391,7 +391,7 @@ export interface components {
         };
         /**
          * Head
-         * @description A task and the weights that somebody chose for it.
+         * @description A task and the weights designed for it.
          */
         Head: {
             /** Task */
@@ -443,9 +443,9 @@ export interface components {
         };
         /**
          * Measures
-         * @description What every head of a stack does, in figures and in small: all lists are [layer][head].
+         * @description Measures and thumbnails of every head of a stack: all lists are [layer][head].
          *
-         *     Of a head with weights that are no numbers, as those of a model whose training went astray, there is None each.
+         *     The measures of a head with weights that are not finite, as after a diverged training, are None.
          */
         Measures: {
             /** Entropy */
@@ -459,7 +459,7 @@ export interface components {
         };
         /**
          * ModelCard
-         * @description A model that can be looked into.
+         * @description The description of a model.
          */
         ModelCard: {
             /** Name */
@@ -532,12 +532,12 @@ export interface components {
         };
         /**
          * Nothing
-         * @description A request that says nothing more than its name.
+         * @description A request without fields.
          */
         Nothing: Record<string, never>;
         /**
          * Numbers
-         * @description A matrix with names on its rows and columns.
+         * @description A matrix with names of its rows and columns.
          */
         Numbers: {
             /** Rows */
@@ -549,7 +549,7 @@ export interface components {
         };
         /**
          * Refusal
-         * @description Why a request was not answered.
+         * @description The reason why a request was not answered.
          */
         Refusal: {
             /** Got */
@@ -561,7 +561,7 @@ export interface components {
         };
         /**
          * Run
-         * @description A text that has been read. Asking the same again gives the same name and the same numbers.
+         * @description A model's forward pass on a text. The same request gives the same name and the same numbers.
          */
         Run: {
             /** Run */
@@ -577,7 +577,7 @@ export interface components {
         };
         /**
          * Said
-         * @description What a model makes of what it read.
+         * @description The output of a model.
          */
         Said: {
             /** Headline */
@@ -598,7 +598,7 @@ export interface components {
         };
         /**
          * Scrambled
-         * @description What another order, or all orders, changed.
+         * @description The effect of one order, or of all.
          */
         Scrambled: {
             /** Orders */
@@ -733,7 +733,7 @@ export interface components {
         };
         /**
          * Step
-         * @description One token that was written.
+         * @description One generated token.
          */
         Step: {
             /** Token */
@@ -745,7 +745,7 @@ export interface components {
         };
         /**
          * Steps
-         * @description A continuation. Each draw follows from the seed and its position: one step and one more give the same as two.
+         * @description A continuation. Each draw depends on the seed and its position: two requests for one step equal one for two.
          */
         Steps: {
             /** Text */
