@@ -110,8 +110,8 @@ _LENGTHS = {
     1024: replace(_SHORT, steps=200, batch_size=4, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50),
     LONG: replace(_SHORT, steps=200, batch_size=2, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50),
 }
-"""How the decoder is trained at one length after the other: what it learned from short texts breaks at long ones, and
-is mended in a few hundred steps at four times the length."""
+"""The training at one length after the other: what was learned from short texts fails at long ones, and recovers in a
+few hundred steps at four times the length."""
 
 
 def make_sentiment(work: Path) -> None:

@@ -35,7 +35,7 @@ def numbers(text: str) -> list[int]:
         "numbers between spaces",
         "Type some.",
     )
-    require(all(int(each) < WORDS for each in found), "a larger number", f"0 to {WORDS - 1}", "Mend it.")
+    require(all(int(each) < WORDS for each in found), "a larger number", f"0 to {WORDS - 1}", "Type another.")
     return [int(each) for each in found]
 
 
@@ -105,7 +105,7 @@ def encoder_decoder_model(source_positions: Positions = "none") -> LoadedEncoder
 
     def one(unit: str) -> list[int]:
         found = numbers(unit)
-        require(len(found) == 1, f"{unit[:40]!r}", "one number", "Mend it.")
+        require(len(found) == 1, f"{unit[:40]!r}", "one number", "Type another.")
         return found
 
     return LoadedEncoderDecoder(

@@ -245,7 +245,7 @@ def test_those_who_dribble_are_sent_away(
             told = b""
             while part := _received(connection):
                 told += part
-            # Whoever has named a request is told; the others are only sent away.
+            # A complete head gets an answer; other connections are only closed.
             assert told.startswith(b"HTTP/1.1 408") == (b"{" in beginning and b"{}" not in beginning)
             connection.close()
         assert serves(port)

@@ -161,7 +161,7 @@ def test_shares_are_told_without_needless_digits() -> None:
         ("identity", {"text": "X"}, "the letter 'X'"),
         ("lookup", {"text": "4", "order": [0, 0, 1, 2, 3]}, "order = "),
         ("lookup", {"text": "4", "order": [0]}, "order = "),
-        ("lookup", {"text": "4", "source": []}, "a source of nothing"),
+        ("lookup", {"text": "4", "source": []}, "an empty source"),
         ("decoder", {"text": "1", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "weights for 'decoder'"),
         ("lookup", {"text": "4", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "weights for 'lookup'"),
         ("identity", {"text": "A", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "Km of shape"),

@@ -1,4 +1,4 @@
-"""A head under somebody's hands: the numbers are the formula's, and the verdict is the prover's."""
+"""The values of an edited head are the formula's, and the verdict is the prover's."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
 
 
 def test_what_is_told_of_one_run_fits_together(by_name: dict[str, LoadedModel]) -> None:
-    """Until somebody asks for the run again, its weights are those with which it was read."""
+    """A run keeps the weights of its forward pass until it is requested again."""
     loaded = _trainable(by_name)
     runs = Runs(lambda name: loaded)
     run = runs.run(m.Ask(model="decoder", text="1 2 3"))

@@ -1,4 +1,4 @@
-"""The models that come along are alive, do what their cards say, and are small."""
+"""The bundled models do what their cards say, and are small."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINED = ("sentiment", "lookup-course", "lookup-facts", "recurrence")
 def _opened(name: str) -> LoadedModel:
     before = torch.get_rng_state()
     loaded = ENTRIES[name].open()
-    assert torch.equal(torch.get_rng_state(), before), "whoever opens a model goes on with other random numbers"
+    assert torch.equal(torch.get_rng_state(), before), "opening a model changes the random numbers"
     assert loaded.card == ENTRIES[name].card
     return loaded
 

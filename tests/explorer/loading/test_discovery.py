@@ -1,4 +1,4 @@
-"""What lies about is found, under names of its own; what is broken is told of and passed over."""
+"""Models on disk are found under unique names; damaged ones are reported and skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-designed heads that come along: proved, and told of matrix by matrix."""
+"""The bundled hand-designed heads are proved, and each matrix has a reason."""
 
 from __future__ import annotations
 

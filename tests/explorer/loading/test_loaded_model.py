@@ -1,4 +1,4 @@
-"""Exhibits: opening them, and the logits behind a text."""
+"""Loaded models: their entries, their last logits, and the stamp of their weights."""
 
 from __future__ import annotations
 

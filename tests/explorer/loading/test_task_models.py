@@ -26,7 +26,7 @@ ENTRIES = {entry.card.name: entry for entry in bundled()}
         ("lookup-course", {"text": "PURPLE"}, "PURPLE"),
         ("lookup-course", {"text": "", "source": ["BLUE"] * 11}, "11 words"),
         ("lookup-course", {"text": "BLUE " * 10}, "11 words"),
-        ("lookup-course", {"text": "", "source": []}, "a source of nothing"),
+        ("lookup-course", {"text": "", "source": []}, "an empty source"),
         ("lookup-facts", {"text": ""}, "the key ''"),
         ("lookup-facts", {"text": "ada ben"}, "the key 'ada ben'"),
         ("lookup-facts", {"text": "ada", "source": ["ada"]}, "the fact 'ada'"),

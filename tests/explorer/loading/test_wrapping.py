@@ -232,7 +232,7 @@ def test_whatever_has_logits_tells_the_next_token() -> None:
         (_decoder(), {}, {}, "text of type dict"),
         (_decoder(), [1, 11], {}, "the token 11"),
         (_decoder(), torch.zeros(1, 1, 3, dtype=torch.int64), {}, "shape"),
-        (_decoder(256), "a\ud800", {}, "half a surrogate pair"),
+        (_decoder(256), "a\ud800", {}, "half of a surrogate pair"),
         (_decoder().to("meta"), "1", {}, "device meta"),
         (_decoder(), "", {}, "a text of 0 characters"),
         (_decoder(), "one", {}, "'one' at place 1"),
