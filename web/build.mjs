@@ -1,5 +1,5 @@
-// Bundles the page into the Python package: one ES module and one style sheet, which the server, the notebook's widget
-// and saved pages all use, and the few lines by which a widget comes to them. `node build.mjs --check` only says whether what is there is what these sources make.
+// Bundles the page into the Python package: an ES module and a style sheet, shared by the server, the notebook widget
+// and saved pages, and the short loader of the widget. `node build.mjs --check` only compares them with these sources.
 import { readFile, writeFile, mkdir } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import path from "node:path";

@@ -1,6 +1,6 @@
 """Take the pictures of the explorer that README.md and docs/explorer.md show: ``python web/pictures.py``.
 
-Serves the models that come along and photographs their pages in chromium, light and dark.
+Serves the bundled models and takes screenshots of their pages in Chromium, light and dark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PICTURES = {
     "explorer-sampling-light": "model=recurrence&view=sampling&temperature=2&topP=0.9",
     "explorer-experts-dark": "model=recurrence&view=experts",
 }
-"""Name of the picture, with its colours last, and the state that it shows, as it stands in the address."""
+"""Each picture's name, ending in its theme, and the address of its state."""
 
 
 def main() -> None:

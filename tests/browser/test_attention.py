@@ -109,8 +109,8 @@ def test_larger_weights_are_darker_and_what_may_not_be_seen_is_hatched(
     hatched = colours(page, [{**corner, "x": corner["x"] + shift} for shift in range(6)])
     assert len(set(map(tuple, hatched))) > 1, "one colour is no hatching"
     hover_cell(page, 0, size[1] - 1, size)
-    expect(page.locator(".readout strong")).to_have_text("may not be seen")
-    expect(page.locator(".legend-hatch")).to_have_text("may not be seen")
+    expect(page.locator(".readout strong")).to_have_text("masked")
+    expect(page.locator(".legend-hatch")).to_have_text("masked")
 
 
 def test_the_matrix_is_reached_and_read_with_the_keyboard(page: Page, go: Any, reading: Reading) -> None:

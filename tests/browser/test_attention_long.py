@@ -93,7 +93,7 @@ def test_the_share_of_the_sink_and_the_border_of_a_window_are_told(
     hover_cell(page, 20, 20 - WINDOW + 1, (24, 24))
     assert shown_value(page) == pytest.approx(asked.rows(20)[1, 0, 20 - WINDOW + 1], rel=0.006, abs=1e-7)
     hover_cell(page, 20, 20 - WINDOW, (24, 24))
-    expect(page.locator(".readout strong")).to_have_text("may not be seen")
+    expect(page.locator(".readout strong")).to_have_text("masked")
 
 
 def test_of_4096_tokens_only_what_is_visible_is_fetched(page: Page, go_long: Any) -> None:

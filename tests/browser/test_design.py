@@ -138,7 +138,7 @@ def test_a_click_on_the_counterexample_makes_it_the_text(page: Page, show: Go) -
     expect(page.get_by_label("Text", exact=True)).to_have_value(failure.sequence)
     followed = page.get_by_role("group", name="Follow a position").locator('[aria-pressed="true"]')
     expect(followed).to_contain_text(f"@{failure.position}")
-    expect(followed).to_have_attribute("aria-label", f"B at @{failure.position}, reads wrong")
+    expect(followed).to_have_attribute("aria-label", f"B at @{failure.position}, wrong")
 
 
 def test_the_grid_is_used_by_keyboard_as_a_spreadsheet(page: Page, show: Go) -> None:
@@ -337,7 +337,7 @@ def test_one_position_is_followed_through_every_table(page: Page, show: Go) -> N
     group.get_by_role("button", name="C at @2").click()
     story = page.locator(".design .story")
     expect(story).to_contain_text("CLS")
-    expect(story).to_contain_text("which reads +1: \u2713 as wanted")
+    expect(story).to_contain_text("which reads +1: \u2713 as expected")
     assert page.locator('.design tr[data-on="true"] th').all_text_contents() == ["C@2"] * 5
     # A row that is pointed at is shown in all tables, too; a click on it chooses it.
     page.locator(".chain-step").first.get_by_role("row", name=re.compile("^B@1")).hover()
@@ -348,7 +348,7 @@ def test_one_position_is_followed_through_every_table(page: Page, show: Go) -> N
     group.get_by_role("button", name="C at @2").focus()
     press(page, "ArrowRight")
     expect(group.locator('[aria-pressed="true"]')).to_contain_text("A@3")
-    expect(story).to_contain_text("which reads -1: \u2713 as wanted")
+    expect(story).to_contain_text("which reads -1: \u2713 as expected")
     expect(page).to_have_url(re.compile("pin=4"))
 
 

@@ -60,7 +60,7 @@ def test_hovering_a_cell_tells_second_choice_and_shares(page: Page, show: Go, tr
     cells(page, 4).nth(2).hover()
     (first, second), shares = truth.layers[2].choices[4], truth.layers[2].shares[4]
     told = f"{letter(first)} {100 * shares[0]:.0f} %, {letter(second)} {100 * shares[1]:.0f} %"
-    expect(page.locator(".experts .told")).to_have_text(f"Token 4, 0, in layer 2: {told}")
+    expect(page.locator(".experts .details")).to_have_text(f"Token 4, 0, in layer 2: {told}")
     # The panel below shows the same token, without it being chosen.
     expect(page.get_by_role("heading", name="Token 4")).to_be_visible()
     page.get_by_role("heading", name="Load of each expert").hover()
@@ -153,7 +153,7 @@ def test_a_link_shows_the_same_token_and_layer(page: Page, open_page: Callable[.
     expect(page).to_have_url(re.compile("pin=3.*expertLayer=2"))
     other.goto(page.url)
     expect(other.get_by_role("heading", name="Token 3")).to_be_visible()
-    expect(other.locator(".experts .told")).to_have_text(page.locator(".experts .told").inner_text())
+    expect(other.locator(".experts .details")).to_have_text(page.locator(".experts .details").inner_text())
     page.go_back()
     expect(page.get_by_role("heading", name=f"Token {COUNT - 1}")).to_be_visible()
 

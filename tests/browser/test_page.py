@@ -155,7 +155,7 @@ def test_an_address_that_makes_no_sense_shows_the_first_view(page: Page, served:
 
 def test_a_model_that_is_not_here_is_told_of_and_the_address_stays(page: Page, served: str, settled: Check) -> None:
     page.goto(f"{served}#model=nope&text=hello&layer=3")
-    expect(page.locator(".fault")).to_contain_text("There is no model \u201cnope\u201d here")
+    expect(page.locator(".fault")).to_contain_text("Unknown model \u201cnope\u201d")
     page.wait_for_timeout(500)
     assert page.url == f"{served}#model=nope&text=hello&layer=3"
     expect(page.locator(".view")).to_have_count(0)

@@ -182,7 +182,7 @@ def test_a_candidate_can_be_chosen_by_hand_even_one_that_is_cut(page: Page, show
 def test_hovering_a_candidate_tells_its_numbers(page: Page, show: Go) -> None:
     show(page, temperature=2)
     rows(page).nth(2).hover()
-    told = page.locator(".candidates .told")
+    told = page.locator(".candidates .details")
     expect(told).to_contain_text("rank 3")
     expect(told).to_contain_text("logit")
     expect(told).to_contain_text("with temperature")
@@ -195,7 +195,7 @@ def test_candidates_are_reached_and_written_with_the_keyboard(page: Page, show: 
     expect(rows(page).nth(1)).to_be_focused()
     page.keyboard.press("End")
     expect(rows(page).nth(6)).to_be_focused()
-    expect(page.locator(".candidates .told")).to_contain_text("rank 7")
+    expect(page.locator(".candidates .details")).to_contain_text("rank 7")
     token = rows(page).nth(6).locator(".text").text_content()
     page.keyboard.press("Enter")
     expect(page.locator(".trail li")).to_have_count(1)

@@ -155,7 +155,7 @@ def test_its_address_counts_before_what_was_saved(
     expect(page.get_by_role("radio", name="layer 1, head 0")).to_be_checked()
     expect(page.locator(".fault")).to_have_count(0)
     page.evaluate("location.hash = '#model=nope'")
-    expect(page.locator(".fault")).to_contain_text("There is no model")
+    expect(page.locator(".fault")).to_contain_text("Unknown model")
 
 
 def test_a_sampling_rule_stands_as_it_was(opened: Callable[..., Page]) -> None:

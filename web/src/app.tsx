@@ -1,4 +1,4 @@
-// The frame around the views: which model, which text, which view; and the run that all views look at.
+// The frame around the views: the choice of model, text and view, and the run that all views show.
 import { useEffect, useId, useMemo } from "preact/hooks";
 import { useAsk } from "./asking";
 import { Header } from "./header";
@@ -26,14 +26,14 @@ const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JS
 export interface AppProps {
   source: Source;
   store: Store;
-  /** Where the page stands: a whole window, a notebook's cell, or a saved file. */
+  /** Where the page is shown: in a window, in a notebook's cell, or from a saved file. */
   within: "window" | "notebook" | "file";
 }
 
 export function App({ source: answering, store, within }: AppProps) {
   const source = useMemo(() => remembering(reviving(answering)), [answering]);
   const address = store.state.value;
-  // Several pages may stand in one notebook.
+  // One notebook may hold several pages.
   const id = useId();
   const catalogue = useAsk(source, "models", {});
   const models = catalogue.answer?.models ?? [];
@@ -41,19 +41,19 @@ export function App({ source: answering, store, within }: AppProps) {
   const missing = catalogue.answer !== null && card === null && address.model !== "";
   const state = resolved(address, card);
   useEffect(() => {
-    // A new address names no model, or a view that this model lacks.
+    // The address names no model, or a view that this model does not have.
     if (!card) return;
-    // Somebody may have chosen one since this was drawn.
+    // The state may have changed since this was rendered.
     if (store.state.value.model === "") store.set(startOf(card));
     else if (store.state.value.model === card.name && !card.views.includes(state.view)) store.set({ view: card.views[0] ?? "attention" });
   }, [card, state.model, state.view]);
   const shown = card && card.name === state.model ? card : null;
   const edits = useEdited(source, shown, state.cells);
   const edited = shown?.kind === "head" && Object.keys(state.cells).length > 0;
-  // Edited cells are told as whole matrices, for which the design has to be here.
+  // Edits are sent as whole matrices, which need the design.
   const awaited = edited && edits === null;
   const run = useAsk(source, "run", shown && !awaited ? askRun(shown, state, edits) : null, 150);
-  // Weights that cannot be run with are told of where they are edited.
+  // Errors of edited weights are shown where they are edited.
   const toldBelow = state.view === "design" && edits !== null && edits.differs;
   const answer = run.answer && card && run.answer.ask.model === card.name ? run.answer : null;
   const Shown = VIEWS[state.view].show;
@@ -89,5 +89,5 @@ export function App({ source: answering, store, within }: AppProps) {
 
 function notHere(model: string, within: AppProps["within"]): Refusal {
   const where = within === "file" ? "this saved file" : "the list above";
-  return { got: `There is no model \u201C${model}\u201D here`, expected: `one of ${where}`, fix: "Choose one there, or mend the address." };
+  return { got: `Unknown model \u201C${model}\u201D`, expected: `one of ${where}`, fix: "Choose one there, or change the address." };
 }

@@ -2,7 +2,7 @@
 import type { Ask, ModelCard } from "./source";
 import type { State } from "./state";
 import type { Edited } from "./views/design/weights";
-import { asTold, orderOf } from "./views/scramble/orders";
+import { asStored, orderOf } from "./views/scramble/orders";
 
 export function askRun(card: ModelCard, state: State, edits: Edited | null): Ask {
   const source = card.kind === "encoder_decoder" ? (state.source ?? card.source ?? null) : null;
@@ -10,7 +10,7 @@ export function askRun(card: ModelCard, state: State, edits: Edited | null): Ask
     model: card.name,
     text: state.text,
     source,
-    order: source && asTold(orderOf(state.order, source.length)),
+    order: source && asStored(orderOf(state.order, source.length)),
     weights: edits?.differs ? edits.weights : null,
   };
 }

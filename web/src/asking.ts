@@ -1,26 +1,26 @@
-// Asking from within a component: the answer to what is wanted now, and the last one while that is under way.
+// Requests from within a component: the answer to the current request, or the previous answer while it is awaited.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Unanswered, refusalOf, type CallName, type Calls, type Refusal, type Source } from "./source";
 
 export interface Asked<N extends CallName> {
-  /** The newest answer, perhaps to an earlier question: see `of` and `busy`. */
+  /** The newest answer, perhaps to an earlier request: see `of` and `busy`. */
   answer: Calls[N]["answered"] | null;
-  /** The question that it answers. */
+  /** The request that it answers. */
   of: Calls[N]["asked"] | null;
   refusal: Refusal | null;
   busy: boolean;
 }
 
-/** Milliseconds until a question that nobody answered is asked again, at first and at most. */
+/** Milliseconds until an unanswered request is repeated, at first and at most. */
 const [AGAIN, LONGEST] = [2000, 30_000];
-/** Questions that wait to be asked again: one that is answered brings all of them on. */
+/** Unanswered requests. When one is answered, all others are repeated at once. */
 const unanswered = new Set<() => void>();
 
 /**
- * What nobody answers is asked again, after longer and longer whiles, as long as the page is in sight.
+ * The answer to a request. Unanswered requests are repeated at growing intervals while the page is visible.
  *
- * @param asked What to ask; null: nothing for now. Compared by its JSON.
- * @param wait Milliseconds to wait for the question to stop changing, as while somebody types.
+ * @param asked The request, compared by its JSON; null: none for now.
+ * @param wait Milliseconds without a change before the request is sent, for example while typing.
  */
 export function useAsk<N extends CallName>(
   source: Source,

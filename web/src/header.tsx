@@ -1,12 +1,12 @@
-// The top of the page: its name, the model that is looked into, and what can be done with the whole page.
+// The top of the page: its name, the choice of the model, and actions on the whole page.
 import { useLayoutEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { ModelCard, Source } from "./source";
 import { startOf, toHash, toWords, type State, type Store } from "./state";
 
 const ORIGINS: Record<ModelCard["origin"], string> = {
-  given: "Given",
-  shipped: "Comes with glassformer",
+  given: "From Python",
+  shipped: "Bundled models",
   run: "Your runs",
 };
 
@@ -118,7 +118,7 @@ export function download(content: Blob, name: string): void {
 
 type Shade = "auto" | "light" | "dark";
 
-/** One for all pages of a notebook, which change together. */
+/** Shared by all pages of a notebook. */
 const chosen = signal(readShade());
 
 function Theme() {

@@ -1,14 +1,14 @@
-// What every widget of a notebook carries, and its file keeps: the way to the page's code, which comes from the kernel
-// once for all of them.
+// Stored with every widget in a notebook's file: loads the page's code, which the kernel sends once for all
+// widgets.
 import type { Model } from "./widget";
 
 interface Page {
   default: { render(given: { model: Model; el: HTMLElement }): () => void };
 }
 
-/** By the code's digest: notebooks of several versions may be open in one window. */
+/** By the code's digest, since notebooks of several versions may be open in one window. */
 const pages = ((globalThis as { glassformerPages?: Map<string, Promise<Page>> }).glassformerPages ??= new Map());
-/** Milliseconds without an answer after which a person is told. */
+/** Milliseconds without an answer after which the page shows a note. */
 const SILENT = 4000;
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
@@ -27,8 +27,8 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     el.replaceChildren();
     close = shown.render({ model, el });
   };
-  const hear = (told: { kind?: string }, buffers: readonly (DataView<ArrayBuffer> | ArrayBuffer)[] = []) => {
-    if (told?.kind !== "code" || !buffers[0]) return;
+  const hear = (message: { kind?: string }, buffers: readonly (DataView<ArrayBuffer> | ArrayBuffer)[] = []) => {
+    if (message?.kind !== "code" || !buffers[0]) return;
     model.off("msg:custom", hear);
     let page = pages.get(name);
     if (!page) {

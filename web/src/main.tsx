@@ -1,4 +1,4 @@
-// The ways in: the server's page calls `start`, a notebook's widget the default export's `render`, a saved file `open`.
+// Entry points: the server's page calls `start`, a notebook's widget the default export's `render`, a saved file `open`.
 import type { Signal } from "@preact/signals";
 import { render as draw, type VNode } from "preact";
 import { App } from "./app";
@@ -40,11 +40,11 @@ function SavedNote({ saved }: { saved: Saved }) {
   );
 }
 
-/** What anywidget calls for each place where a widget is shown. */
+/** Called by anywidget for each display of a widget. */
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const source = overMessages(model);
   const store = shared(model);
-  // JupyterLab's own keys, such as the arrows between cells, would be taken from the page's.
+  // Otherwise JupyterLab's shortcuts would take the page's keys.
   el.dataset.lmSuppressShortcuts = "true";
   const page = (
     <>
@@ -71,14 +71,14 @@ function KernelNote({ silent }: { silent: Signal<boolean> }) {
 }
 
 /**
- * Each widget of a notebook is a tree of its own, and Preact's useId counts from 0 in each: without a number of its own
- * here, which is what Preact reads (`_mask`), a label of one widget would name a control of another.
+ * Each widget of a notebook is a separate tree, and Preact's useId counts from 0 in each. Without a distinct number here,
+ * which Preact reads as `_mask`, a label of one widget would name a control of another.
  */
 function numbered(page: VNode): VNode {
   return Object.assign(page, { __m: [crypto.getRandomValues(new Uint32Array(1))[0], 0] });
 }
 
-// A saved file carries this module within itself, where nobody can import it: it opens what stands beside it.
+// A saved file contains this module, which cannot be imported there: it opens the data beside it.
 const beside = document.querySelector<HTMLScriptElement>("script#glassformer-saved:not([data-opened])");
 const place = document.getElementById("explorer");
 if (beside && place) {

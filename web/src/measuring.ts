@@ -1,8 +1,8 @@
-// What a canvas has to know of the page: the room that it has, how dense the screen is, and the colours where it stands.
+// What a canvas needs from the page: its size, the screen's pixel density, and the colours of its element.
 import { useEffect, useState } from "preact/hooks";
 import type { RefObject } from "preact";
 
-/** The width of an element, followed as it changes; 0 before it is on the page. */
+/** The width of an element as it changes; 0 before the element is mounted. */
 export function useWidth(element: RefObject<HTMLElement | null>): number {
   const [width, setWidth] = useState(0);
   useEffect(() => {
@@ -17,10 +17,10 @@ export function useWidth(element: RefObject<HTMLElement | null>): number {
   return width;
 }
 
-/** Points of a canvas in a pixel of the page. More than three are not seen, and cost. */
+/** Canvas pixels per CSS pixel: at most three, since more are not visible and cost time. */
 export const screenDensity = (): number => Math.min(3, globalThis.devicePixelRatio ?? 1);
 
-/** A blank canvas of `width` by `height` pixels of the page; null while there is none, or no room for it. */
+/** A blank canvas of `width` by `height` CSS pixels; null while it is not mounted or has no size. */
 export function blank(canvas: HTMLCanvasElement | null, width: number, height: number, density: number) {
   const context = canvas?.getContext("2d") ?? null;
   if (!canvas || !context || width === 0) return null;
@@ -31,13 +31,13 @@ export function blank(canvas: HTMLCanvasElement | null, width: number, height: n
   return context;
 }
 
-/** The colours that properties of the style sheet ("--NAME") come to within an element. */
+/** The values of colour properties of the style sheet ("--NAME") within an element. */
 export function coloursIn(element: Element, names: readonly string[]): string[] {
   const probe = document.createElement("span");
   probe.hidden = true;
   element.append(probe);
   const style = getComputedStyle(probe);
-  // A property of its own may hold light-dark(), which only a real colour resolves.
+  // A custom property may hold light-dark(), which is resolved only in a colour property.
   const colours = names.map((name) => {
     probe.style.color = `var(--${name})`;
     return style.color;
@@ -46,15 +46,15 @@ export function coloursIn(element: Element, names: readonly string[]): string[] 
   return colours;
 }
 
-/** Call `told` whenever the page's colours around an element change. Returns what ends it. */
-export function followColours(element: Element, told: () => void): () => void {
+/** Call `changed` whenever the page's colours around an element change. Returns a function that stops it. */
+export function followColours(element: Element, changed: () => void): () => void {
   const prefers = matchMedia("(prefers-color-scheme: dark)");
-  prefers.addEventListener("change", told);
+  prefers.addEventListener("change", changed);
   const page = element.closest(".glassformer");
-  const watch = new MutationObserver(told);
+  const watch = new MutationObserver(changed);
   if (page) watch.observe(page, { attributes: true, attributeFilter: ["data-shade"] });
   return () => {
-    prefers.removeEventListener("change", told);
+    prefers.removeEventListener("change", changed);
     watch.disconnect();
   };
 }

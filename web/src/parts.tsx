@@ -1,4 +1,4 @@
-// Small pieces that several views are made of.
+// Components shared by several views.
 import type { ComponentChildren } from "preact";
 import type { Refusal } from "./source";
 
@@ -14,7 +14,7 @@ export function Fault({ refusal }: { refusal: Refusal }) {
   );
 }
 
-/** In the place of what is not here: it is on its way, or the text that was refused above has none. */
+/** Shown instead of content that is awaited, or that a refused text does not have. */
 export function Awaited({ busy }: { busy: boolean }) {
   return (
     <p class="quiet" data-busy={busy}>
@@ -28,11 +28,11 @@ interface TabsProps<N extends string> {
   chosen: N;
   tabs: { name: N; title: string }[];
   choose: (name: N) => void;
-  /** What the ids begin with: of the tabs "ID-tab-NAME", of what they show "ID-view-NAME". */
+  /** The prefix of ids: "ID-tab-NAME" for tabs, "ID-view-NAME" for their panels. */
   id: string;
 }
 
-/** Tabs as the ARIA practices have them: arrow keys go from one to the next. */
+/** Tabs that follow the ARIA practices: arrow keys move from one to the next. */
 export function Tabs<N extends string>({ label, chosen, tabs, choose, id }: TabsProps<N>) {
   const go = (event: KeyboardEvent) => {
     const at = tabs.findIndex((tab) => tab.name === chosen);
@@ -65,7 +65,7 @@ export function Tabs<N extends string>({ label, chosen, tabs, choose, id }: Tabs
   );
 }
 
-/** A row of buttons of which one is pressed. */
+/** A row of buttons, one of which is pressed. */
 export function Choice<N extends string>(props: {
   label: string;
   chosen: N;
@@ -87,11 +87,11 @@ interface VerdictProps {
   mark: string;
   title: string;
   children: ComponentChildren;
-  /** What can be done about it. */
+  /** An action, where there is one. */
   action?: ComponentChildren;
 }
 
-/** How something came out, in a panel that has its `data-verdict`. */
+/** The heading of a panel with a `data-verdict`. */
 export function Verdict({ mark, title, children, action }: VerdictProps) {
   return (
     <div class="verdict">
@@ -107,7 +107,7 @@ export function Verdict({ mark, title, children, action }: VerdictProps) {
   );
 }
 
-/** A share of 0 to 1 as a bar. */
+/** A share from 0 to 1 as a bar. */
 export function Bar({ share }: { share: number }) {
   return (
     <span class="share" aria-hidden="true">
@@ -116,7 +116,7 @@ export function Bar({ share }: { share: number }) {
   );
 }
 
-/** A labelled control; `wide` ones take a line of their own. */
+/** A labelled control; a `wide` one takes a whole line. */
 export function Field({ label, wide, children }: { label: string; wide?: boolean; children: ComponentChildren }) {
   return (
     <label class={wide ? "field wide" : "field"}>
@@ -128,18 +128,18 @@ export function Field({ label, wide, children }: { label: string; wide?: boolean
 
 export const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** A token as it stands on a line, its blanks made visible. */
+/** A token with visible spaces. */
 export function visible(token: string): string {
   return token.replaceAll(" ", "\u2423").replaceAll("\n", "\u21B5").replaceAll("\t", "\u21E5") || "\u2205";
 }
 
-/** A share as a person reads it: all of it is "100 %" and none "0 %", without digits that say nothing. */
+/** A share in per cent; exactly all is "100 %" and exactly none "0 %", without decimals. */
 export function percent(share: number, digits = 1): string {
   const text = (100 * share).toFixed(digits);
   return `${Number(text) === 0 || Number(text) === 100 ? Number(text) : text} %`;
 }
 
-/** The same of a chance: one that is not 0 never reads as 0. */
+/** A probability in per cent; one above 0 is never shown as 0. */
 export function share(value: number): string {
   return value > 0 && value < 0.0005 ? "<0.1 %" : percent(value);
 }

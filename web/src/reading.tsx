@@ -1,4 +1,4 @@
-// What the model reads: its text, ready examples, and what it says of it.
+// The model's text, samples, and its answer.
 import { useId } from "preact/hooks";
 import type { ModelCard, Run, Source } from "./source";
 import type { State, Store } from "./state";

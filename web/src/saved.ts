@@ -1,5 +1,5 @@
-// A saved file answers for itself: what glassformer/explorer/saving/saved.py recorded stands in it, and nothing else
-// is known.
+// A saved file answers from what glassformer/explorer/saving/saved_page.py recorded in it; nothing else is
+// available.
 import { Refused, TILE, type AskRows, type AskTile, type CallName, type Refusal, type Run, type Source } from "./source";
 import type { Words } from "./state";
 
@@ -11,9 +11,9 @@ export interface Matrix {
   part: AskTile["part"];
   layer: number;
   head: number;
-  /** 0: the matrix itself; l: the largest of each 2**l x 2**l of its cells. */
+  /** 0: the matrix itself; l: the largest weight of each block of 2**l x 2**l cells. */
   level: number;
-  /** Of this level. */
+  /** At this level. */
   rows: number;
   columns: number;
   numbers: Packed;
@@ -25,7 +25,7 @@ export interface Saved {
   answers: { call: CallName; asked: unknown; answer?: unknown; refusal?: Refusal }[];
   rows: { asked: AskRows; numbers: Packed }[];
   matrices: Matrix[];
-  /** What there was no room for, in sentences. */
+  /** What did not fit, in sentences. */
   left_out: string[];
 }
 
@@ -85,7 +85,7 @@ export function fromSaved(saved: Saved): Source {
   };
 }
 
-/** A question as one word, the same whatever the order of its fields; null says as much as nothing. */
+/** A request as a key, independent of the order of fields; null fields count as missing. */
 function keyOf(call: CallName, asked: unknown): string {
   return `${call} ${JSON.stringify(sorted(asked))}`;
 }
@@ -97,7 +97,7 @@ function sorted(value: unknown): unknown {
   return Object.fromEntries(pairs.sort(([a], [b]) => (a < b ? -1 : 1)).map(([key, each]) => [key, sorted(each)]));
 }
 
-/** One tile of a level that is as coarse as the matrix, or coarser. */
+/** One tile at the matrix's level or a coarser one. */
 function cut(cells: Float32Array, matrix: Matrix, asked: Pick<AskTile, "level" | "row" | "column">): Float32Array {
   const step = 2 ** (asked.level - matrix.level);
   const tall = Math.min(TILE, Math.ceil(matrix.rows / step) - asked.row * TILE);
@@ -135,13 +135,13 @@ const placeOf = ({ run, part, layer, head }: Pick<Matrix, "run" | "part" | "laye
 const range = (count: number): number[] => Array.from({ length: count }, (_, at) => at);
 
 const unknown = (call: CallName): Refusal => ({
-  got: `A question that this saved file cannot answer (${call})`,
-  expected: "one that was asked before it was saved",
-  fix: "Open the model with 'glassformer explore' to go on.",
+  got: `A request that this saved file holds no answer to (${call})`,
+  expected: "one that was answered before saving",
+  fix: "Open the model with 'glassformer explore'.",
 });
 
 const leftOut = (what: string): Refusal => ({
   got: `Asked for ${what}`,
-  expected: "what there was room for",
-  fix: "Save a shorter text, or save again with this head chosen.",
+  expected: "weights that fit into the file",
+  fix: "Save a shorter text, or choose this head before saving.",
 });

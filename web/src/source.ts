@@ -53,7 +53,7 @@ export interface Calls {
 }
 export type CallName = keyof Calls;
 
-/** Why something was not answered, as a person is told it. */
+/** An error with the reason that the page shows. */
 export class Refused extends Error {
   readonly refusal: Refusal;
   constructor(refusal: Refusal) {
@@ -62,22 +62,22 @@ export class Refused extends Error {
   }
 }
 
-/** Why asking failed, where a fault of the page itself is one reason. */
+/** The reason of a failed request, or of a fault in the page itself. */
 export function refusalOf(error: unknown): Refusal {
   if (error instanceof Refused) return error.refusal;
-  return { got: `A fault of this page: ${String(error)}`, expected: "none", fix: "Load it again, and please report it." };
+  return { got: `A fault of this page: ${String(error)}`, expected: "none", fix: "Reload the page, and please report the fault." };
 }
 
-/** Asked for by a name that nothing has, or nothing any more. */
+/** An unknown name, or the name of something that no longer exists. */
 export class Unknown extends Refused {}
 
-/** Nobody answered: the server has gone and may come back, has too much to do for now, or failed. */
+/** No answer: the server is down, overloaded or failed, and may recover. */
 export class Unanswered extends Refused {}
 
 export interface Source {
-  /** Whether anything can be asked, or only what was asked before the page was saved. */
+  /** Whether any request can be answered, or only those recorded in a saved page. */
   readonly live: boolean;
-  /** @throws Refused, or an AbortError once `signal` says so. */
+  /** @throws Refused, or an AbortError when `signal` aborts. */
   ask<N extends CallName>(name: N, asked: Calls[N]["asked"], signal?: AbortSignal): Promise<Calls[N]["answered"]>;
 }
 
@@ -116,13 +116,13 @@ export function fromServer(): Source {
         throw new Unanswered({
           got: "No answer from glassformer",
           expected: "its server running",
-          fix: "Start it again with 'glassformer explore'; this page asks again by itself, and then goes on.",
+          fix: "Start it again with 'glassformer explore'. This page then continues by itself.",
         });
       }
       const text = () => new TextDecoder().decode(body);
       if (!response.ok) {
         const { status } = response;
-        // What ails the server may pass; what it refuses it will refuse again.
+        // Server errors may pass; a refused request would be refused again.
         const Why = status === 404 ? Unknown : status === 408 || status >= 500 ? Unanswered : Refused;
         throw new Why(refusalIn(text()) ?? { got: `An answer with status ${status}`, expected: "an answer", fix: "Try again." });
       }
@@ -134,8 +134,8 @@ export function fromServer(): Source {
 }
 
 /**
- * The same, for which no run is lost: one that a server no longer knows, having been started anew or having forgotten
- * it, is asked for again as it was asked for first, and then what was asked of it.
+ * A source that repeats lost runs: when a restarted server does not know a run any more, or has dropped it, the run is
+ * requested again, and then the request that needed it.
  */
 export function reviving(source: Source): Source {
   if (!source.live) return source;
@@ -155,7 +155,7 @@ export function reviving(source: Source): Source {
     }
   };
 
-  // Of many that miss it the first one asks.
+  // Of several requests that miss a run, the first one repeats it.
   function revived(run: string, lost: Ask): Promise<Run> {
     const known = underWay.get(run);
     if (known) return known;
@@ -169,19 +169,19 @@ export function reviving(source: Source): Source {
 
 interface Known {
   answer: Promise<unknown>;
-  /** Who has not gone away; the question is given up when nobody waits for its answer. */
+  /** How many callers wait. The request is aborted when none is left. */
   waiting: number;
   giveUp: AbortController;
   there: boolean;
 }
 
-/** The same, which remembers the latest answers of calls that always answer alike. Who asks the same shares an answer. */
+/** A source that caches the latest answers and shares them among equal requests. */
 export function remembering(source: Source, most = 512): Source {
   const known = new Map<string, Known>();
   return {
     live: source.live,
     ask(name, asked, signal) {
-      // A page is made anew each time; tiles are large, and kept by the head that they are of (attention/tiles.ts).
+      // Pages are made anew each time. Tiles are large and cached by head (attention/tiles.ts).
       if (name === "page" || name === "weights") return source.ask(name, asked, signal);
       const key = `${name} ${JSON.stringify(asked)}`;
       const entry = known.get(key) ?? begin(name, asked);

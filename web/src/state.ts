@@ -135,8 +135,8 @@ const fromHash = (hash: string): Address => fromWords(wordsIn(hash));
 export interface Store {
   readonly state: Signal<Address>;
   /**
-   * Change some of it. `step`: a new entry in the browser's history, so that "back" undoes it. The name of a field: one
-   * entry for all that is typed there, until something else is a step, or the field is left.
+   * Change some fields. `step`: add an entry to the browser's history, so that "back" undoes the change. If it names a field,
+   * everything typed there shares one entry, until another step or until the field loses focus.
    */
   set(change: Partial<State>, step?: boolean | string): void;
 }
@@ -168,7 +168,7 @@ export function inAddress(): Store {
         typing = typeof step === "string" ? step : null;
         return;
       }
-      // Browsers allow some hundred changes of the address in half a minute; hovering and sliders make more.
+      // Browsers limit changes of the address to some hundred in half a minute; hovering and sliders make more.
       clearTimeout(due);
       due = window.setTimeout(write, 150);
     },

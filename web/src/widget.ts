@@ -1,24 +1,24 @@
-// A notebook's cell: questions go to the kernel as messages, and the state is shared with Python.
+// A notebook's widget: requests go to the kernel as messages, and the state is shared with Python.
 import { Refused, Unknown, floats, type CallName, type Refusal, type Source } from "./source";
 import { fromWords, toWords, type State, type Store, type Words } from "./state";
 import { signal, type Signal } from "@preact/signals";
 
-/** What of anywidget's model is used here. */
+/** The part of anywidget's model that is used here. */
 export interface Model {
   get(name: "state"): Words;
   get(name: "_page"): string;
   set(name: "state", words: Words): void;
   save_changes(): void;
   send(content: unknown): void;
-  on(event: string, heard: (...told: never[]) => void): void;
-  off(event: string, heard: (...told: never[]) => void): void;
+  on(event: string, heard: (...values: never[]) => void): void;
+  off(event: string, heard: (...values: never[]) => void): void;
 }
 
 interface Reply {
   id: string;
   answer?: unknown;
   refusal?: Refusal;
-  /** Whether it was refused for a name that nothing has. */
+  /** Whether it was refused because of an unknown name. */
   unknown?: boolean;
 }
 
@@ -30,16 +30,16 @@ interface Waiting {
   refused: (error: unknown) => void;
 }
 
-/** Questions that are on their way at once: a kernel answers one after another, and what is no longer wanted is never sent. */
+/** Requests sent at once. The kernel answers one after another; obsolete requests in the queue are never sent. */
 const MOST_UNDER_WAY = 4;
-/** Milliseconds without an answer after which a person is told. */
+/** Milliseconds without an answer after which the page shows a note. */
 const SILENT = 4000;
 
 export interface Closing {
   close(): void;
 }
 
-/** The kernel behind a widget. Several views of one widget hear all replies: each knows its own by their names. */
+/** A widget's kernel. All displays of one widget receive all replies; each recognises its own by their ids. */
 export function overMessages(model: Model): Source & Closing & { silent: Signal<boolean> } {
   const mine = crypto.getRandomValues(new Uint32Array(2)).join("-");
   const queue: Waiting[] = [];
@@ -105,7 +105,7 @@ export function overMessages(model: Model): Source & Closing & { silent: Signal<
   };
 }
 
-/** The state that Python sees as `exploration.state`: each side may change it, and the other follows. */
+/** The state that Python has as `exploration.state`: a change on either side is followed by the other. */
 export function shared(model: Model): Store & Closing {
   const state = signal(fromWords(model.get("state")));
   let due = 0;
@@ -125,7 +125,7 @@ export function shared(model: Model): Store & Closing {
     set(change: Partial<State>) {
       state.value = { ...state.value, ...change };
       clearTimeout(due);
-      // Hovering and sliders change it many times a second; the kernel is told of where they come to rest.
+      // Hovering and sliders change it many times a second; the kernel gets the last of these changes.
       due = window.setTimeout(tell, 150);
     },
     close() {

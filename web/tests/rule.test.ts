@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Next } from "../src/source";
-import { under } from "../src/views/sampling/rule";
+import { distributionUnder } from "../src/views/sampling/rule";
 
 const LOGITS = [2, 1, 0, -1];
 const shares = (scores: number[]): number[] => {
@@ -24,11 +24,11 @@ const close = (one: number[], other: number[]) => {
   one.forEach((each, at) => assert.ok(Math.abs(each - other[at]!) < 1e-12, `${one} is not ${other}`));
 };
 const finals = (temperature: number, topK: number | null, topP: number) =>
-  under({ temperature, topK, topP }, next).candidates.map(({ final }) => final);
+  distributionUnder({ temperature, topK, topP }, next).candidates.map(({ final }) => final);
 
 test("without a rule the distribution is the softmax", () => {
   close(finals(1, null, 1), plain);
-  const { kept, entropy, entropyBefore } = under({ temperature: 1, topK: null, topP: 1 }, next);
+  const { kept, entropy, entropyBefore } = distributionUnder({ temperature: 1, topK: null, topP: 1 }, next);
   assert.equal(kept, 4);
   close([entropy, entropyBefore!], Array(2).fill(-plain.reduce((sum, each) => sum + each * Math.log2(each), 0)));
 });
@@ -56,17 +56,17 @@ test("a set that reaches top-p but for rounding is enough", () => {
 
 test("every candidate that is cut names what cut it", () => {
   const cuts = (temperature: number, topK: number | null, topP: number) =>
-    under({ temperature, topK, topP }, next).candidates.map(({ cut }) => cut);
+    distributionUnder({ temperature, topK, topP }, next).candidates.map(({ cut }) => cut);
   assert.deepEqual(cuts(0, null, 1), [null, "temperature", "temperature", "temperature"]);
   assert.deepEqual(cuts(1, 2, 0.7), [null, "top-p", "top-k", "top-k"]);
 });
 
 test("where candidates are missing, the server's numbers stand", () => {
   const partial: Next = { ...next, candidates: next.candidates.slice(0, 2), rest: 2, kept: 3, entropy: 1.25 };
-  const { candidates, kept, entropy, entropyBefore } = under({ temperature: 2, topK: null, topP: 0.9 }, partial);
+  const { candidates, kept, entropy, entropyBefore } = distributionUnder({ temperature: 2, topK: null, topP: 0.9 }, partial);
   assert.deepEqual([kept, entropy, entropyBefore], [3, 1.25, null]);
   close(candidates.map(({ final }) => final), plain.slice(0, 2));
   // Probabilities up to here, of all candidates; of those that top-k leaves, where they are all listed.
   close(candidates.map(({ reached }) => reached), [plain[0]!, plain[0]! + plain[1]!]);
-  close(under({ temperature: 1, topK: 2, topP: 1 }, partial).candidates.map(({ reached }) => reached), [shares([2, 1])[0]!, 1]);
+  close(distributionUnder({ temperature: 1, topK: 2, topP: 1 }, partial).candidates.map(({ reached }) => reached), [shares([2, 1])[0]!, 1]);
 });

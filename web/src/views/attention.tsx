@@ -1,4 +1,4 @@
-// Who reads what: the attention of one head, of two, or of one query over all layers.
+// Attention of one head, of two heads, or of one query through all layers.
 import { useMemo } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
@@ -7,15 +7,15 @@ import type { Attention, Measures, Run } from "../source";
 import "./attention.css";
 import "./attention/shapes.css";
 import { Controls } from "./attention/controls";
-import { HeadGrid, MEASURES, panelWidth, told } from "./attention/grid";
+import { HeadGrid, inWords, MEASURES, panelWidth } from "./attention/grid";
 import { Layers } from "./attention/layers";
-import { useLooked } from "./attention/looking";
+import { useSelection } from "./attention/selection";
 import { Matrix } from "./attention/matrix";
 import { chosenStack, named, samePlace, within, wordsOf } from "./attention/stack";
 import { headTiles, type HeadTiles } from "./attention/tiles";
 import { Tokens } from "./attention/tokens";
 
-/** With more keys than these, small weights are lifted by themselves. */
+/** With more keys than this, colours follow the square root of a weight by default. */
 const MANY_KEYS = 64;
 
 export function AttentionView(props: ViewProps) {
@@ -35,7 +35,7 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
   const measured = useAsk(source, "measures", { run: run.run, part: stack.part });
   const fits = measured.answer?.entropy.length === stack.layers && measured.answer.entropy[0]?.length === stack.heads;
   const measures = fits ? measured.answer : null;
-  const looked = useLooked(stack);
+  const selection = useSelection(stack);
   const root = state.root ?? stack.keys > MANY_KEYS;
   const largest = largestOf(one, other, measures);
   const pin = state.pin !== null && state.pin < stack.queries ? state.pin : null;
@@ -57,9 +57,9 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
             </div>
             {measures && <Measured {...{ store, state, measures }} />}
             <HeadGrid {...{ store, state, stack, measures, place }} most={state.shape === "heads" ? 132 : 64} />
-            <p class="told number">
+            <p class="details number">
               <strong>{capital(named(place))}</strong>
-              {measures ? `: ${told(measures, place)}` : " \u2013 measuring every head\u2026"}
+              {measures ? `: ${inWords(measures, place)}` : " \u2013 measuring every head\u2026"}
             </p>
           </section>
         )}
@@ -67,10 +67,10 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
           <section class="panel shape-panel" aria-label="Attention">
             {(state.shape === "matrix" || state.shape === "heads") && <Matrix {...common} {...{ store, state, one, other }} />}
             {(state.shape === "lines" || state.shape === "words") && (
-              <Tokens {...common} shape={state.shape} {...{ one, other, looked }} />
+              <Tokens {...common} shape={state.shape} {...{ one, other, selection }} />
             )}
             {state.shape === "layers" && (
-              <Layers {...{ source, store, state, run, stack, place, words, root, looked, pin, setPin }} />
+              <Layers {...{ source, store, state, run, stack, place, words, root, selection, pin, setPin }} />
             )}
           </section>
         )}
@@ -80,7 +80,7 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
   );
 }
 
-/** The weight at the end of the colours: the largest of the heads that are shown. */
+/** The weight at the end of the colour scale: the largest of the heads shown. */
 function largestOf(one: HeadTiles, other: HeadTiles | null, measures: Measures | null): number {
   const of = (tiles: HeadTiles): number => {
     const rows = measures?.thumbnails[tiles.place.layer]?.[tiles.place.head];
@@ -95,7 +95,7 @@ function Measured({ store, state, measures }: Pick<ViewProps, "store" | "state">
   );
   return (
     <Choice
-      label="What is told of each head"
+      label="What is shown of each head"
       chosen={names.includes(state.measure) ? state.measure : "pictures"}
       options={names.map((name) => ({
         name,

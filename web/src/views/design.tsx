@@ -1,4 +1,4 @@
-// A hand-designed head: every number of it can be changed, and what comes of it is seen and judged while typing.
+// A hand-designed head: every weight can be edited; outputs and verdict follow while typing.
 import { useMemo, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
@@ -18,7 +18,7 @@ export function DesignView(props: ViewProps) {
   const { answer, refusal } = useAsk(props.source, "head", { model: props.card.name });
   const design = useMemo(() => (answer ? designed(answer) : null), [answer]);
   if (refusal) return <Fault refusal={refusal} />;
-  // Of another model: this one's is under way.
+  // The answer is still another model's.
   if (!answer || !design || !props.edits) return <p class="quiet">Reading the design{"\u2026"}</p>;
   return <Design key={props.card.name} {...props} edits={props.edits} head={answer} design={design} />;
 }
@@ -36,7 +36,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
   const last = (check?.tokens.length ?? 1) - 1;
   const names = (check?.tokens ?? []).map((_, at) => (at < first ? "@CLS" : `@${at - first}`));
   const chosen = Math.min(state.pin ?? first, last);
-  // The words stay those of the chosen one: were they longer, the rows would run away from under the pointer.
+  // The text stays that of the chosen position: a longer text would move the rows under the pointer.
   const followed = Math.min(hovered ?? chosen, last);
   const choose = (position: number) => store.set({ pin: position });
 
@@ -59,13 +59,13 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
           look={source.live ? (sequence, letter) => store.set({ text: sequence, pin: letter + first }, true) : null}
         />
       )}
-      {/* What is wrong with the text alone, the page says above. */}
+      {/* Errors in the text alone are shown above, by the page. */}
       {refusal && (edits.differs || run?.ask.text === state.text) && <Fault refusal={refusal} />}
       {refused && <Fault refusal={refused} />}
       {edits.faults.size > 0 && (
         <p class="stale" role="status">
-          {edits.faults.size === 1 ? "A cell holds" : `${edits.faults.size} cells hold`} no number: what stood there
-          before counts.
+          {edits.faults.size === 1 ? "A cell holds" : `${edits.faults.size} cells hold`} no number: the last number
+          is used.
         </p>
       )}
       <Toolbar
@@ -94,7 +94,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
           <p class="hints">
             {source.live && (
               <span>
-                Arrow keys go from cell to cell, typing replaces, F2 edits, Enter goes down, Tab goes on, Esc takes back,
+                Arrow keys move between cells, typing replaces, F2 edits, Enter moves down, Tab to the right, Esc reverts,
                 Ctrl+Z undoes. A block from a spreadsheet can be pasted.
               </span>
             )}

@@ -1,4 +1,4 @@
-// A mixture of experts: which experts each token went to in every layer, how sure the router was, and how even the
+// A mixture of experts: the experts of each token in every layer, the router's probabilities, and the experts'
 // load is.
 import { useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
@@ -19,7 +19,7 @@ export function ExpertsView(props: ViewProps) {
 function AllExperts({ source, store, state, run, busy }: ViewProps) {
   const asked = useAsk(source, "experts", run && { run: run.run });
   const [hovered, setHovered] = useState<{ token: number; layer: number } | null>(null);
-  // Experts and tokens of one run: while another text is read, those of the one before stay.
+  // Experts and tokens of one run: while another text is awaited, the previous run stays.
   const shown = useRef<{ experts: Experts; tokens: string[] } | null>(null);
   if (run && asked.answer && asked.of?.run === run.run) shown.current = { experts: asked.answer, tokens: run.tokens };
   if (asked.refusal) return <Fault refusal={asked.refusal} />;
@@ -28,14 +28,14 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
   const pinned = state.pin !== null && state.pin < tokens.length ? state.pin : null;
   const layer = Math.min(state.expertLayer, experts.layers.length - 1);
   const followed = pinned ?? tokens.length - 1;
-  const told = hovered && hovered.token < tokens.length ? hovered : { token: followed, layer };
-  // One scale for all layers, so that their columns can be compared.
-  const surest = Math.max(...experts.layers.flatMap(({ probabilities }) => probabilities[told.token] ?? []), 1e-9);
+  const inspected = hovered && hovered.token < tokens.length ? hovered : { token: followed, layer };
+  // One scale for all layers, so that they can be compared.
+  const surest = Math.max(...experts.layers.flatMap(({ probabilities }) => probabilities[inspected.token] ?? []), 1e-9);
   return (
     <div class="experts" data-busy={asked.busy}>
       <section class="panel" aria-label="Experts of every token">
         <div class="title">
-          <h2>Where every token went</h2>
+          <h2>Experts of every token</h2>
           <p class="quiet">
             {experts.num_experts} experts in each of {experts.layers.length} layers; each token goes to {experts.top_k}.
             The letter is its first choice, the line below it the share of the others.
@@ -49,7 +49,7 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
           hover={(token, at) => setHovered(token === null || at === null ? null : { token, layer: at })}
         />
         <div class="below">
-          <output class="told number">{inWords(experts, tokens, told)}</output>
+          <output class="details number">{inWords(experts, tokens, inspected)}</output>
           {pinned !== null && (
             <button type="button" onClick={() => store.set({ pin: null }, true)}>
               Let go of token {pinned}
@@ -62,17 +62,17 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
         <section class="panel" aria-label="One token through the layers">
           <div class="title">
             <h2>
-              Token {told.token}, <span class="word">{visible(tokens[told.token] ?? "")}</span>, through the layers
+              Token {inspected.token}, <span class="word">{visible(tokens[inspected.token] ?? "")}</span>, through the layers
             </h2>
             <p class="quiet">
               {experts.layers.some((each) => each.probabilities.length > 0)
-                ? "The router\u2019s probability of each expert. Filled: chosen, with the share that it counts."
-                : "The chosen experts, with the share that each counts. Of so long a text no probabilities are told."}
+                ? "The router\u2019s probability of each expert. Filled: chosen, with its routing weight."
+                : "The chosen experts, with their routing weights. For so long a text, probabilities are not shown."}
             </p>
           </div>
           <div class="charts" style={{ "--experts": experts.num_experts }}>
             {experts.layers.map((each) => (
-              <TokenLayer key={each.layer} layer={each} token={told.token} most={surest} />
+              <TokenLayer key={each.layer} layer={each} token={inspected.token} most={surest} />
             ))}
           </div>
         </section>
@@ -94,7 +94,7 @@ function AllExperts({ source, store, state, run, busy }: ViewProps) {
   );
 }
 
-/** The even share, with no more digits than it has. */
+/** The uniform share, without superfluous digits. */
 const even = (count: number): string => percent(1 / count, Number.isInteger(100 / count) ? 0 : 1);
 
 function TokenLayer({ layer, token, most }: { layer: ExpertLayer; token: number; most: number }) {

@@ -1,17 +1,17 @@
-// The next token: how likely each is, what temperature, top-k and top-p leave of that, and writing on step by step.
+// The next token: its distribution, the effect of temperature, top-k and top-p, and step-by-step generation.
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Awaited, Fault, share } from "../parts";
 import type { Next } from "../source";
 import "./sampling.css";
 import { Candidates } from "./sampling/candidates";
-import { under, type Distribution, type Rule } from "./sampling/rule";
+import { distributionUnder, type Distribution, type Rule } from "./sampling/rule";
 import { RuleControls } from "./sampling/rule-controls";
 import { WritingBar } from "./sampling/writing-bar";
 import { useWriting } from "./sampling/writing";
 
 export function SamplingView(props: ViewProps) {
-  // Another model begins anew: an answer of the last one is none of this.
+  // Mount again for another model: its answers differ.
   return <Sampling key={props.card.name} {...props} />;
 }
 
@@ -21,11 +21,11 @@ function Sampling({ source, store, state, card }: ViewProps) {
   const next = useAsk(source, "next", ask, 30);
   const writing = useWriting(source, store, state);
   const answer = next.answer;
-  // A saved page recorded one rule; where it knows all candidates, it needs no other.
+  // A saved page holds the answer to one rule. If that lists all candidates, other rules are computed from it.
   const enough = answer !== null && answer.rest === 0;
   const refused = next.refusal !== null && (source.live || !enough);
   const fixed = source.live || enough ? null : "This saved page holds the answer to one rule only.";
-  const distribution = answer && under(rule, answer);
+  const distribution = answer && distributionUnder(rule, answer);
   return (
     <div class="sampling">
       <WritingBar {...{ source, store, state, writing }} />
@@ -93,7 +93,7 @@ function Recurrence({ answer, distribution }: { answer: Next; distribution: Dist
       <h3>The rule of these numbers</h3>
       <p class="word">{answer.rule}</p>
       <p class="quiet">
-        Tokens that obey it are marked {"\u2713"}: {share(before)} of the probability before sampling's rule, {share(after)}{" "}
+        Tokens that obey it are marked {"\u2713"}: {share(before)} of the probability before the sampling rule, {share(after)}{" "}
         after it.
       </p>
     </div>
@@ -113,7 +113,7 @@ function Legend({ obeys }: { obeys: boolean }) {
         <i class="key cut" /> cut
       </li>
       <li>
-        <i class="key stairs" /> sum of the likeliest so far
+        <i class="key stairs" /> cumulative probability
       </li>
       {obeys && <li>{"\u2713"} obeys the recurrence, {"\u2717"} breaks it</li>}
     </ul>

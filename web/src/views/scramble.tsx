@@ -1,10 +1,10 @@
-// An encoder-decoder's source in another order: what of the answer moves, and what it reads, beside the given order.
+// An encoder-decoder's source in another order, compared with the given order: the answer and its cross-attention weights.
 import { useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk } from "../asking";
 import { Choice, Fault } from "../parts";
 import { Given } from "./scramble/given";
-import { asTold, orderOf, shuffled, straight, suggestion, without } from "./scramble/orders";
+import { asStored, orderOf, shuffled, straight, suggestion, without } from "./scramble/orders";
 import { EveryOrder, Outcome } from "./scramble/outcome";
 import { Sortable } from "./scramble/sortable";
 import { Ties } from "./scramble/ties";
@@ -19,7 +19,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const settledOrder = orderOf(state.order, units.length);
   const [preview, setPreview] = useState<number[] | null>(null);
   const order = preview && preview.length === units.length ? preview : settledOrder;
-  const reordered = asTold(settledOrder) !== null;
+  const reordered = asStored(settledOrder) !== null;
   const ask = { model: card.name, text: state.text, source: units };
 
   const given = useAsk(source, "run", { ...ask, order: null, weights: null }, TYPING);
@@ -40,10 +40,10 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
   const busy = given.busy || one.busy || every.busy || awaiting || waiting;
 
   const change = (next: string[], nextOrder: number[], step: boolean | string = true) =>
-    store.set({ source: same(own, next) ? null : next, order: asTold(nextOrder), pin: null }, step);
+    store.set({ source: same(own, next) ? null : next, order: asStored(nextOrder), pin: null }, step);
   const reorder = (next: number[]) => {
     setPreview(null);
-    store.set({ order: asTold(next), pin: null }, true);
+    store.set({ order: asStored(next), pin: null }, true);
   };
   const add = () => change([...units, suggestion(units, card.words ?? null)], [...settledOrder, units.length]);
   const refusal = given.refusal === null ? (one.refusal ?? every.refusal) : null;
@@ -77,7 +77,7 @@ export function ScrambleView({ source, store, state, card, run }: ViewProps) {
             choose={(layer) => store.set({ layer: Number(layer) })}
           />
         )}
-        {!source.live && <p class="quiet">A saved page: the order stands as it was saved.</p>}
+        {!source.live && <p class="quiet">A saved page: the order cannot be changed.</p>}
       </div>
       {trying && every.answer && !every.busy && (
         <EveryOrder found={every.answer} count={units.length} show={source.live ? reorder : null} />

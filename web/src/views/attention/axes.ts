@@ -1,11 +1,11 @@
-// What stands around a map of cells: words or places at its axes, and the marks of what is hovered and pinned.
+// The surroundings of a heat map: words or positions at its axes, and marks for the hovered and the pinned cell.
 import { ticks } from "d3-array";
 import { letterOn, type Paint } from "./colours";
 import { FONT_SIZE, fontOf } from "./paint";
 import { shown, type Words } from "./stack";
 import { cellOf, type Box, type Cell, type View } from "./viewport";
 
-/** Room for words left of the box and above it, in pixels, and how many letters of one there is room for. */
+/** Space for words left of the box and above it, in pixels, and how many letters of a word fit. */
 export interface Margins {
   left: number;
   top: number;
@@ -14,16 +14,16 @@ export interface Margins {
   longest: number;
 }
 
-/** The width of a letter. */
+/** The width of a letter, in pixels. */
 const LETTER = FONT_SIZE * 0.61;
-/** Rows so high have room for a word, in letters as large. */
+/** The smallest height of a row that shows a word, and its font size. */
 const WORD_HEIGHT = 10;
 
-/** The room that words take beside the matrix. */
+/** The space that words need beside the matrix. */
 export function marginsFor(words: Words, width: number): Margins {
   const letters = width < 480 ? 8 : 14;
   const longest = (list: string[]) => {
-    // Where words have no room their places stand.
+    // Positions are shown where words do not fit.
     const digits = String(list.length - 1).length;
     return list.reduce((most, word) => Math.max(most, shown(word, letters).length), Math.max(2, digits));
   };
@@ -31,7 +31,7 @@ export function marginsFor(words: Words, width: number): Margins {
   return { letters, longest: across, left: Math.ceil(down * LETTER) + 10, top: Math.ceil(across * LETTER) + 10 };
 }
 
-/** Words at the axes where there is room, places otherwise. Drawn around the box at (0, 0). */
+/** Draw words at the axes where they fit, positions otherwise. The box is at (0, 0). */
 export function paintAxes(
   context: CanvasRenderingContext2D,
   words: Words,
@@ -88,7 +88,7 @@ function labels(words: string[], first: number, end: number, side: number, lette
   return ticks(first, end - 1, count).filter(Number.isInteger).map((place) => [place, String(place)]);
 }
 
-/** The hovered and the pinned cell, above everything else; its words at the axes even where the others had no room. */
+/** Draw the hovered and the pinned cell over everything else, with their words at the axes even where others do not fit. */
 export function paintMarks(
   context: CanvasRenderingContext2D,
   words: Words,

@@ -1,4 +1,4 @@
-// Colours of weights. In light and in dark a weight of 0 is next to the paper, and grey grows or falls steadily.
+// Colours of weights. In both themes 0 is close to the background, and lightness is monotonic.
 import { useEffect, useState } from "preact/hooks";
 import type { RefObject } from "preact";
 import { interpolateRgb, piecewise } from "d3-interpolate";
@@ -10,13 +10,13 @@ const NIGHT_SIGNED = piecewise(interpolateRgb, ["#9fd0ff", "#3f86bd", "#20272e",
 
 export type Kind = "weights" | "difference";
 
-/** The colour of a share from 0 to 1, or for differences from -1 to 1. */
+/** The colour of a share from 0 to 1, or from -1 to 1 for differences. */
 export function colour(kind: Kind, dark: boolean, share: number): string {
   if (kind === "weights") return (dark ? NIGHT : interpolateBlues)(share);
   return dark ? NIGHT_SIGNED((share + 1) / 2) : interpolateRdBu((1 - share) / 2);
 }
 
-/** A value's share of the largest one; by the square root small ones are told apart better. */
+/** A value's share of the largest one. The square root separates small values better. */
 export function share(value: number, largest: number, root: boolean): number {
   const part = largest > 0 ? Math.min(1, Math.abs(value) / largest) : 0;
   return (root ? Math.sqrt(part) : part) * (value < 0 ? -1 : 1);
@@ -25,7 +25,7 @@ export function share(value: number, largest: number, root: boolean): number {
 const STEPS = 255;
 const tables = new Map<string, { pixels: Uint32Array; styles: string[] }>();
 
-/** The colours as pixels (`ImageData` as 32 bits) and as styles. */
+/** The colours as 32-bit pixels of `ImageData` and as CSS colours. */
 export function table(kind: Kind, dark: boolean): { pixels: Uint32Array; styles: string[] } {
   const name = `${kind} ${dark}`;
   const there = tables.get(name);
@@ -62,7 +62,7 @@ function luminance(style: string): number {
 
 const letters = new Map<string, string>();
 
-/** Black or white, whichever is read better on a colour. */
+/** Black or white, whichever has more contrast with a colour. */
 export function letterOn(style: string): string {
   const there = letters.get(style);
   if (there) return there;
@@ -72,7 +72,7 @@ export function letterOn(style: string): string {
   return letter;
 }
 
-/** What a canvas takes from the page's style sheet. */
+/** Colours and font of the style sheet, for a canvas. */
 export interface Paint {
   dark: boolean;
   panel: string;
@@ -93,7 +93,7 @@ function readPaint(element: HTMLElement): Paint {
   return { dark: luminance(panel) < 0.2, panel, ink, quiet, line, accent, accentInk, second, mono };
 }
 
-/** The page's colours where `element` stands; read anew when they change. Null before it is on the page. */
+/** The page's colours at `element`, updated when they change. Null before it is mounted. */
 export function usePaint(element: RefObject<HTMLElement | null>): Paint | null {
   const [paint, setPaint] = useState<Paint | null>(null);
   useEffect(() => {

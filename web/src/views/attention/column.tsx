@@ -1,7 +1,7 @@
-// A column of words of which only those in sight are on the page; a listbox with one stop for the Tab key.
+// A column of words that mounts only those in view; a listbox with one tab stop.
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
-import { stepped } from "./looking";
+import { steppedTo } from "./selection";
 import { shown } from "./stack";
 
 export const ROW = 26;
@@ -10,15 +10,15 @@ interface ColumnProps {
   words: string[];
   label: string;
   side: "query" | "key";
-  /** Pixels that are scrolled away. */
+  /** The scroll offset in pixels. */
   scroll: Signal<number>;
   height: number;
-  /** The word that is looked at on this side. */
+  /** The selected word on this side. */
   active: number | null;
   pin: number | null;
-  /** The ground and the letters of a word that is read, or reads. */
+  /** Background and text colour of a word. */
   ground: (place: number) => { background: string; color: string } | null;
-  /** Words that the looked-at one may not see are drawn quietly. */
+  /** Words masked for the selected one are drawn in a quiet colour. */
   quiet: (place: number) => boolean;
   look: (place: number | null) => void;
   choose: (place: number) => void;
@@ -43,7 +43,7 @@ export function Column(props: ColumnProps) {
     look(next);
   };
   const keys = (event: KeyboardEvent) => {
-    const next = stepped(event, here, words.length, Math.floor(height / ROW));
+    const next = steppedTo(event, here, words.length, Math.floor(height / ROW));
     if (next !== null) go(next);
     else if (event.key === "Enter" || event.key === " ") choose(here);
     else if (event.key === "Escape") look(null);

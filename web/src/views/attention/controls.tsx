@@ -1,4 +1,4 @@
-// What is looked at: the stack, the layer, the head, a second head, the query, and how all of it is drawn.
+// Controls for stack, layer, head, second head, query, and display.
 import { Choice, Field, capital } from "../../parts";
 import type { Attention, Run } from "../../source";
 import type { Place, State, Store } from "../../state";
@@ -60,7 +60,7 @@ export function Controls({ store, state, run, stack, place, versus, words, root,
       {state.shape !== "heads" && <Query {...{ words, pin, setPin }} />}
       <label class="tick" hidden={state.shape === "heads"}>
         <input type="checkbox" checked={root} onChange={(event) => store.set({ root: event.currentTarget.checked })} />
-        <span title="Colours go by the square root of the weight">Lift small weights</span>
+        <span title="Colours follow the square root of the weight">Enhance small weights</span>
       </label>
     </div>
   );
@@ -105,13 +105,13 @@ function PlaceFields({ name, place, stack, choose }: PlaceFieldsProps) {
   );
 }
 
-/** The head that is compared with first: the next one. */
+/** The first head offered for a comparison: the next one. */
 function another(place: Place, stack: Attention): Place {
   if (stack.heads > 1) return { layer: place.layer, head: (place.head + 1) % stack.heads };
   return { layer: (place.layer + 1) % stack.layers, head: 0 };
 }
 
-/** The pinned query by its place, for those who know it, and a way to let it go. */
+/** A field for the pinned query's position, and a button that unpins it. */
 function Query({ words, pin, setPin }: Pick<ControlsProps, "words" | "pin" | "setPin">) {
   const last = words.queries.length - 1;
   return (

@@ -1,4 +1,4 @@
-// Wheel, pinch, drag and keys on a map of cells.
+// Wheel, pinch, drag and keyboard on a heat map.
 import { useEffect, useRef } from "preact/hooks";
 import type { RefObject } from "preact";
 import type { Signal } from "@preact/signals";
@@ -6,7 +6,7 @@ import { cellAt, cellOf, clamped, isWhole, moved, showing, whole, zoomed, type B
 
 export interface Handled {
   box: Box;
-  /** Where the box begins within the element. */
+  /** The box's offset within the element. */
   left: number;
   top: number;
   view: Signal<View | null>;
@@ -15,14 +15,14 @@ export interface Handled {
   setPin: (query: number | null) => void;
 }
 
-/** Milliseconds since the last turn of the wheel elsewhere within which the page goes on scrolling: no map stops it. */
+/** Milliseconds after a wheel event elsewhere during which the page keeps scrolling over a map. */
 const SCROLLING_MS = 300;
 const STEP = 1.5;
 
 export function zoomBy({ box, view, hover }: Pick<Handled, "box" | "view" | "hover">, factor: number): void {
   const now = view.value ?? whole(box);
   const cell = cellOf(now, box);
-  // Buttons and keys zoom to the cell that is looked at, if there is one.
+  // Buttons and keys zoom to the hovered cell, if there is one.
   const at = hover.value;
   const x = at ? (at.key + 0.5 - now.key) * cell.width : box.width / 2;
   const y = at ? (at.query + 0.5 - now.query) * cell.height : box.height / 2;
@@ -82,7 +82,7 @@ export function useGestures(element: RefObject<HTMLElement | null>, handled: Han
       if (cell) latest.current.setPin(cell.query === latest.current.pin ? null : cell.query);
     };
     const leave = (event: PointerEvent) => {
-      // A finger that was lifted leaves what it touched in sight.
+      // After a touch ends, the touched cell stays selected.
       if (pointers.size === 0 && event.pointerType === "mouse") latest.current.hover.value = null;
     };
     const wheel = (event: WheelEvent) => {
@@ -98,7 +98,7 @@ export function useGestures(element: RefObject<HTMLElement | null>, handled: Han
       const { x, y } = local(event);
       const speed = event.ctrlKey ? 0.01 : 0.002;
       const next = zoomed(now, box, 2 ** (-event.deltaY * unit * speed), x, y);
-      // What can be zoomed no further lets the page scroll.
+      // A map that cannot be zoomed further lets the page scroll.
       if (next.size === now.size && !event.ctrlKey) return;
       event.preventDefault();
       view.value = next;
@@ -126,7 +126,7 @@ export function useGestures(element: RefObject<HTMLElement | null>, handled: Han
   return (event) => keyed(event, latest.current);
 }
 
-/** Arrows go from cell to cell, with shift the view moves; + and - zoom, Home shows all, Enter pins, Escape lets go. */
+/** Arrows move from cell to cell, with Shift the view moves; + and - zoom, Home shows all, Enter pins, Escape unpins. */
 function keyed(event: KeyboardEvent, handled: Handled): void {
   const { box, view, hover, pin, setPin } = handled;
   if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,4 +1,4 @@
-// Every head in small, layer by layer; one is chosen by clicking or with the arrow keys.
+// A thumbnail of every head, layer by layer. Clicking or the arrow keys choose one.
 import { useEffect, useRef } from "preact/hooks";
 import { screenDensity, useWidth } from "../../measuring";
 import { short } from "../../parts";
@@ -19,20 +19,20 @@ interface GridProps {
   store: Store;
   state: State;
   stack: Attention;
-  /** Null while they are measured: heads can be chosen before. */
+  /** Null while they are awaited; heads can be chosen before. */
   measures: Measures | null;
   place: Place;
-  /** The largest side of a head's picture. */
+  /** The largest side of a thumbnail. */
   most: number;
 }
 
 const LEAST = 20;
 const GAP = 4;
-/** The largest side beside a narrow screen's other panels. */
+/** The largest side on a narrow screen. */
 const NARROW = 48;
 const LABEL = 22;
 
-/** The width of a panel in which all heads of a layer stand beside each other, if that is not too wide. */
+/** The width of a panel that holds all heads of a layer in one row, if that is not too wide. */
 export const panelWidth = (heads: number): number => Math.min(380, Math.max(268, heads * 44 + LABEL + 42));
 
 export function HeadGrid({ store, state, stack, measures, place, most }: GridProps) {
@@ -99,7 +99,7 @@ export function HeadGrid({ store, state, stack, measures, place, most }: GridPro
               </span>
               {count(stack.heads).map((head) => {
                 const here = { layer, head };
-                const about = measures ? `${named(here)}: ${told(measures, here)}` : named(here);
+                const about = measures ? `${named(here)}: ${inWords(measures, here)}` : named(here);
                 return (
                   <button
                     type="button"
@@ -131,8 +131,8 @@ function empty(context: CanvasRenderingContext2D, side: number, paint: Paint): v
 
 const isNumber = (value: number | null | undefined): value is number => typeof value === "number";
 
-/** What is measured of a head, in words. */
-export function told(measures: Measures, { layer, head }: Place): string {
+/** A head's measures in words. */
+export function inWords(measures: Measures, { layer, head }: Place): string {
   const of = (values: (number | null)[][] | null) => values?.[layer]?.[head];
   if (of(measures.entropy) === null) return "weights that are no numbers";
   const [entropy, distance, sink] = [of(measures.entropy), of(measures.distance), of(measures.sink)];
@@ -158,7 +158,7 @@ function picture(
   const height = side / rows.length;
   rows.forEach((row, at) => {
     const width = side / row.length;
-    // The keys that the last query of this part may see, and its first one.
+    // The keys that the last and the first query of this part may attend to.
     const last = seen(stack, layer, Math.ceil(((at + 1) * stack.queries) / rows.length) - 1);
     const first = seen(stack, layer, Math.floor((at * stack.queries) / rows.length));
     row.forEach((value, column) => {

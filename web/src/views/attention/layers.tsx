@@ -1,4 +1,4 @@
-// One query followed over all layers, with its heads taken together, one of them, or each by itself.
+// One query through all layers: the mean of its heads, one head, or each head.
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { useAsk } from "../../asking";
@@ -8,7 +8,7 @@ import type { Attention, Run, Source } from "../../source";
 import type { Place, State, Store } from "../../state";
 import { usePaint } from "./colours";
 import { Legend } from "./legend";
-import { looking, type Looked } from "./looking";
+import { selectionOf, type Selection } from "./selection";
 import { Word } from "./reading";
 import { most, shown, sinkShare, type Words } from "./stack";
 import { Strip, titleRoom, type Spot } from "./strip";
@@ -23,28 +23,28 @@ interface LayersProps {
   place: Place;
   words: Words;
   root: boolean;
-  looked: Signal<Looked | null>;
+  selection: Signal<Selection | null>;
   pin: number | null;
   setPin: (pin: number | null) => void;
 }
 
 const ROW = 28;
-/** Milliseconds that a token must stay hovered. */
+/** Milliseconds that a token must be hovered. */
 const REST_MS = 80;
 
-export function Layers({ source, store, state, run, stack, place, words, root, looked, pin, setPin }: LayersProps) {
+export function Layers({ source, store, state, run, stack, place, words, root, selection, pin, setPin }: LayersProps) {
   const frame = useRef<HTMLDivElement>(null);
   const room = useRef<HTMLDivElement>(null);
   const width = useWidth(room);
   const paint = usePaint(frame);
   const [spot, setSpot] = useState<(Spot & { head: number }) | null>(null);
-  const now = looking(looked.value, pin);
+  const now = selectionOf(selection.value, pin);
   const query = now?.side === "query" ? now.place : Math.max(0, stack.queries - 1);
   const asked = { run: run.run, part: stack.part, query, layer: null, head: null };
   const { answer, of, refusal, busy } = useAsk(source, "rows", asked, REST_MS);
   const numbers = of?.run === run.run && of.part === stack.part ? answer : null;
-  // While another query is on its way the numbers here are still those of the one before.
-  const told = (numbers && of?.query) ?? query;
+  // While another query is awaited, these are still the previous query's numbers.
+  const shownQuery = (numbers && of?.query) ?? query;
   const panels = useMemo(
     () => (numbers ? panelsOf(numbers, stack, state.across, place.head) : []),
     [numbers, stack, state.across, place.head],
@@ -63,7 +63,7 @@ export function Layers({ source, store, state, run, stack, place, words, root, l
         pin={pin}
         ground={null}
         seen={null}
-        look={(at) => (looked.value = at === null ? null : { side: "query", place: at })}
+        look={(at) => (selection.value = at === null ? null : { side: "query", place: at })}
         choose={(at) => setPin(at === pin ? null : at)}
       />
       <div class="layers-bar">
@@ -84,14 +84,14 @@ export function Layers({ source, store, state, run, stack, place, words, root, l
             <>
               <span>
                 Layer {spot.layer}
-                {spot.head >= 0 && `, head ${spot.head}`}: <Word text={words.queries[told] ?? ""} place={told} />{" "}
+                {spot.head >= 0 && `, head ${spot.head}`}: <Word text={words.queries[shownQuery] ?? ""} place={shownQuery} />{" "}
                 <span class="verb">reads</span> <Word text={words.keys[spot.key] ?? ""} place={spot.key} />
               </span>
               <strong class="number">{short(here[spot.key] ?? 0)}</strong>
             </>
           ) : (
             <span>
-              What <Word text={words.queries[told] ?? ""} place={told} /> reads in each of {stack.layers} layers
+              What <Word text={words.queries[shownQuery] ?? ""} place={shownQuery} /> reads in each of {stack.layers} layers
             </span>
           )}
         </output>
@@ -106,10 +106,10 @@ export function Layers({ source, store, state, run, stack, place, words, root, l
                 {!single && <figcaption>Head {panel.head}</figcaption>}
                 <Strip
                   rows={panel.rows}
-                  name={`${panel.title}: what ${shown(words.queries[told] ?? "")} reads, by layer`}
+                  name={`${panel.title}: what ${shown(words.queries[shownQuery] ?? "")} reads, by layer`}
                   high={single ? ROW : Math.max(6, Math.min(14, Math.floor(160 / stack.layers)))}
                   width={each}
-                  query={told}
+                  query={shownQuery}
                   words={words.keys}
                   labelled={single}
                   chosen={single ? place.layer : null}
@@ -142,7 +142,7 @@ interface TopsProps {
   choose: (layer: number) => void;
 }
 
-/** Beside each layer's row what it reads most. */
+/** The most read key of each layer, beside its row. */
 function Tops({ rows, stack, words, place, top, choose }: TopsProps) {
   return (
     <ol class="tops" style={{ paddingTop: `${top}px` }} aria-label="What each layer reads most">

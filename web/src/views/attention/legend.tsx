@@ -10,7 +10,7 @@ interface LegendProps {
   root: boolean;
   paint: Paint;
   label: string;
-  /** Whether some cells may not be seen. */
+  /** Whether some cells are masked. */
   hatched: boolean;
 }
 
@@ -49,7 +49,7 @@ export function Legend({ kind, largest, root, paint, label, hatched }: LegendPro
       </span>
       {hatched && (
         <span class="legend-hatch">
-          <canvas ref={swatch} width={24} height={HEIGHT} aria-hidden="true" /> may not be seen
+          <canvas ref={swatch} width={24} height={HEIGHT} aria-hidden="true" /> masked
         </span>
       )}
     </div>

@@ -1,20 +1,20 @@
-// Two columns of words with lines between them: a line is as wide and as dark as its weight.
+// Two columns of words with lines between them. A line's width and darkness show its weight.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
 import { blank, screenDensity, useWidth } from "../../measuring";
 import { TILE } from "../../source";
 import { Column, ROW } from "./column";
 import { letterOn, share, stepOf, table, usePaint, type Paint } from "./colours";
-import { looking, type ShapeProps } from "./looking";
+import { selectionOf, type ShapeProps } from "./selection";
 import { useRow } from "./reading";
 import { roomAbove } from "./shared";
 import { alike, seen } from "./stack";
 import type { HeadTiles, TileId } from "./tiles";
 
-/** Of the largest weight; what is less is no line. */
+/** Weights below this share of the largest one have no line. */
 const FAINTEST = 0.03;
 
-export function Lines({ tiles, words, largest, root, looked, pin, setPin }: ShapeProps) {
+export function Lines({ tiles, words, largest, root, selection, pin, setPin }: ShapeProps) {
   void tiles.version.value;
   const frame = useRef<HTMLDivElement>(null);
   const base = useRef<HTMLCanvasElement>(null);
@@ -28,10 +28,10 @@ export function Lines({ tiles, words, largest, root, looked, pin, setPin }: Shap
   const together = alike(stack);
   const queryScroll = useMemo(() => signal(0), [tiles.stack]);
   const keyScroll = useMemo(() => (together ? queryScroll : signal(0)), [tiles.stack, together]);
-  const now = looking(looked.value, pin);
+  const now = selectionOf(selection.value, pin);
   const row = useRow(tiles, now?.side === "query" ? now.place : null);
   const reading = now?.side === "key" ? tiles.column(now.place) : null;
-  // A pinned query is brought into sight when the lines are first shown, and when it is pinned from elsewhere.
+  // Scroll to a pinned query at first, and when it is pinned from elsewhere.
   useEffect(() => {
     if (pin === null || height === 0) return;
     const y = pin * ROW;
@@ -125,7 +125,7 @@ export function Lines({ tiles, words, largest, root, looked, pin, setPin }: Shap
         pin={pin}
         ground={coloured(reading)}
         quiet={closed}
-        look={(place) => (looked.value = place === null ? null : { side: "query", place })}
+        look={(place) => (selection.value = place === null ? null : { side: "query", place })}
         choose={(place) => setPin(place === pin ? null : place)}
       />
       <div class="between" ref={between} style={{ height: `${height}px` }}>
@@ -142,7 +142,7 @@ export function Lines({ tiles, words, largest, root, looked, pin, setPin }: Shap
         pin={null}
         ground={coloured(row)}
         quiet={shut}
-        look={(place) => (looked.value = place === null ? null : { side: "key", place })}
+        look={(place) => (selection.value = place === null ? null : { side: "key", place })}
         choose={(place) => together && setPin(place === pin ? null : place)}
       />
     </div>

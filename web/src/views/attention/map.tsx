@@ -1,4 +1,4 @@
-// A map of cells that can be zoomed: its canvas, a second one above it for what is hovered, and its keys.
+// A zoomable heat map: its canvas, an overlay for the hovered cell, and its keyboard commands.
 import { useEffect, useId, useMemo, useRef } from "preact/hooks";
 import { effect, type Signal } from "@preact/signals";
 import { blank, screenDensity } from "../../measuring";
@@ -11,7 +11,7 @@ import type { Cells } from "./tiles";
 import { clamped, isWhole, whole, type Box, type Cell, type View } from "./viewport";
 
 export interface Shared {
-  /** What part is seen; null: all of it. */
+  /** The visible part; null: all of it. */
   view: Signal<View | null>;
   hover: Signal<Cell | null>;
 }
@@ -28,7 +28,7 @@ interface MapProps {
   setPin: (query: number | null) => void;
   box: Box;
   margins: Margins;
-  /** What is seen, in words. */
+  /** What is visible, in words. */
   name: string;
 }
 
@@ -85,7 +85,7 @@ export function CellMap(props: MapProps) {
     const stop = effect(() => {
       const view = shared.view.value;
       void shared.hover.value;
-      // One finger scrolls the page as long as there is nothing to pan.
+      // One finger scrolls the page unless the map can be panned.
       if (frame.current) frame.current.style.touchAction = view && !isWhole(view, box) ? "none" : "pan-y";
       due ||= requestAnimationFrame(draw);
     });

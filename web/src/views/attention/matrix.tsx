@@ -1,4 +1,4 @@
-// The matrix of one head, or of two with their difference.
+// The matrix of one head, or of two heads and their difference.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { screenDensity, useWidth } from "../../measuring";
 import { Fault, capital } from "../../parts";
@@ -21,17 +21,17 @@ interface MatrixProps {
   one: HeadTiles;
   other: HeadTiles | null;
   words: Words;
-  /** The weight at the end of the colours. */
+  /** The weight at the end of the colour scale. */
   largest: number;
   root: boolean;
   pin: number | null;
   setPin: (pin: number | null) => void;
 }
 
-/** Maps that stand beside each other are at least so wide. */
+/** The smallest width of maps side by side. */
 const LEAST = 280;
 const GAP = 16;
-/** The width of what stands beside a single map, with the gap between. */
+/** The width of the panel beside a single map, with the gap. */
 const BESIDE = 300;
 
 export function Matrix({ store, state, one, other, words, largest, root, pin, setPin }: MatrixProps) {
@@ -71,13 +71,13 @@ export function Matrix({ store, state, one, other, words, largest, root, pin, se
         )}
         {common && other && difference && (
           <figure>
-            <figcaption>Difference: the first less the second</figcaption>
+            <figcaption>Difference: the first minus the second</figcaption>
             <CellMap {...common} cells={difference} kind="difference" largest={largest} name={`Difference, ${about}`} />
           </figure>
         )}
       </div>
       <div class="beside">
-        <div class="told-of-cell">
+        <div class="cell-details">
           {box && <Zoom {...{ shared, box }} />}
           <CellReadout hover={shared.hover} pin={pin} {...{ one, other, words, layers }} />
           <Refusals one={one} other={other} />
@@ -105,7 +105,7 @@ type BoxOf = ReturnType<typeof boxFor>;
 
 function Zoom({ shared, box }: { shared: Sharing; box: BoxOf }) {
   const view = clamped(shared.view.value ?? whole(box), box);
-  // Nothing to zoom: all cells are as large as they get.
+  // All cells have their largest size already.
   if (clamped({ ...view, size: 0 }, box).size >= whole(box).size) return null;
   return (
     <div class="zoom" role="group" aria-label="Zoom">
@@ -122,7 +122,7 @@ function Zoom({ shared, box }: { shared: Sharing; box: BoxOf }) {
   );
 }
 
-/** Which part is seen, and whether a point stands for several cells. */
+/** The visible part, and whether a pixel stands for several cells. */
 function Seen({ shared, box }: { shared: Sharing; box: BoxOf }) {
   const view = clamped(shared.view.value ?? whole(box), box);
   const grain = 2 ** levelFor(view, box, screenDensity());
@@ -134,7 +134,7 @@ function Seen({ shared, box }: { shared: Sharing; box: BoxOf }) {
       keys {first(view.key)} to {last(view.key, box.keys * (view.size / whole(box).size), box.keys)}.
       {grain > 1 && (
         <>
-          <br />A point is the largest of {grain} {"\u00D7"} {grain}.
+          <br />A pixel is the largest of {grain} {"\u00D7"} {grain}.
         </>
       )}
     </p>
@@ -149,7 +149,7 @@ interface WatchedProps {
   words: Words;
 }
 
-/** What the hovered query reads most, or the pinned one. */
+/** The keys that the hovered or pinned query reads most. */
 function Watched({ shared, pin, one, other, words }: WatchedProps) {
   const query = shared.hover.value?.query ?? pin;
   return (

@@ -1,4 +1,4 @@
-// The whole matrix in small, with the part of it that is seen.
+// The whole matrix as a thumbnail, with a frame around the visible part.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { effect } from "@preact/signals";
 import { screenDensity } from "../../measuring";
@@ -10,7 +10,7 @@ import { boxFor, cellOf, clamped, isWhole, whole, type Box } from "./viewport";
 
 interface OverviewProps {
   tiles: HeadTiles;
-  /** The box of the large map. */
+  /** The box of the main map. */
   box: Box;
   largest: number;
   root: boolean;
@@ -82,7 +82,7 @@ export function Overview({ tiles, box, largest, root, paint, shared }: OverviewP
       ref={canvas}
       class="overview"
       role="img"
-      aria-label="The whole matrix; a frame shows the part that is seen. Drag it, or use the keys of the map."
+      aria-label="The whole matrix; a frame shows the visible part. Drag it, or use the map's keys."
       width={Math.round(small.width * density)}
       height={Math.round(small.height * density)}
       style={{ width: `${small.width}px`, height: `${small.height}px` }}

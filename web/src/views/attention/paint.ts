@@ -1,4 +1,4 @@
-// Drawing a map of cells on a canvas: tiles as cached pictures, what may not be seen as hatching, words and numbers.
+// Draws a heat map on a canvas: tiles as cached images, masked cells as hatching, and numbers.
 import { TILE, type Attention } from "../../source";
 import { letterOn, share, stepOf, table, type Kind, type Paint } from "./colours";
 import { seen } from "./stack";
@@ -14,13 +14,13 @@ export interface Look {
 
 export const FONT_SIZE = 12;
 const MOST_PICTURES = 200;
-/** Cells so large have room for a number. */
+/** The smallest side of a cell that shows a number. */
 const NUMBER_WIDTH = 34;
 const NUMBER_HEIGHT = 20;
 
 export const fontOf = (paint: Paint, size = FONT_SIZE): string => `${size}px ${paint.mono}`;
 
-/** Tiles as pictures, kept as long as colours and scale stay. */
+/** Tiles as images, cached until colours or scale change. */
 export class Pictures {
   private readonly kept = new Map<string, OffscreenCanvas>();
   private look = "";
@@ -53,7 +53,7 @@ export class Pictures {
   }
 }
 
-/** The tiles of a level that a view touches, those in its middle first. */
+/** The tiles of a level that overlap a view, those in its middle first. */
 function tilesIn(view: View, box: Box, stack: Attention, level: number): TileId[] {
   const cell = cellOf(view, box);
   const side = TILE * 2 ** level;
@@ -70,7 +70,7 @@ function tilesIn(view: View, box: Box, stack: Attention, level: number): TileId[
   return ids.sort((one, other) => far(one) - far(other));
 }
 
-/** Draw what is seen of a matrix into (0, 0, box.width, box.height); returns the tiles of the level that it needs. */
+/** Draw the visible part of a matrix into (0, 0, box.width, box.height); returns the tiles that it needs. */
 export function paintMatrix(
   context: CanvasRenderingContext2D,
   cells: Cells,
@@ -96,7 +96,7 @@ export function paintMatrix(
   context.fillRect(0, 0, box.width, box.height);
   const missing = needed.some((id) => !pictures.of(cells, id, look));
   if (missing) {
-    // Coarser ones that are here stand in: those of the levels above, the coarsest first.
+    // Meanwhile draw the coarser tiles that have arrived, the coarsest first.
     for (let coarse = deepest; coarse > level; coarse -= 1) {
       for (const id of tilesIn(view, box, stack, coarse)) paintTile(context, cells, pictures, id, view, box, look);
     }
@@ -125,7 +125,7 @@ function paintTile(
   const y = (id.row * TILE * grain - view.query) * cell.height;
   const width = picture.width * grain * cell.width;
   const height = picture.height * grain * cell.height;
-  // Smaller than a pixel: neighbours are blended; otherwise cells have sharp edges.
+  // Cells smaller than a pixel are blended; others have sharp edges.
   context.imageSmoothingEnabled = cell.width * grain < 1;
   context.drawImage(picture, x, y, width, height);
 }
@@ -154,7 +154,7 @@ export function hatching(context: CanvasRenderingContext2D, paint: Paint): Canva
   return pattern;
 }
 
-/** Cover what no query may see. */
+/** Cover the masked cells. */
 function hatch(
   context: CanvasRenderingContext2D,
   stack: Attention,
@@ -169,9 +169,9 @@ function hatch(
   const y = (query: number) => (query - view.query) * cell.height;
   const first = Math.floor(view.query);
   const end = Math.min(stack.queries, Math.ceil(view.query + box.height / cell.height));
-  // What may be seen stays in sight where it is narrower than a pixel.
+  // Keep the unmasked band visible where it is narrower than a pixel.
   const slack = cell.width < 1 ? 0.75 : 0;
-  // Steps smaller than a pixel would not be seen.
+  // Steps smaller than a pixel would be invisible.
   const step = Math.max(1, Math.floor(0.5 / cell.height));
   const outline = (edge: (query: number) => number, outside: number) => {
     context.beginPath();

@@ -1,4 +1,4 @@
-// What is read: the rows of weights that components ask for, and how they are told.
+// Rows of weights that components request, and how they are described.
 import { useEffect, useState } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { Bar, percent, short } from "../../parts";
@@ -7,10 +7,10 @@ import { most, seen, shown, sinkShare, type Words } from "./stack";
 import type { HeadTiles } from "./tiles";
 import type { Cell } from "./viewport";
 
-/** Milliseconds that a query must stay hovered before more than what is here is asked for. */
+/** Milliseconds that a query must be hovered before its weights are requested. */
 const REST_MS = 60;
 
-/** What a query reads; null until it is here. */
+/** A query's weights; null until they arrive. */
 export function useRow(tiles: HeadTiles | null, query: number | null): Float32Array | null {
   void tiles?.version.value;
   const row = tiles && query !== null ? tiles.row(query, false) : null;
@@ -32,7 +32,7 @@ interface CellReadoutProps {
   layers: [number, number];
 }
 
-/** The value of the hovered cell, with its words; a region that screen readers follow. */
+/** The hovered cell's value and words, as a live region for screen readers. */
 export function CellReadout({ hover, pin, one, other, words, layers }: CellReadoutProps) {
   const cell = hover.value;
   const query = cell?.query ?? null;
@@ -57,7 +57,7 @@ export function CellReadout({ hover, pin, one, other, words, layers }: CellReado
             <Word text={words.keys[cell.key] ?? ""} place={cell.key} />
           </span>
           <strong class="number">
-            {hidden && "may not be seen"}
+            {hidden && "masked"}
             {!hidden && value === null && "\u2026"}
             {!hidden && value !== null && !other && short(value)}
             {!hidden && value !== null && other && second === null && "\u2026"}
@@ -99,7 +99,7 @@ interface ReadsProps {
   count?: number;
 }
 
-/** The keys that a query reads most, with the share of the sink. */
+/** The keys that a query reads most, and the sink's share. */
 export function Reads({ tiles, query, words, title, count = 6 }: ReadsProps) {
   const row = useRow(tiles, query);
   const [last, setLast] = useState<{ row: Float32Array; query: number } | null>(null);
@@ -107,9 +107,9 @@ export function Reads({ tiles, query, words, title, count = 6 }: ReadsProps) {
     if (row && query !== null) setLast({ row, query });
   }, [row, query]);
   if (query === null) return null;
-  // What was told before stays while the next row is on its way: nothing jumps.
-  const told = row ?? (last && last.row.length === tiles.stack.keys ? last.row : null);
-  const best = told ? most(told, count) : [];
+  // The previous row stays while the next is awaited, so that nothing jumps.
+  const shownRow = row ?? (last && last.row.length === tiles.stack.keys ? last.row : null);
+  const best = shownRow ? most(shownRow, count) : [];
   const largest = best[0]?.weight ?? 1;
   return (
     <section class="reads" data-busy={row === null && tiles.busy} aria-label={title ?? "What the query reads most"}>
@@ -124,11 +124,11 @@ export function Reads({ tiles, query, words, title, count = 6 }: ReadsProps) {
             <span class="number">{percent(weight)}</span>
           </li>
         ))}
-        {told && best.length === 0 && <li class="quiet">nothing</li>}
+        {shownRow && best.length === 0 && <li class="quiet">nothing</li>}
       </ol>
-      {told && tiles.stack.sinks && (
+      {shownRow && tiles.stack.sinks && (
         <p class="sink">
-          <span>Goes to the sink</span> <span class="number">{percent(sinkShare(told))}</span>
+          <span>Goes to the sink</span> <span class="number">{percent(sinkShare(shownRow))}</span>
         </p>
       )}
     </section>

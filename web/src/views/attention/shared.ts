@@ -1,25 +1,25 @@
-// What a map of cells shares with the address, and the room that it has.
+// What heat maps share with the address, and their height.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
 import type { State, Store } from "../../state";
 import type { Shared } from "./map";
 import { clamped, closest, isWhole, type Box, type View } from "./viewport";
 
-/** Milliseconds after which a part that stays is written into the address. */
+/** Milliseconds without a change after which the view is written to the address. */
 const REST_MS = 250;
 
-/** View and hovered cell of all maps that are seen at once; the view stands in the address as whole numbers. */
+/** View and hovered cell, shared by all maps that are shown; the address holds the view in whole numbers. */
 export function useShared(store: Store, state: State, box: Box | null): Shared {
   const shared = useMemo<Shared>(() => ({ view: signal<View | null>(state.window), hover: signal(null) }), []);
   const written = useRef(JSON.stringify(state.window));
-  const told = JSON.stringify(state.window);
-  if (told !== written.current) {
-    written.current = told;
+  const stateWindow = JSON.stringify(state.window);
+  if (stateWindow !== written.current) {
+    written.current = stateWindow;
     shared.view.value = state.window;
     if (state.window === null) shared.hover.value = null;
   }
   useEffect(() => {
-    // What was hovered was a cell of another matrix.
+    // The hovered cell was in another matrix.
     shared.hover.value = null;
   }, [shared, box?.queries, box?.keys]);
   useEffect(() => {
@@ -49,6 +49,6 @@ const rounded = (view: View, box: Box): View => ({
   size: Math.max(1, Math.ceil(closest(box)), Math.round(view.size)),
 });
 
-/** The height that a view may take without filling more than the screen. */
+/** The largest height of a view that leaves part of the screen to the page. */
 export const roomAbove = (least: number, most: number): number =>
   Math.max(least, Math.min(most, Math.round(0.78 * (globalThis.innerHeight || most))));

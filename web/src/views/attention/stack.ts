@@ -1,4 +1,4 @@
-// What is known of a stack of attentions without a single weight: its words, and which cells may be seen at all.
+// Facts about an attention stack that need no weights: its words and its mask.
 import type { Attention, Run } from "../../source";
 import type { Place, State } from "../../state";
 
@@ -12,7 +12,7 @@ export function chosenStack(run: Run, state: State): Attention | null {
   return run.attentions.find((each) => each.part === state.part) ?? run.attentions[0] ?? null;
 }
 
-/** A layer and head that are there. */
+/** The closest layer and head that exist. */
 export function within(place: Place, stack: Attention): Place {
   return { layer: Math.min(place.layer, stack.layers - 1), head: Math.min(place.head, stack.heads - 1) };
 }
@@ -30,11 +30,11 @@ export function wordsOf(run: Run, stack: Attention): Words {
   return { queries: of(stack.queries_are, stack.queries), keys: of(stack.keys_are, stack.keys) };
 }
 
-/** Whether queries and keys are the same words, so that a place means the same on both sides. */
+/** Whether queries and keys are the same words, so that a position means the same on both sides. */
 export const alike = (stack: Attention): boolean =>
   stack.queries_are === stack.keys_are && stack.queries === stack.keys;
 
-/** The keys that a query may see: from `first` to before `end`. */
+/** The keys that a query may attend to: from `first` to before `end`. */
 export function seen(stack: Attention, layer: number, query: number): { first: number; end: number } {
   if (!stack.causal) return { first: 0, end: stack.keys };
   const own = stack.keys - stack.queries + query;
@@ -42,7 +42,7 @@ export function seen(stack: Attention, layer: number, query: number): { first: n
   return { first: window === null ? 0 : Math.max(0, own - window + 1), end: Math.min(stack.keys, own + 1) };
 }
 
-/** A token as a label: what leaves no mark is written, spaces around it are left away, long ones are cut. */
+/** A token as a label: invisible characters are made visible, surrounding spaces removed, long tokens cut. */
 export function shown(word: string, most = 16): string {
   const marks: Record<string, string> = { "\n": "\u21B5", "\r": "\u240D", "\t": "\u21E5" };
   const bare = word.trim() === "" ? word : word.replace(/^ +| +$/g, "");
@@ -57,10 +57,10 @@ export interface Share {
   weight: number;
 }
 
-/** A smaller weight is told as 0.0 %, which is no reading. */
+/** Smaller weights would be shown as 0.0 %. */
 const FAINT = 5e-4;
 
-/** The keys that a row reads most, the most first. */
+/** The keys with the largest weights of a row, the largest first. */
 export function most(row: Float32Array, count: number): Share[] {
   const best: Share[] = [];
   for (let key = 0; key < row.length; key += 1) {
@@ -74,7 +74,7 @@ export function most(row: Float32Array, count: number): Share[] {
   return best;
 }
 
-/** What of a row's weight goes to its sink. */
+/** The share of a row's weight that goes to its sink. */
 export function sinkShare(row: Float32Array): number {
   let sum = 0;
   for (const weight of row) sum += weight;

@@ -1,4 +1,4 @@
-// One query over all layers: a row for each layer, a column for each key.
+// One query through all layers: a row for each layer, a column for each key.
 import { useEffect, useRef } from "preact/hooks";
 import { screenDensity } from "../../measuring";
 import { FONT_SIZE, fontOf, hatching } from "./paint";
@@ -24,16 +24,16 @@ interface StripProps {
   root: boolean;
   paint: Paint;
   name: string;
-  /** Whether words stand above. */
+  /** Whether words are shown above. */
   labelled: boolean;
-  /** The layer that is marked. */
+  /** The marked layer. */
   chosen: number | null;
   look: (spot: Spot | null) => void;
 }
 
 const WORD = 13;
 
-/** The room for words above. */
+/** The height for words above. */
 export const titleRoom = (words: string[], cell: number): number =>
   cell >= WORD ? Math.ceil(Math.max(...words.map((word) => shown(word, 12).length)) * FONT_SIZE * 0.61) + 8 : 20;
 
@@ -58,7 +58,7 @@ export function Strip(props: StripProps) {
       const { first, end } = seen(stack, layer, query);
       context.fillStyle = paint.panel;
       context.fillRect(first * cell, y, (end - first) * cell, high - 1);
-      // A point of the screen is the largest of the keys that fall on it.
+      // A pixel shows the largest weight of its keys.
       const points = Math.max(1, Math.ceil((end - first) * Math.min(1, cell * density)));
       const each = (end - first) / points;
       for (let at = 0; at < points; at += 1) {

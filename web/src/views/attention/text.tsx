@@ -1,6 +1,6 @@
-// Tokens as flowing text: a listbox with one stop for the Tab key, whose colours change without building it anew.
+// Tokens as flowing text: a listbox with one tab stop, recoloured without mounting it again.
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
-import { stepped } from "./looking";
+import { steppedTo } from "./selection";
 import { shown } from "./stack";
 
 export interface Ground {
@@ -13,9 +13,9 @@ interface TextProps {
   label: string;
   active: number | null;
   pin: number | null;
-  /** The ground of a word; the same object as before is not drawn again. */
+  /** Background of a word. The same object as before is not drawn again. */
   ground: ((place: number) => Ground | null) | null;
-  /** The words that may be seen. */
+  /** The words that are not masked. */
   seen: { first: number; end: number } | null;
   look: (place: number | null) => void;
   choose: (place: number) => void;
@@ -27,7 +27,7 @@ export function TokenText({ words, label, active, pin, ground, seen, look, choos
   const drawn = useRef<(Ground | null)[]>([]);
   const [cursor, setCursor] = useState(0);
   const here = Math.min(cursor, words.length - 1);
-  // Where tokens carry their own spaces, none are added.
+  // Add no spaces where tokens include them.
   const spaced = useMemo(() => !words.some((word) => /^\s+\S|\S\s+$/.test(word)), [words]);
   const spans = useMemo(() => {
     drawn.current = [];
@@ -62,7 +62,7 @@ export function TokenText({ words, label, active, pin, ground, seen, look, choos
   useMark(options, "data-active", active, spans);
   useMark(options, "aria-selected", pin, spans);
 
-  // Brought into sight within this box alone: the page around it stays where it is.
+  // Scroll this box only, not the page around it.
   const show = (place: number) => {
     const [box, span] = [text.current, options()[place]];
     if (!box || !span) return;
@@ -76,7 +76,7 @@ export function TokenText({ words, label, active, pin, ground, seen, look, choos
   }, [pin, spans]);
 
   const keys = (event: KeyboardEvent) => {
-    const next = stepped(event, here, words.length, 10);
+    const next = steppedTo(event, here, words.length, 10);
     if (next !== null) {
       setCursor(next);
       look(next);
@@ -104,7 +104,7 @@ export function TokenText({ words, label, active, pin, ground, seen, look, choos
       onFocus={(event) => event.currentTarget.matches(":focus-visible") && look(here)}
       onBlur={() => look(null)}
       onPointerOver={(event) => {
-        // Between two words the one before stays, so that nothing flickers.
+        // Between two words the previous one stays selected, to avoid flicker.
         const place = placeOf(event);
         if (place !== null) look(place);
       }}
@@ -131,7 +131,7 @@ function useMark(options: () => HTMLCollectionOf<HTMLElement>, mark: string, pla
   }, [place, spans]);
 }
 
-/** A token within a text: spaces stay, line breaks are shown and kept. */
+/** A token within a text: spaces are kept, line breaks are shown and kept. */
 function inText(word: string): string {
   if (word.includes("\n")) return word.replace(/\n/g, "\u21B5\n");
   return word.trim() === "" && !/^ +$/.test(word) ? shown(word) : word;

@@ -1,4 +1,4 @@
-// The weights of one head as far as they have been looked at, and what is still to be fetched, the newest need first.
+// The weights of one head that have been fetched, and a queue of those still needed, the newest first.
 import { signal, type Signal } from "@preact/signals";
 import { TILE, Unanswered, refusalOf, type Attention, type Part, type Refusal, type Source } from "../../source";
 import type { Place } from "../../state";
@@ -13,28 +13,28 @@ export interface TileId {
 export const keyOf = ({ level, row, column }: TileId): string => `${level}.${row}.${column}`;
 const rowName = (query: number): string => `row ${query}`;
 
-/** What a map of cells is drawn from: one head, or the difference of two. */
+/** The data of a heat map: one head, or the difference of two. */
 export interface Cells {
   readonly stack: Attention;
-  /** The layer whose window bounds what may be seen. */
+  /** The layer whose window bounds the mask. */
   readonly layer: number;
-  /** Grows whenever something arrived. */
+  /** Incremented whenever something arrives. */
   readonly version: Signal<number>;
   readonly refusal: Refusal | null;
   readonly busy: boolean;
   tile(id: TileId): Float32Array | null;
-  /** Whether a tile was asked for in vain, as of a saved page that holds a head in overview. */
+  /** Whether a tile was refused, as by a saved page that holds only an overview of the head. */
   refuses(id: TileId): boolean;
-  /** What `owner` needs now; what it needed before and has not begun is dropped. */
+  /** Set what `owner` needs now. Its earlier needs are dropped unless they are being fetched. */
   want(owner: object, ids: TileId[]): void;
 }
 
 const AT_ONCE = 4;
 const MOST_TILES = 192;
 const MOST_ROWS = 256;
-/** Milliseconds after which what nobody answered is asked for again, and twice as many each time after. */
+/** Milliseconds after which an unanswered request is repeated; doubled each time. */
 const RETRY_MS = 2000;
-/** Milliseconds within which what is shown asks again for what it lacks. */
+/** Milliseconds within which components that are shown repeat their requests. */
 const ASKED_MS = 500;
 
 /** Rows and columns of a tile. */
@@ -83,19 +83,19 @@ export class HeadTiles implements Cells {
     return this.refused.has(keyOf(id));
   }
 
-  /** Whether a row was asked for in vain; of one that nobody answered only until it may be asked for again. */
+  /** Whether a row was refused; after an unanswered request only until it may be repeated. */
   refusesRow(query: number): boolean {
     return this.refused.has(rowName(query));
   }
 
   want(owner: object, ids: TileId[]): void {
-    // The newest owner stands last and is served first.
+    // The newest owner is last in the map and served first.
     this.wanted.delete(owner);
     if (ids.length > 0) this.wanted.set(owner, ids);
     this.pump();
   }
 
-  /** One weight, if its tile is here; 0 where nothing may be seen. */
+  /** One weight, null if its tile has not arrived; 0 where the mask forbids it. */
   weight(query: number, key: number): number | null {
     const { first, end } = seen(this.stack, this.layer, query);
     if (key < first || key >= end) return 0;
@@ -107,7 +107,7 @@ export class HeadTiles implements Cells {
     return tile[(query % TILE) * shapeOf(this.stack, id).columns + (key % TILE)] ?? null;
   }
 
-  /** What a query reads, if it is here; otherwise it is asked for, and `version` grows once it is. */
+  /** A query's weights. Null if they have not arrived; then they are requested, and `version` grows when they arrive. */
   row(query: number, ask = true): Float32Array | null {
     if (query < 0 || query >= this.stack.queries) return null;
     const there = this.rows.get(query) ?? this.gathered(query);
@@ -115,7 +115,7 @@ export class HeadTiles implements Cells {
     return there;
   }
 
-  /** What reads a key, if all of it is here. */
+  /** The weights on a key, null unless all of them have arrived. */
   column(key: number): Float32Array | null {
     const column = new Float32Array(this.stack.queries);
     for (let query = 0; query < column.length; query += 1) {
@@ -185,7 +185,7 @@ export class HeadTiles implements Cells {
     });
   }
 
-  /** Let `arrive` ask for what is called `name`, and tell of what came of it. */
+  /** Run the request `arrive` under a name, and record its outcome. */
   private async bring(name: string, arrive: () => Promise<void>): Promise<void> {
     this.under.add(name);
     try {
@@ -204,11 +204,11 @@ export class HeadTiles implements Cells {
   private fail(name: string, error: unknown): void {
     this.refused.add(name);
     if (error instanceof Unanswered) {
-      // A server that was away may be back.
+      // The server may be back.
       setTimeout(() => {
         this.refused.delete(name);
         this.version.value += 1;
-        // Who still wants it has asked again by then; if nobody does, there is nothing left to tell of.
+        // Components that still need it have repeated their request by now; without one, the error is obsolete.
         setTimeout(() => {
           if (this.busy || this.refused.size > 0) return;
           this.refusal = null;
@@ -224,7 +224,7 @@ export class HeadTiles implements Cells {
 const kept = new WeakMap<Source, Map<string, HeadTiles>>();
 const MOST_HEADS = 4;
 
-/** The tiles of a head, which stay while one looks at others. */
+/** The tiles of a head, kept while other heads are shown. */
 export function headTiles(source: Source, run: string, stack: Attention, place: Place): HeadTiles {
   const heads = kept.get(source) ?? new Map<string, HeadTiles>();
   kept.set(source, heads);
@@ -236,7 +236,7 @@ export function headTiles(source: Source, run: string, stack: Attention, place: 
   return head;
 }
 
-/** The first head's weights less the second's. On levels above 0: the difference of the largest ones. */
+/** The first head's weights minus the second's; at levels above 0 the difference of the largest weights. */
 export class Difference implements Cells {
   readonly version = signal(0);
   readonly stack: Attention;
@@ -248,15 +248,15 @@ export class Difference implements Cells {
     private readonly other: HeadTiles,
   ) {
     this.stack = one.stack;
-    // What the wider window shows may be seen by at least one of the two.
+    // The wider window's keys are visible to at least one of the two.
     const window = (layer: number) => one.stack.windows[layer] ?? Infinity;
     this.layer = window(one.layer) >= window(other.layer) ? one.layer : other.layer;
   }
 
-  /** From now on `version` grows whenever something arrived for either head. Returns what ends it. */
+  /** From now on `version` grows whenever something arrives for either head. Returns a function that stops it. */
   follow(): () => void {
-    const told = () => (this.version.value += 1);
-    const stops = [this.one.version.subscribe(told), this.other.version.subscribe(told)];
+    const arrived = () => (this.version.value += 1);
+    const stops = [this.one.version.subscribe(arrived), this.other.version.subscribe(arrived)];
     return () => stops.forEach((stop) => stop());
   }
 

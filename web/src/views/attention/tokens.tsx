@@ -1,11 +1,11 @@
-// Lines and text: shapes in which one token at a time is looked at, for one head or for two beside each other.
+// The lines and text displays, which show one token at a time, for one head or for two side by side.
 import { useRef } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { Bar, capital, percent } from "../../parts";
 import { usePaint } from "./colours";
 import { Legend } from "./legend";
 import { Lines } from "./lines";
-import { looking, type Looked } from "./looking";
+import { selectionOf, type Selection } from "./selection";
 import { Refusals } from "./matrix";
 import { Reads, Word } from "./reading";
 import { most, named, type Words } from "./stack";
@@ -19,15 +19,15 @@ interface TokensProps {
   words: Words;
   largest: number;
   root: boolean;
-  looked: Signal<Looked | null>;
+  selection: Signal<Selection | null>;
   pin: number | null;
   setPin: (pin: number | null) => void;
 }
 
-export function Tokens({ shape, one, other, words, largest, root, looked, pin, setPin }: TokensProps) {
+export function Tokens({ shape, one, other, words, largest, root, selection, pin, setPin }: TokensProps) {
   const frame = useRef<HTMLDivElement>(null);
   const paint = usePaint(frame);
-  const now = looking(looked.value, pin);
+  const now = selectionOf(selection.value, pin);
   const Shape = shape === "lines" ? Lines : WordsShape;
   const heads = other ? [one, other] : [one];
   return (
@@ -36,7 +36,7 @@ export function Tokens({ shape, one, other, words, largest, root, looked, pin, s
         {heads.map((tiles) => (
           <figure key={tiles === one ? "one" : "other"}>
             {other && <figcaption>{capital(named(tiles.place))}</figcaption>}
-            <Shape {...{ tiles, words, largest, root, looked, pin, setPin }} />
+            <Shape {...{ tiles, words, largest, root, selection, pin, setPin }} />
           </figure>
         ))}
       </div>
@@ -64,7 +64,7 @@ export function Tokens({ shape, one, other, words, largest, root, looked, pin, s
   );
 }
 
-/** The queries that read a key most. */
+/** The queries with the largest weights on a key. */
 function ReadBy({ tiles, place, words }: { tiles: HeadTiles; place: number; words: Words }) {
   void tiles.version.value;
   const column = tiles.column(place);

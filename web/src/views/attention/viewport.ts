@@ -1,6 +1,6 @@
-// Which part of a matrix is seen, and where a cell lies on the screen. Pure geometry: lengths are CSS pixels.
+// The visible part of a matrix, and the position of a cell on the screen. Lengths are CSS pixels.
 
-/** The first query and key in view, and how many cells of the longer side there is room for. All may be fractions. */
+/** The first query and key in view, and how many cells of the longer side fit. All may be fractional. */
 export interface View {
   query: number;
   key: number;
@@ -20,12 +20,12 @@ export interface Box {
   height: number;
 }
 
-/** Cells are at most so large, which leaves room for a number in them. */
+/** The largest side of a cell, large enough for a number. */
 const LARGEST = 72;
-/** A matrix of another shape than a square is drawn at most so many times as long as it is high, or the other way. */
+/** The largest ratio of the sides of a drawn matrix. */
 const LONGEST = 3;
 
-/** The box in which a whole matrix fits into a room. */
+/** The box of a whole matrix that fits into a space. */
 export function boxFor(queries: number, keys: number, room: { width: number; height: number }): Box {
   let width = Math.min(room.width, keys * LARGEST);
   let height = Math.min(room.height, queries * LARGEST);
@@ -45,20 +45,20 @@ export function boxFor(queries: number, keys: number, room: { width: number; hei
 const longer = (box: Box): number => Math.max(box.keys, box.queries);
 const span = (box: Box): number => (box.keys >= box.queries ? box.width : box.height);
 
-/** Fewest cells of the longer side that can be zoomed to. */
+/** The smallest size of a view: the zoom limit. */
 export const closest = (box: Box): number => Math.min(longer(box), Math.max(4, span(box) / LARGEST));
 
 export const whole = (box: Box): View => ({ query: 0, key: 0, size: longer(box) });
 
 export const isWhole = (view: View, box: Box): boolean => view.size >= longer(box) * 0.9999;
 
-/** Width and height of a cell: a side that would not fill the box is stretched until the cells are squares. */
+/** Width and height of a cell. A side that would not fill the box is stretched. */
 export function cellOf(view: View, box: Box): { width: number; height: number } {
   const side = span(box) / view.size;
   return { width: Math.max(side, box.width / box.keys), height: Math.max(side, box.height / box.queries) };
 }
 
-/** The view moved and zoomed so that it shows nothing but the matrix. */
+/** The view moved and zoomed so that it stays within the matrix. */
 export function clamped(view: View, box: Box): View {
   const size = Math.min(longer(box), Math.max(closest(box), view.size));
   const cell = cellOf({ ...view, size }, box);
@@ -70,7 +70,7 @@ export function clamped(view: View, box: Box): View {
   };
 }
 
-/** Zoom so that what lies at (x, y) stays there; `factor` above 1 shows less, and larger. */
+/** Zoom about the point (x, y); a `factor` above 1 magnifies. */
 export function zoomed(view: View, box: Box, factor: number, x: number, y: number): View {
   const before = cellOf(view, box);
   const size = Math.min(longer(box), Math.max(closest(box), view.size / factor));
@@ -80,13 +80,13 @@ export function zoomed(view: View, box: Box, factor: number, x: number, y: numbe
   return clamped({ query, key, size }, box);
 }
 
-/** Move what is drawn by so many pixels. */
+/** Pan by pixels. */
 export function moved(view: View, box: Box, dx: number, dy: number): View {
   const cell = cellOf(view, box);
   return clamped({ ...view, key: view.key - dx / cell.width, query: view.query - dy / cell.height }, box);
 }
 
-/** The view in which a cell is seen, moved no more than that takes. */
+/** The view moved as little as needed to show a cell. */
 export function showing(view: View, box: Box, { query, key }: Cell): View {
   const cell = cellOf(view, box);
   const into = (first: number, place: number, room: number) =>
@@ -109,10 +109,10 @@ export function cellAt(view: View, box: Box, x: number, y: number): Cell | null 
   return key >= 0 && key < box.keys && query >= 0 && query < box.queries ? { query, key } : null;
 }
 
-/** The level at which one cell is left. */
+/** The level at which one cell remains. */
 export const deepestLevel = (box: Box): number => Math.min(12, Math.ceil(Math.log2(Math.max(2, longer(box)))));
 
-/** The pyramid's level of which a cell is about a pixel, or that of the matrix itself where cells are larger. */
+/** The level of the pyramid at which a cell is about a pixel; 0 where cells are larger. */
 export function levelFor(view: View, box: Box, density: number): number {
   const cell = cellOf(view, box);
   const side = Math.max(cell.width, cell.height) * density;

@@ -1,21 +1,21 @@
-// The text itself, coloured by what a query reads.
+// The text, coloured by a query's attention weights.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { TILE } from "../../source";
 import { letterOn, share, stepOf, table, usePaint } from "./colours";
-import { looking, type ShapeProps } from "./looking";
+import { selectionOf, type ShapeProps } from "./selection";
 import { useRow } from "./reading";
 import { alike, seen } from "./stack";
 import { TokenText, type Ground } from "./text";
 
-/** Up to so many keys whole matrices are fetched, so that every query is here when it is hovered. */
+/** Up to this many keys, whole matrices are fetched, so that hovering needs no request. */
 const ALL_AT_ONCE = 1024;
 
-export function WordsShape({ tiles, words, largest, root, looked, pin, setPin }: ShapeProps) {
+export function WordsShape({ tiles, words, largest, root, selection, pin, setPin }: ShapeProps) {
   void tiles.version.value;
   const frame = useRef<HTMLDivElement>(null);
   const paint = usePaint(frame);
   const { stack } = tiles;
-  const now = looking(looked.value, pin);
+  const now = selectionOf(selection.value, pin);
   const query = now?.side === "query" ? now.place : null;
   const row = useRow(tiles, query);
   useEffect(() => {
@@ -40,7 +40,7 @@ export function WordsShape({ tiles, words, largest, root, looked, pin, setPin }:
     };
   }, [row, grounds, largest, root]);
   const reach = query === null ? null : seen(stack, tiles.layer, query);
-  const look = (place: number | null) => (looked.value = place === null ? null : { side: "query", place });
+  const look = (place: number | null) => (selection.value = place === null ? null : { side: "query", place });
   const choose = (place: number) => setPin(place === pin ? null : place);
   const one = alike(stack);
   return (

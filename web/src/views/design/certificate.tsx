@@ -1,4 +1,4 @@
-// What is proved of the weights: the verdict, what it rests on, its figures, and a sequence on which they fail.
+// The certificate of the weights: the verdict, its evidence, its figures, and a sequence on which they fail.
 import type { Certificate as Message, Head } from "../../source";
 import { Verdict, capital, short } from "../../parts";
 
@@ -11,11 +11,11 @@ const WORDS = {
 interface CertificateProps {
   certificate: Message;
   head: Head;
-  /** An answer to other weights is awaited. */
+  /** Whether the answer to other weights is awaited. */
   busy: boolean;
-  /** Whether this is still of the weights before. */
+  /** Whether this is still the certificate of earlier weights. */
   stale: boolean;
-  /** Look at a sequence, following one of its letters. */
+  /** Show a sequence, following one of its letters. */
   look: ((sequence: string, letter: number) => void) | null;
 }
 
@@ -24,20 +24,20 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
   const words = WORDS[verdict];
   const figures: [name: string, value: string, hint: string][] = [
     [
-      "Read rightly",
+      "Correct outputs",
       `${count(certificate.num_right)} of ${count(certificate.num_outputs)}`,
-      "Outputs that say what they should, in the sequences that were run",
+      "Among the sequences that were run",
     ],
-    ["Largest error", short(certificate.largest_error), "The largest difference of an output from what is wanted"],
+    ["Largest error", short(certificate.largest_error), "The largest difference between an output and the expected one"],
     [
       "Margin",
       certificate.margin === null ? "none" : short(certificate.margin),
-      "How far the best wanted key's score stands above the best other one's, in the worst case",
+      "In the worst case, the best wanted key's score minus the best other key's",
     ],
     [
       "Bound on the error",
       certificate.bound === null ? "none known" : short(certificate.bound),
-      "No sequence can have a larger error: this follows from the scores and values of all pairs of places",
+      "No sequence can have a larger error: this follows from the scores and values of all pairs of positions",
     ],
   ];
   return (
@@ -64,7 +64,7 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
             <span class="sequence word">
               {[...failure.sequence].map((letter, at) => (at === failure.position ? <mark>{letter}</mark> : letter))}
             </span>
-            : at @{failure.position} the head gives <code>{vector(failure.output)}</code>, wanted is{" "}
+            : at @{failure.position} the head gives <code>{vector(failure.output)}</code>, expected{" "}
             <code>{vector(failure.target)}</code>
           </span>
           {look && (
@@ -86,9 +86,9 @@ function ground(certificate: Message): string {
     case "every sequence":
       return `${outcome} by every sequence: ${run} of ${all} run`;
     case "the listed examples":
-      return `${outcome} by the listed examples, all ${run} of them; others were not looked at`;
+      return `${outcome} by all ${run} listed examples; others were not run`;
     case "the bound":
-      return `${outcome} by the bound for all ${all} sequences; ${run} of them were run besides`;
+      return `${outcome} by the bound for all ${all} sequences; ${run} of them were also run`;
     default:
       return `${outcome}: ${run} of ${all} sequences were run`;
   }

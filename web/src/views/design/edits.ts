@@ -1,10 +1,10 @@
-// The edits of a hand-designed head, laid over its design for every view that looks at it.
+// A hand-designed head with the state's edits, for all views.
 import { useMemo, useRef } from "preact/hooks";
 import { useAsk } from "../../asking";
 import type { ModelCard, Source } from "../../source";
 import { designed, edited, numbersIn, type Cells, type Edited } from "./weights";
 
-/** Null until the design is here, and of models that are no such head. */
+/** Null until the design has arrived, and for other models. */
 export function useEdited(source: Source, card: ModelCard | null, cells: Cells): Edited | null {
   const model = card?.kind === "head" ? card.name : null;
   const { answer, of } = useAsk(source, "head", model === null ? null : { model });

@@ -1,4 +1,4 @@
-// The head as one picture: tokens go in on the left, keys, queries and values stand under the matrices that make them.
+// The head as a diagram: tokens on the left; keys, queries and values under the matrices that make them.
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 import { useWidth } from "../../measuring";
@@ -10,7 +10,7 @@ import { NumberTable, type TableProps } from "./table";
 import { brief, sizesOf, type Edited, type Name } from "./weights";
 import "./flow.css";
 
-/** Pixels from one cell to the next, as flow.css has it. */
+/** Pixels from one cell to the next, as in flow.css. */
 const CELL = 27;
 
 interface FlowProps {
@@ -23,7 +23,7 @@ interface FlowProps {
   followed: number;
   readOnly: boolean;
   busy: boolean;
-  /** Whether the numbers are still those of the weights before. */
+  /** Whether the numbers are still those of earlier weights. */
   stale: boolean;
   type: GridProps["type"];
   settle: () => void;
@@ -77,7 +77,7 @@ export function Flow(props: FlowProps) {
   const computed = (label: string, { columns, cells }: Numbers, more: Partial<TableProps> = {}) => (
     <NumberTable label={label} rows={places} columns={columns} matrix={cells} row={followed} {...{ choose, hover }} {...more} />
   );
-  // As wide as the four columns side by side: cells, the names of rows, scores and shares, and what lies between.
+  // The width of the four columns: cells, row names, scores and shares, and gaps.
   const need = CELL * (check.inputs.columns.length + 2 * qk + check.V.columns.length) + 4 * 46 + 140 + 3 * 20;
   const box = useRef<HTMLDivElement>(null);
   const width = useWidth(box);
@@ -89,7 +89,7 @@ export function Flow(props: FlowProps) {
           formula={pos > 0 ? "x = letter, then its row of pos" : "x = letter"}
           why={
             pos > 0
-              ? (head.why.pos ?? "A row of pos is added to each letter, so that the head can tell places apart.")
+              ? (head.why.pos ?? "A row of pos is added to each letter, so that the head can distinguish positions.")
               : "Each letter is a row of its own; this head does not know places."
           }
           above={sheet("pos", new Set([followed]))}
@@ -104,23 +104,23 @@ export function Flow(props: FlowProps) {
           below={computed("Q, the queries", check.Q)}
         />
         <Column
-          title="Key: what it is found by"
+          title="Key: what it is matched by"
           formula="K = x Km"
           why={head.why.Km}
           above={sheet("Km", usedBy(best))}
           below={computed("K, the keys", check.K, {
             row: null,
-            behind: [{ head: "score", cell: (key) => <span class="number">{brief(scores[key] ?? 0)}</span> }],
+            extra: [{ head: "score", cell: (key) => <span class="number">{brief(scores[key] ?? 0)}</span> }],
           })}
         />
         <Column
-          title="Value: what it hands on"
+          title="Value: what it passes on"
           formula="V = x Vm"
           why={head.why.Vm}
           above={sheet("Vm", usedBy(best))}
           below={computed("V, the values", check.V, {
             row: null,
-            behind: [{ head: "read by", cell: (key) => <Share share={weights[key] ?? 0} /> }],
+            extra: [{ head: "read by", cell: (key) => <Share share={weights[key] ?? 0} /> }],
           })}
         />
       </div>
@@ -133,9 +133,9 @@ export function Flow(props: FlowProps) {
           {computed("Attention weights: a row for each query, a column for each key", { ...check.weights, columns: places }, { most: 1 })}
         </Step>
         <Arrow text="times V" />
-        <Step title="Out" formula="beside what is wanted">
+        <Step title="Out" formula="and what is expected">
           {computed("Outputs, targets and what they say", check.outputs, {
-            behind: [
+            extra: [
               { head: "wanted", cell: (at) => <code>{at < first ? "" : check.targets.cells[at - first]?.map(brief).join(" ")}</code> },
               { head: "reads", cell: (at) => <Reads check={check} judged={at - first} /> },
             ],
@@ -148,7 +148,7 @@ export function Flow(props: FlowProps) {
 
 function Column(props: {
   title: string;
-  /** How far the upper matrix stands to the right, in pixels. */
+  /** The horizontal offset of the upper matrix, in pixels. */
   indent?: number;
   formula: string;
   why: string | undefined;
@@ -214,7 +214,7 @@ function Reads({ check, judged }: { check: Check; judged: number }) {
 
 const numbered = (count: number): string[] => Array.from({ length: count }, (_, at) => String(at));
 
-/** What the rows of Km, Qm and Vm are called, also while the answer to other sizes is awaited. */
+/** The names of the rows of Km, Qm and Vm, also while the answer for other sizes is awaited. */
 function inputNames(head: Head, check: Check, edits: Edited): string[] {
   const rows = edits.weights.Km.length;
   const { pos } = sizesOf(edits.weights);

@@ -1,4 +1,4 @@
-// One position on its way through the head, in words.
+// One position's computation in words.
 import { percent, short } from "../../parts";
 import type { Check } from "../../source";
 import { brief } from "./weights";
@@ -7,12 +7,12 @@ interface FollowingProps {
   check: Check;
   names: string[];
   followed: number;
-  /** The first position that is judged. */
+  /** The first position whose output is judged. */
   first: number;
   choose: (position: number) => void;
 }
 
-/** The sequence as buttons: the pressed one is followed through every table. */
+/** The sequence as buttons. The pressed position is marked in every table. */
 export function Positions({ check, names, followed, first, choose }: FollowingProps) {
   const press = (event: KeyboardEvent) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -28,7 +28,7 @@ export function Positions({ check, names, followed, first, choose }: FollowingPr
       <span class="quiet">Follow</span>
       {check.tokens.map((token, position) => {
         const right = position >= first ? rightAt(check, position - first) : null;
-        const verdict = right === null ? "" : right ? ", reads right" : ", reads wrong";
+        const verdict = right === null ? "" : right ? ", correct" : ", wrong";
         return (
           <button
             type="button"
@@ -72,28 +72,28 @@ export function Story({ check, names, followed, first }: Omit<FollowingProps, "c
           {word(key)} (score {short(scores[key] ?? 0)})
         </>
       ))}
-      . Softmax makes shares of the scores:{" "}
+      . Softmax turns the scores into weights:{" "}
       {main.map((key, at) => (
         <>
           {at > 0 && ", "}
           {percent(weights[key] ?? 0, 0)} {word(key)}
         </>
       ))}
-      {rest > 0 && ", next to nothing for the rest"}. The values in these shares add up to{" "}
+      {rest > 0 && ", almost nothing for the rest"}. The values, weighted by these, add up to{" "}
       <code>{output.map(brief).join(" ")}</code>
       {right === null ? (
         <>, which is not judged.</>
       ) : (
         <>
           , which reads <b>{check.reads[judged]}</b>:{" "}
-          <b class={right ? "good" : "wrong"}>{right ? "\u2713 as wanted" : `\u2717 wanted is ${check.wanted[judged]}`}</b>.
+          <b class={right ? "good" : "wrong"}>{right ? "\u2713 as expected" : `\u2717 expected ${check.wanted[judged]}`}</b>.
         </>
       )}
     </p>
   );
 }
 
-/** Whether a judged output reads as it should. */
+/** Whether a judged output is correct. */
 export function rightAt(check: Check, judged: number): boolean {
   return check.right[judged] === true;
 }

@@ -8,16 +8,16 @@ export interface GridProps {
   rows: string[];
   columns: string[];
   matrix: Matrix;
-  /** What the design has there. */
+  /** The design's numbers. */
   base: Matrix;
-  /** What was typed, by cell. */
+  /** The typed text of each cell. */
   cells: Record<string, string>;
   changed: Set<string>;
   faults: Map<string, string>;
-  /** Rows that the followed position reads. */
+  /** The rows of the followed position's inputs. */
   used: Set<number>;
   readOnly: boolean;
-  /** `typing`: the cell whose letters are one step to undo. */
+  /** `typing`: the cell whose characters are undone as one step. */
   type(changes: [key: string, text: string][], typing?: string): void;
   settle(): void;
 }
@@ -28,8 +28,8 @@ interface At {
 }
 
 /**
- * Arrow keys, Home, End, Page up and down go from cell to cell; what is typed replaces; F2 or a double click edits what
- * is there; Enter goes down, Tab after typing to the right, and otherwise out; Escape takes back what was typed.
+ * Arrow keys, Home, End, Page Up and Page Down move from cell to cell; typing replaces; F2 or a double click edits;
+ * Enter moves down, Tab after typing to the right, otherwise out of the table; Escape reverts what was typed.
  */
 export function Grid(props: GridProps) {
   const { name, rows, columns, matrix, base, cells, changed, faults, used, readOnly } = props;
@@ -37,7 +37,7 @@ export function Grid(props: GridProps) {
   const [at, setAt] = useState<At>({ row: 0, column: 0 });
   const [focused, setFocused] = useState(false);
   const [draft, setDraft] = useState<string | null>(null);
-  // The text with which the cell was entered, and whether arrows move within it.
+  // The cell's text when it was entered, and whether arrows move within it.
   const entered = useRef("");
   const within = useRef(false);
   const touched = useRef(false);
@@ -83,7 +83,7 @@ export function Grid(props: GridProps) {
     within.current = true;
     const text = textOf(here);
     setDraft(text);
-    // At once, before it is drawn: the next key may move within it.
+    // Immediately, not after rendering: the next key may move within it.
     input.value = text;
     input.setSelectionRange(text.length, text.length);
   };
@@ -139,7 +139,7 @@ export function Grid(props: GridProps) {
     leave();
   };
 
-  // What is undone or loaded while a cell is focused is shown in it.
+  // A focused cell follows undo, redo and loading.
   const now = textOf(here);
   useEffect(() => {
     if (draft !== null && draft.trim() !== now && parse(draft).value !== parse(now).value) setDraft(null);

@@ -1,15 +1,15 @@
-// Undo and redo of a head's edits. It outlives the view, so that a look at another tab loses nothing.
+// Undo and redo of a head's edits. The history outlives the view, so that changing tabs keeps it.
 import { useState } from "preact/hooks";
 import type { Store } from "../../state";
 import type { Cells } from "./weights";
 
 interface Past {
   model: string;
-  /** What the edits were when this history was last written: other ones came from elsewhere, such as the address. */
+  /** The edits when this history was last written. Other edits come from elsewhere, such as the address. */
   now: Cells;
   before: Cells[];
   after: Cells[];
-  /** The cell that is being typed in: its letters are undone together. */
+  /** The cell being typed in: its characters are undone together. */
   typing: string | null;
 }
 
@@ -18,9 +18,9 @@ const kept = new WeakMap<Store, Past>();
 const same = (a: Cells, b: Cells): boolean => JSON.stringify(a) === JSON.stringify(b);
 
 export interface History {
-  /** Change the edits. Changes in a row of the same `typing` are one step. */
+  /** Change the edits. Consecutive changes with the same `typing` are one step. */
   change(cells: Cells, typing?: string): void;
-  /** What is typed next is a step of its own. */
+  /** Begin a new step with the next change. */
   settle(): void;
   undo(): void;
   redo(): void;

@@ -1,9 +1,9 @@
-// A matrix of numbers that were computed.
+// A table of computed numbers.
 import type { ComponentChildren, CSSProperties } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { brief, whole, type Matrix } from "./weights";
 
-/** How strongly a cell is tinted: the root makes small numbers show beside large ones. */
+/** A cell's tint. The square root makes small numbers visible beside large ones. */
 export function shade(value: number, most: number): CSSProperties {
   const share = most > 0 && Number.isFinite(value) ? Math.min(1, Math.abs(value) / most) : 0;
   return { "--tint-by": `${(46 * Math.sqrt(share)).toFixed(1)}%`, "--tint-of": value < 0 ? "var(--second)" : "var(--accent)" };
@@ -14,19 +14,19 @@ export interface TableProps {
   rows: string[];
   columns: string[];
   matrix: Matrix;
-  /** The largest size of a number there can be; that of the matrix when left out. */
+  /** The largest possible magnitude; by default that of the matrix. */
   most?: number;
   /** The row of the followed position. */
   row: number | null;
-  /** Called with the row that was chosen, or pointed at. */
+  /** Called with the row that was chosen, or hovered. */
   choose: (row: number) => void;
   hover: (row: number | null) => void;
-  /** More cells behind a row. */
-  behind?: { head: string; cell: (row: number) => ComponentChildren }[];
+  /** Further cells after a row's numbers. */
+  extra?: { head: string; cell: (row: number) => ComponentChildren }[];
 }
 
 export function NumberTable(props: TableProps) {
-  const { label, rows, columns, matrix, choose, hover, behind = [] } = props;
+  const { label, rows, columns, matrix, choose, hover, extra = [] } = props;
   const most = props.most ?? Math.max(...matrix.flat().map(Math.abs), 0);
   const scroll = useOverflow();
   return (
@@ -42,8 +42,8 @@ export function NumberTable(props: TableProps) {
             {columns.map((each) => (
               <th scope="col">{each}</th>
             ))}
-            {behind.map(({ head }) => (
-              <th scope="col" class="behind">
+            {extra.map(({ head }) => (
+              <th scope="col" class="extra">
                 {head}
               </th>
             ))}
@@ -62,8 +62,8 @@ export function NumberTable(props: TableProps) {
                   {brief(value)}
                 </td>
               ))}
-              {behind.map(({ cell }) => (
-                <td class="behind">{cell(row)}</td>
+              {extra.map(({ cell }) => (
+                <td class="extra">{cell(row)}</td>
               ))}
             </tr>
           ))}
@@ -73,7 +73,7 @@ export function NumberTable(props: TableProps) {
   );
 }
 
-/** A part that scrolls sideways can be reached by keyboard; one that does not is no stop on the way. */
+/** Whether an element scrolls sideways. If so, it is a tab stop. */
 function useOverflow() {
   const ref = useRef<HTMLDivElement>(null);
   const [over, setOver] = useState(false);

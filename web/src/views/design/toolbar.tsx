@@ -1,4 +1,4 @@
-// Undo and redo, back to the design, and the weights as a file.
+// Undo, redo, reset, and saving and loading of weights.
 import { useRef } from "preact/hooks";
 import { download } from "../../header";
 import type { Refusal } from "../../source";
@@ -12,7 +12,7 @@ interface ToolbarProps {
   /** Cells that differ from the design. */
   changes: number;
   resized: boolean;
-  /** Cells that hold no number. */
+  /** Cells without a valid number. */
   faults: number;
   live: boolean;
   refuse: (refusal: Refusal | null) => void;
@@ -81,7 +81,7 @@ export function Toolbar({ history, design, weights, changes, resized, faults, li
           }}
         />
       </div>
-      {!live && <p class="quiet">A saved page: the numbers stand as they were saved.</p>}
+      {!live && <p class="quiet">A saved page: the numbers cannot be edited.</p>}
     </div>
   );
 }

@@ -52,7 +52,7 @@ export function sizesOf(weights: Weights): Sizes {
   return { qk: weights.Km[0]?.length ?? 0, pos: weights.pos?.[0]?.length ?? 0, len: weights.pos?.length ?? 0 };
 }
 
-/** The design's own matrices. */
+/** The design's matrices. */
 export function designed(head: Head): Weights {
   const { Km, Qm, Vm, pos } = head.weights;
   return { Km, Qm, Vm, pos: pos ?? null };
@@ -87,9 +87,9 @@ export interface Edited {
 }
 
 /**
- * @param design The matrices to begin with.
+ * @param design The matrices before the edits.
  * @param cells The edits.
- * @param last What cells held when they last held a number, by address.
+ * @param last The last valid number of each cell, by address.
  */
 export function edited(design: Weights, cells: Cells, last?: ReadonlyMap<string, number>): Edited {
   const sizes = wanted(design, cells);
@@ -134,7 +134,7 @@ export function numbersIn(weights: Weights, cells: Iterable<string>): [string, n
 const fitted = (matrix: Matrix, rows: number, columns: number): Matrix =>
   Array.from({ length: rows }, (_, row) => Array.from({ length: columns }, (_, column) => matrix[row]?.[column] ?? 0));
 
-/** The edits that make `weights` of the design. */
+/** The edits that turn the design into `weights`. */
 export function cellsOf(design: Weights, weights: Weights): Cells {
   const cells: Cells = {};
   const own = sizesOf(design);
@@ -170,7 +170,7 @@ export function block(text: string): string[][] {
   return lines.map((line) => (between ? line.trim().split(between) : [line.trim()]).slice(0, MOST_CELLS));
 }
 
-/** The text of a file that `glassformer verify` reads. */
+/** The weights as a file for `glassformer verify`. */
 export function asFile(weights: Weights): string {
   const tables = NAMES.flatMap((name) => {
     const matrix = weights[name];
@@ -179,25 +179,25 @@ export function asFile(weights: Weights): string {
   return `{\n${tables.join(",\n")}\n}\n`;
 }
 
-/** The weights in such a file, or why it is none. Nothing of it leaves the browser. */
+/** The weights in such a file, or why it is refused. Nothing of it leaves the browser. */
 export function fromFile(text: string, design: Weights): Weights | Refusal {
   const no = (got: string, expected: string, fix: string): Refusal => ({ got, expected, fix });
   let value: unknown;
   try {
     value = JSON.parse(text);
   } catch {
-    return no("A file that is no JSON", 'an object {"Km": [[...]], ...}', "Choose a head.json.");
+    return no("A file that is not JSON", 'an object {"Km": [[...]], ...}', "Choose a head.json.");
   }
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
     return no("A file without names", 'an object {"Km": [[...]], ...}', "Choose a head.json.");
   }
   const given = value as Record<string, unknown>;
   const unknown = Object.keys(given).find((name) => !NAMES.includes(name as Name));
-  if (unknown !== undefined) return no(`A matrix called ${unknown.slice(0, 40)}`, "Km, Qm, Vm and pos", "Remove it.");
+  if (unknown !== undefined) return no(`A matrix named ${unknown.slice(0, 40)}`, "Km, Qm, Vm and pos", "Remove it.");
   for (const name of NAMES) {
     if (given[name] === undefined && name === "pos") continue;
     const fault = noMatrix(given[name]);
-    if (fault) return no(`${name} ${fault}`, "a list of rows of numbers, all equally long", "Mend the file.");
+    if (fault) return no(`${name} ${fault}`, "a list of rows of numbers, all equally long", "Change the file.");
   }
   const read = given as unknown as Weights;
   const weights: Weights = { Km: read.Km, Qm: read.Qm, Vm: read.Vm, pos: read.pos ?? null };
@@ -211,7 +211,7 @@ export function fromFile(text: string, design: Weights): Weights | Refusal {
     );
   }
   const [keys, queries, values] = [weights.Km[0]?.length, weights.Qm[0]?.length, weights.Vm[0]?.length];
-  if (keys !== queries) return no(`Km of ${keys} and Qm of ${queries} columns`, "the same number", "Mend the file.");
+  if (keys !== queries) return no(`Km of ${keys} and Qm of ${queries} columns`, "the same number", "Change the file.");
   const outputs = design.Vm[0]?.length;
   if (values !== outputs) return no(`Vm of ${values} columns`, `${outputs}, as the task's outputs`, "Choose others.");
   return weights;
@@ -219,10 +219,10 @@ export function fromFile(text: string, design: Weights): Weights | Refusal {
 
 function noMatrix(value: unknown): string | null {
   if (value === undefined) return "is missing";
-  if (!Array.isArray(value) || value.length === 0) return "is no matrix";
+  if (!Array.isArray(value) || value.length === 0) return "is not a matrix";
   let width = -1;
   for (const row of value as unknown[]) {
-    if (!Array.isArray(row) || row.length === 0) return "is no matrix";
+    if (!Array.isArray(row) || row.length === 0) return "is not a matrix";
     if (width >= 0 && row.length !== width) return "has rows of different lengths";
     width = row.length;
     if (Math.max(width, value.length) > MOST_COLUMNS) return `has more than ${MOST_COLUMNS} rows or columns`;
@@ -233,7 +233,7 @@ function noMatrix(value: unknown): string | null {
   return null;
 }
 
-/** A cell in at most five characters where that can be: "~0" is a little more or less than nothing. */
+/** A number in about five characters; "~0" is close to 0 but not 0. */
 export function brief(value: number): string {
   const size = Math.abs(value);
   if (value === 0) return "0";

@@ -1,4 +1,4 @@
-// A small chart of one number for each expert: columns over their letters, and a dashed line to compare them with.
+// A small bar chart of one number for each expert, with a dashed reference line.
 import { scaleLinear } from "d3-scale";
 import { percent } from "../../parts";
 import { colour, letter } from "./names";
@@ -6,9 +6,9 @@ import { colour, letter } from "./names";
 interface ColumnsProps {
   label: string;
   values: number[];
-  /** What the tallest column stands for. */
+  /** The value of the tallest bar. */
   most: number;
-  /** Experts whose columns are filled; null: all. */
+  /** Experts whose bars are filled; null: all. */
   filled: number[] | null;
   line?: number;
 }
@@ -16,11 +16,11 @@ interface ColumnsProps {
 const HEIGHT = 72;
 
 export function Columns({ label, values, most, filled, line }: ColumnsProps) {
-  // The tallest column leaves some room above it.
+  // The tallest bar leaves some space above it.
   const scale = scaleLinear([0, most], [0, 0.9 * HEIGHT]).clamp(true);
-  const told = values.map((value, expert) => `${letter(expert)} ${percent(value, 0)}`).join(", ");
+  const description = values.map((value, expert) => `${letter(expert)} ${percent(value, 0)}`).join(", ");
   return (
-    <div class="columns" role="img" aria-label={`${label}: ${told}`} style={{ "--experts": values.length }}>
+    <div class="columns" role="img" aria-label={`${label}: ${description}`} style={{ "--experts": values.length }}>
       {values.map((value, expert) => (
         <div class="column" title={`Expert ${letter(expert)}: ${percent(value)}`}>
           <div class="room" style={{ height: `${HEIGHT}px` }}>

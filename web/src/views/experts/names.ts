@@ -1,4 +1,4 @@
-// What experts are called. Letters, since the tokens beside them may be numbers.
+// Names of experts: letters, since tokens may be numbers.
 
 /** 0, 1, ... 25, 26 become A, B, ... Z, AA. */
 export function letter(expert: number): string {
@@ -6,7 +6,7 @@ export function letter(expert: number): string {
   return expert < 26 ? last : letter(Math.floor(expert / 26) - 1) + last;
 }
 
-/** Colours that style sheets have; more experts share them, and are told apart by their letters. */
+/** The number of colours in the style sheet. Further experts share them and differ by letter. */
 export const COLOURS = 8;
 
 export function colour(expert: number): string {

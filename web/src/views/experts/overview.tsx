@@ -1,4 +1,4 @@
-// The whole text in small: first choices of all layers, the part that is seen, and the token that is followed.
+// The whole text as a thumbnail: first choices in all layers, the visible part, and the followed token.
 import { useEffect, useRef } from "preact/hooks";
 import { blank, coloursIn, followColours, screenDensity, useWidth } from "../../measuring";
 import type { Experts } from "../../source";
@@ -8,7 +8,7 @@ interface OverviewProps {
   experts: Experts;
   count: number;
   token: number;
-  /** The part that is seen, in tokens. */
+  /** The visible part, in tokens. */
   from: number;
   to: number;
   go: (middle: number) => void;
@@ -16,7 +16,7 @@ interface OverviewProps {
 
 const LINE = 7;
 
-/** A pointer's way to the strip's scroll bar: keyboards move the strip itself. */
+/** For pointers, a substitute for the strip's scroll bar. Keyboards scroll the strip itself. */
 export function Overview({ experts, count, token, from, to, go }: OverviewProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(canvas);
@@ -60,7 +60,7 @@ function draw(canvas: HTMLCanvasElement, experts: Experts, count: number, width:
   const pen = blank(canvas, width, height, density);
   if (!pen || !canvas.parentElement) return;
   const colours = coloursIn(canvas.parentElement, NAMES);
-  // Point by point: a column for each of the screen's.
+  // One column per screen pixel.
   pen.setTransform(1, 0, 0, 1, 0, 0);
   const line = canvas.height / experts.layers.length;
   for (let x = 0; x < canvas.width; x++) {

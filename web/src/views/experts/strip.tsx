@@ -1,4 +1,4 @@
-// The tokens in a row and, below each, which experts it went to in every layer. Only what is seen is drawn.
+// The tokens in a row and, below each, its experts in every layer. Only the visible part is drawn.
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { visible } from "../../parts";
 import type { Experts } from "../../source";
@@ -8,7 +8,7 @@ import { colour, letter, shared } from "./names";
 interface StripProps {
   experts: Experts;
   tokens: string[];
-  /** The token that is followed, and the layer that is looked at. */
+  /** The followed token, and the chosen layer. */
   token: number;
   layer: number;
   pinned: boolean;
@@ -36,7 +36,7 @@ export function Strip({ experts, tokens, token, layer, pinned, choose, hover }: 
     return () => observer.disconnect();
   }, []);
   useLayoutEffect(() => {
-    // Another text, or another model: what is followed comes into sight.
+    // With another text or model, scroll to the followed token.
     reveal(scroller.current, token, width);
   }, [tokens.length, width]);
   const first = Math.max(0, Math.floor(seen.left / width) - MARGIN);
@@ -131,7 +131,7 @@ interface CellProps {
   click: () => void;
 }
 
-/** A cell filled from below by each chosen expert's share, and named by the first. */
+/** A cell with each chosen expert's routing weight as a bar, named by the first. */
 function Cell({ choices, shares, chosen, enter, click }: CellProps) {
   return (
     <span
@@ -159,7 +159,7 @@ function inWords(experts: Experts, tokens: string[], token: number, layer: numbe
   return there ? `${where}: ${shared(there.choices[token] ?? [], there.shares[token] ?? [])}` : where;
 }
 
-/** The same width for all: that of nine words in ten, so that places are found without measuring; more where there is room. */
+/** One width for all columns, which fits nine words in ten, so that positions follow without measuring; more where there is space. */
 function columnWidth(tokens: string[], room: number): number {
   const lengths = tokens.map((token) => token.length).sort((one, other) => one - other);
   const usual = lengths[Math.floor(0.9 * (lengths.length - 1))] ?? 1;

@@ -1,5 +1,5 @@
-// The candidates for the next token: a bar for each before and after the rule, and beside it how much of the
-// probability is reached there, which is what top-p looks at.
+// The candidates for the next token: a bar for each before and after the rule, and the cumulative probability,
+// which decides top-p.
 import { scaleLinear } from "d3-scale";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { percent, share, short, visible } from "../../parts";
@@ -9,11 +9,11 @@ import type { Cut, Distribution, Ranked, Rule } from "./rule";
 interface CandidatesProps {
   distribution: Distribution;
   rule: Rule;
-  /** Tokens beyond the list, and their probability in all before the rule. */
+  /** Tokens beyond the list, and their total probability before the rule. */
   rest: number;
   restPlain: number;
   busy: boolean;
-  /** Write a candidate; null: nothing can be written. */
+  /** Append a candidate; null: nothing can be appended. */
   choose: ((candidate: Ranked) => void) | null;
 }
 
@@ -33,7 +33,7 @@ export function Candidates({ distribution, rule, rest, restPlain, busy, choose }
   const list = useRef<HTMLDivElement>(null);
   const shown = all ? distribution.candidates : distribution.candidates.slice(0, FIRST);
   const current = Math.min(at, shown.length - 1);
-  const told = shown[hovered ?? current];
+  const inspected = shown[hovered ?? current];
   const most = Math.max(...shown.map(({ plain, final }) => Math.max(plain, final)), 1e-9);
   const scale = scaleLinear([0, most], [0, 100]).nice(4);
   useEffect(() => setAt(0), [distribution.candidates[0]?.id, distribution.candidates.length]);
@@ -62,7 +62,7 @@ export function Candidates({ distribution, rule, rest, restPlain, busy, choose }
       <div
         class="rows"
         role="group"
-        aria-label="Candidates for the next token, the likeliest first"
+        aria-label="Candidates for the next token, the most likely first"
         onKeyDown={move}
         onPointerLeave={() => setHovered(null)}
         ref={list}
@@ -70,11 +70,11 @@ export function Candidates({ distribution, rule, rest, restPlain, busy, choose }
         {shown.map((candidate) => (
           <button
             type="button"
-            // By rank, so that rows stay where they are: Chromium forgets to style anew what is moved and changed at once.
+            // Keyed by rank, so that rows stay in place: Chromium does not restyle elements that are moved and changed at once.
             key={candidate.rank}
             class="candidate"
             data-kept={candidate.kept}
-            data-told={candidate === told}
+            data-inspected={candidate === inspected}
             aria-label={inWords(candidate)}
             aria-disabled={choose === null}
             tabIndex={candidate.rank === current ? 0 : -1}
@@ -105,11 +105,11 @@ export function Candidates({ distribution, rule, rest, restPlain, busy, choose }
               Show {distribution.candidates.length - shown.length} more
             </button>
           )}
-          {rest > 0 && `${rest.toLocaleString("en")} tokens beyond these had ${share(restPlain)} in all before the rule.`}
+          {rest > 0 && `${rest.toLocaleString("en")} further tokens had ${share(restPlain)} together before the rule.`}
         </p>
       )}
-      <output class="told number" aria-live="off">
-        {told && <Told candidate={told} choose={choose !== null} />}
+      <output class="details number" aria-live="off">
+        {inspected && <Details candidate={inspected} choose={choose !== null} />}
       </output>
     </div>
   );
@@ -126,7 +126,7 @@ function Axis({ scale }: { scale: ReturnType<typeof scaleLinear<number>> }) {
   );
 }
 
-/** The running sum as a staircase over the rows, and the line that top-p draws. */
+/** The cumulative probability as a staircase over the rows, and the threshold of top-p. */
 function Reached({ candidates, rule }: { candidates: Ranked[]; rule: Rule }) {
   const height = candidates.length * ROW;
   const inside = candidates.filter(({ rank }) => rule.topK === null || rank < rule.topK);
@@ -147,7 +147,7 @@ function Reached({ candidates, rule }: { candidates: Ranked[]; rule: Rule }) {
   );
 }
 
-/** The line that top-k draws under the last rank that it leaves. */
+/** The line under the last rank that top-k keeps. */
 function Ranks({ count, rule }: { count: number; rule: Rule }) {
   if (rule.topK === null || rule.topK >= count) return null;
   return (
@@ -157,7 +157,7 @@ function Ranks({ count, rule }: { count: number; rule: Rule }) {
   );
 }
 
-function Told({ candidate, choose }: { candidate: Ranked; choose: boolean }) {
+function Details({ candidate, choose }: { candidate: Ranked; choose: boolean }) {
   return (
     <>
       <strong class="word">{visible(candidate.token)}</strong>

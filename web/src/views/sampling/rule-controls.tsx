@@ -1,17 +1,17 @@
-// The sliders of a sampling rule, each with a field for the exact number.
+// The sliders of a sampling rule, each with a number field.
 import { useRef, useState } from "preact/hooks";
 import type { State, Store } from "../../state";
 
 interface RuleControlsProps {
   store: Store;
   state: State;
-  /** How many tokens there are to choose among. */
+  /** The size of the vocabulary. */
   choices: number;
-  /** Why nothing can be changed; null: it can. */
+  /** Why the rule cannot be changed; null if it can. */
   fixed: string | null;
 }
 
-/** The most that the slider of top-k tells apart; beyond it stands "all". */
+/** The largest k of the slider; the position after it is "all". */
 const LONGEST = 64;
 
 export function RuleControls({ store, state, choices, fixed }: RuleControlsProps) {
@@ -26,7 +26,7 @@ export function RuleControls({ store, state, choices, fixed }: RuleControlsProps
         hint="Divides the logits: below 1 sharpens, above 1 flattens, 0 always takes the likeliest."
         {...{ min: 0, max: 3, step: 0.05 }}
         value={Math.min(state.temperature, 3)}
-        said={state.temperature === 0 ? "0, the likeliest" : String(state.temperature)}
+        said={state.temperature === 0 ? "0, the most likely" : String(state.temperature)}
         change={(temperature, step) => store.set({ temperature }, step)}
       >
         <Exact
@@ -41,7 +41,7 @@ export function RuleControls({ store, state, choices, fixed }: RuleControlsProps
         hint="Only the k likeliest tokens keep a chance."
         {...{ min: 1, max: most, step: 1 }}
         value={topK}
-        said={topK === most ? "all tokens" : `the ${topK} likeliest`}
+        said={topK === most ? "all tokens" : `the ${topK} most likely`}
         change={(value, step) => store.set({ topK: value >= most ? null : value }, step)}
       >
         <Exact
@@ -89,7 +89,7 @@ interface SliderProps {
 }
 
 function Slider({ label, hint, min, max, step, value, said, change, children }: SliderProps) {
-  // "Back" undoes a whole drag: its first change is a new entry in the history, the others amend it.
+  // "Back" undoes a whole drag: its first change is a new history entry, the others replace it.
   const dragging = useRef(false);
   return (
     <div class="slider" role="group" aria-label={label}>
@@ -118,7 +118,7 @@ interface ExactProps {
   text: string;
   placeholder?: string;
   whole?: boolean;
-  /** The number that a text means; undefined: none. */
+  /** The number in a text; undefined if there is none. */
   read: (text: string) => number | null | undefined;
   change: (value: number | null) => void;
 }

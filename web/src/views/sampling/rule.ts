@@ -1,5 +1,5 @@
-// Temperature, then top-k, then top-p, as glassformer/generation/sampling.py has them. Where all candidates are known,
-// the page draws a rule while its slider moves, and a saved page needs nobody to ask.
+// Temperature, then top-k, then top-p, as in glassformer/generation/sampling.py. Where all candidates are known, the
+// page computes the distribution while a slider moves, and a saved page needs no server.
 import type { Candidate, Next } from "../../source";
 
 export interface Rule {
@@ -8,14 +8,14 @@ export interface Rule {
   topP: number;
 }
 
-/** What took a candidate's chance away. */
+/** The step that removed a candidate. */
 export type Cut = "temperature" | "top-k" | "top-p";
 
 export interface Ranked extends Candidate {
-  /** 0: the likeliest. */
+  /** 0: the most likely. */
   rank: number;
   cut: Cut | null;
-  /** Probability of this one and all likelier ones, after temperature and top-k: what top-p looks at. */
+  /** Cumulative probability down to this candidate, after temperature and top-k, which decides top-p. */
   reached: number;
 }
 
@@ -24,19 +24,19 @@ export interface Distribution {
   kept: number;
   /** Bits. */
   entropy: number;
-  /** Bits, before the rule; null where not all candidates are known. */
+  /** In bits, before the rule; null unless all candidates are known. */
   entropyBefore: number | null;
 }
 
-// A set that misses top_p by less than what sums stray by has reached it.
+// A set that misses top_p by less than rounding errors has reached it.
 const ROUNDING = 1e-11;
 
 /** The answer to `next` under another rule. */
-export function under(rule: Rule, next: Next): Distribution {
-  return finished(next.rest === 0 ? anew(rule, next.candidates) : next.candidates, rule, next);
+export function distributionUnder(rule: Rule, next: Next): Distribution {
+  return finished(next.rest === 0 ? recomputed(rule, next.candidates) : next.candidates, rule, next);
 }
 
-function anew(rule: Rule, candidates: Candidate[]): Candidate[] {
+function recomputed(rule: Rule, candidates: Candidate[]): Candidate[] {
   const greedy = rule.temperature === 0 || rule.topP === 0 || rule.topK === 1;
   const best = candidates[0]?.logit ?? 0;
   const tempered =
@@ -60,8 +60,8 @@ function anew(rule: Rule, candidates: Candidate[]): Candidate[] {
 }
 
 function finished(candidates: Candidate[], rule: Rule, next: Next): Distribution {
-  // With candidates beyond the list, its sum after temperature is not 1; what top-k leaves is then known only if it
-  // lies within the list.
+  // With candidates beyond the list, its sum after temperature is not 1. The candidates that top-k keeps are then
+  // known only if all of them are listed.
   const listed = rule.topK !== null && rule.topK <= candidates.length;
   const inside = listed ? candidates.slice(0, rule.topK as number) : candidates;
   const whole = listed || next.rest === 0;

@@ -1,4 +1,4 @@
-// Buttons that write on, and the tokens that were written.
+// Buttons for generation, and the generated tokens.
 import type { Source } from "../../source";
 import type { State, Store } from "../../state";
 import { share, visible } from "../../parts";
@@ -12,7 +12,7 @@ interface WritingBarProps {
   writing: Writing;
 }
 
-/** Written tokens that are shown. */
+/** How many generated tokens are shown. */
 const SHOWN = 48;
 
 export function WritingBar({ source, store, state, writing }: WritingBarProps) {
@@ -91,8 +91,8 @@ function Trail({ text, written }: { text: string; written: Written[] }) {
       </p>
       <p class="quiet count" role="status">
         {written.length === 0
-          ? "What is written appears here with its probability. The same seed writes the same."
-          : `${written.length} written${judged > 0 ? `, ${right} of ${judged} obey the recurrence` : ""}.`}
+          ? "Generated tokens appear here with their probability. The same seed gives the same tokens."
+          : `${written.length} generated${judged > 0 ? `, ${right} of ${judged} obey the recurrence` : ""}.`}
       </p>
     </div>
   );

@@ -1,14 +1,14 @@
-// Writing on: tokens are asked for one by one, so that each can be seen, taken back, and told with its probability.
+// Generation: tokens are requested one by one, so that each can be shown with its probability and undone.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { refusalOf, type AskSteps, type Refusal, type Source, type Step, type Steps } from "../../source";
 import type { State, Store } from "../../state";
 
 export interface Written {
-  /** Where it begins in the text, and where the next one begins. */
+  /** Where the token begins in the text, and where the next one begins. */
   from: number;
   to: number;
   text: string;
-  /** Null while it is not known: in a page opened at an address it is asked for anew. */
+  /** Null while unknown: a page opened by an address requests it again. */
   step: Pick<Step, "probability" | "obeys"> | null;
 }
 
@@ -16,20 +16,20 @@ export interface Writing {
   written: Written[];
   busy: boolean;
   refusal: Refusal | null;
-  /** Write some tokens; `first`: the id of the first, chosen by hand. */
+  /** Generate tokens; `first`: the id of the first one, chosen by the user. */
   write: (count: number, first?: number) => void;
   stop: () => void;
   undo: () => void;
   undoAll: () => void;
 }
 
-/** Written tokens whose numbers are asked for in a page that did not write them itself. */
+/** How many generated tokens have their probabilities requested in a page that did not generate them. */
 const RECALLED = 24;
 
-/** Why nothing more was written, where nothing was refused. */
+/** Why generation ended without an error. */
 const ENDS: Partial<Record<Steps["ended"], Refusal>> = {
   text: { got: "a text that would be too long", expected: "room for one more token", fix: "Shorten the text." },
-  wordless: { got: "a token that has no text", expected: "one that can be read on", fix: "Choose another one, or stop here." },
+  wordless: { got: "a token that has no text", expected: "a token with text", fix: "Choose another token." },
 };
 
 export function useWriting(source: Source, store: Store, state: State): Writing {
@@ -60,7 +60,7 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
         redraw((times) => times + 1);
       }
     };
-    // What is refused is told where the current text is read.
+    // Errors are shown where the current text is read.
     recallAll().catch(() => {});
     return () => gone.abort();
   }, [state.text, places.join(), busy]);
@@ -76,7 +76,7 @@ export function useWriting(source: Source, store: Store, state: State): Writing 
         const before: State = { ...state, ...store.state.value, text: store.state.value.text ?? state.text, view: state.view };
         const ask = asking(before, done === 0 ? (first ?? null) : null);
         const { text, steps: made, ended } = await source.ask("steps", ask, aborted.signal);
-        // Whoever typed meanwhile goes on from what was typed.
+        // Stop if the text was edited meanwhile.
         if (aborted.signal.aborted || (store.state.value.text ?? before.text) !== before.text) break;
         const step = made[0];
         if (!step && ended in ENDS) setRefusal(ENDS[ended]!);

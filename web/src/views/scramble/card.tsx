@@ -1,8 +1,8 @@
-// One thing of the source, with how much of it the answer reads.
+// One unit of the source, with the answer's weight on it.
 import { percent } from "../../parts";
 import type { Reading } from "./weights";
 
-/** Pixels from one card to the next; scramble.css has the same. */
+/** Pixels from one card to the next, as in scramble.css. */
 export const PITCH = 48;
 
 export function Bar({ reading, unit }: { reading: Reading | null; unit: number }) {
@@ -10,7 +10,7 @@ export function Bar({ reading, unit }: { reading: Reading | null; unit: number }
   return <i class="bar-of" aria-hidden="true" style={{ width: `${(100 * share).toFixed(2)}%` }} />;
 }
 
-/** The heads as little squares, and their mean as a number. */
+/** Each head's weight as a small square, and their mean as a number. */
 export function Shares({ reading, unit }: { reading: Reading | null; unit: number }) {
   if (!reading) return <span class="shares" />;
   return (

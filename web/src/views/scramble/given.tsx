@@ -1,11 +1,11 @@
-// The things as they are given: words to change, take out or add.
+// The source in its given order: units can be changed, removed or added.
 import { useId } from "preact/hooks";
 import { Bar, Shares } from "./card";
 import type { Reading } from "./weights";
 
 interface GivenProps {
   units: string[];
-  /** What the model's card has there: what differs is marked. */
+  /** The units of the model's card: differing ones are marked. */
   own: string[];
   words: string[] | null;
   reading: Reading | null;

@@ -1,36 +1,36 @@
-// What another order changed: the answer, the logits beside what rounding allows, and the same for every order.
+// What another order changed: the answer, the logits compared with rounding, and the same for all orders.
 import { scaleLog } from "d3-scale";
 import { Verdict, short } from "../../parts";
 import type { Run, Scrambled } from "../../source";
 
 interface OutcomeProps {
-  /** What the model says of the source as it was before it was edited; null where it was not. */
+  /** The model's answer to the source before it was edited; null if it was not. */
   original: Run | null;
   given: Run | null;
   now: Run | null;
   changed: Scrambled | null;
-  /** Whether the order is another than the given one. */
+  /** Whether the order differs from the given one. */
   reordered: boolean;
-  /** The largest change of a cross-attention weight, things compared with themselves. */
+  /** The largest change of a unit's cross-attention weight. */
   weights: number | null;
   busy: boolean;
 }
 
 const WORDS = {
   none: ["\u21C5", "Does the order matter?", "Drag a card, or shuffle, and compare the answers."],
-  holds: ["=", "Nothing moved", "The model answers as before, to the last digits that rounding leaves."],
+  holds: ["=", "Nothing moved", "The answer is the same up to rounding errors."],
   fails: ["\u2260", "The answer moved", "In this order the model computes something else."],
 } as const;
 
 export function Outcome({ original, given, now, changed, reordered, weights, busy }: OutcomeProps) {
   const verdict = !reordered || !changed ? "none" : changed.holds ? "holds" : "fails";
-  const [mark, title, told] = WORDS[verdict];
+  const [mark, title, explanation] = WORDS[verdict];
   const edited = original !== null && given !== null;
   const differs = edited && original.said.words.join(" ") !== given.said.words.join(" ");
   return (
     <section class="outcome panel" data-verdict={verdict} data-busy={busy} aria-label="What the order changes">
       <Verdict mark={mark} title={title}>
-        <p class="quiet">{told}</p>
+        <p class="quiet">{explanation}</p>
       </Verdict>
       <dl class="answers">
         {edited && (
@@ -43,7 +43,7 @@ export function Outcome({ original, given, now, changed, reordered, weights, bus
           <dt>As given</dt>
           <dd>
             {given?.said.headline ?? (busy ? "\u2026" : "\u2013")}
-            {differs && <small>other words, other answer</small>}
+            {differs && <small>the words differ, and so does the answer</small>}
           </dd>
         </div>
         <div>
@@ -78,7 +78,7 @@ export function Outcome({ original, given, now, changed, reordered, weights, bus
 
 const [LEAST, MOST] = [1e-9, 10];
 
-/** A change on a logarithmic scale, with what rounding alone may bring about. */
+/** A change on a logarithmic scale, with the range of rounding errors. */
 function Gauge({ change, allowed }: { change: number; allowed: number }) {
   const at = scaleLog().domain([LEAST, MOST]).range([0, 100]).clamp(true);
   const label = `A change of ${short(change, 2)}; up to ${short(allowed, 2)} is rounding`;

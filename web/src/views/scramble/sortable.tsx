@@ -1,4 +1,4 @@
-// The things in the order in which they are read: cards to drag, by pointer, touch or keyboard.
+// The source in the order in which it is read: cards to drag by pointer, touch or keyboard.
 import type { RefObject } from "preact";
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { percent } from "../../parts";
@@ -11,12 +11,12 @@ interface SortableProps {
   order: number[];
   reading: Reading | null;
   readOnly: boolean;
-  /** Shown while a card is on its way; null when it is let go where it came from. */
+  /** Shows an order while a card is dragged; null when the card is put back. */
   preview: (order: number[] | null) => void;
   drop: (order: number[]) => void;
 }
 
-/** A card on its way: the order that it came from, where it was, and how far a pointer has moved it. */
+/** A dragged card: the order before, its position there, and how far a pointer has moved it. */
 interface Carried {
   before: number[];
   from: number;
@@ -29,7 +29,7 @@ export function Sortable({ units, order, reading, readOnly, preview, drop }: Sor
   const list = useRef<HTMLOListElement>(null);
   const [carried, setCarried] = useState<Carried | null>(null);
   const [stop, setStop] = useState(0);
-  const [told, setTold] = useState("");
+  const [announcement, announce] = useState("");
   const count = order.length;
   const name = (place: number): string => units[order[place] ?? 0] ?? "";
   const buttonAt = (place: number) => list.current?.querySelectorAll<HTMLButtonElement>(".card")[place];
@@ -46,14 +46,14 @@ export function Sortable({ units, order, reading, readOnly, preview, drop }: Sor
     setCarried(null);
     if (carried.at === carried.from) preview(null);
     else drop(moved(carried.before, carried.from, carried.at));
-    setTold(`${name(carried.at)} dropped at place ${carried.at + 1} of ${count}.`);
+    announce(`${name(carried.at)} dropped at place ${carried.at + 1} of ${count}.`);
   };
   const takeBack = () => {
     if (!carried) return;
     setCarried(null);
     setStop(carried.from);
     preview(null);
-    setTold(`${name(carried.at)} is back at place ${carried.from + 1}.`);
+    announce(`${name(carried.at)} is back at place ${carried.from + 1}.`);
     requestAnimationFrame(() => buttonAt(carried.from)?.focus());
   };
 
@@ -74,7 +74,7 @@ export function Sortable({ units, order, reading, readOnly, preview, drop }: Sor
       const to = within(goal);
       if (carried && !carried.pointer) {
         carry({ ...carried, at: to });
-        setTold(`${name(place)} at place ${to + 1} of ${count}.`);
+        announce(`${name(place)} at place ${to + 1} of ${count}.`);
       }
       setStop(to);
       buttonAt(to)?.focus();
@@ -84,7 +84,7 @@ export function Sortable({ units, order, reading, readOnly, preview, drop }: Sor
       if (carried) letGo();
       else {
         setCarried({ before: order, from: place, at: place, pointer: null });
-        setTold(`${name(place)} lifted from place ${place + 1} of ${count}. Arrow keys move it, Space drops, Escape cancels.`);
+        announce(`${name(place)} lifted from place ${place + 1} of ${count}. Arrow keys move it, Space drops, Escape cancels.`);
       }
     } else if (event.key === "Escape" && carried) {
       event.preventDefault();
@@ -94,7 +94,7 @@ export function Sortable({ units, order, reading, readOnly, preview, drop }: Sor
 
   const down = (event: PointerEvent, place: number) => {
     if (readOnly || event.button !== 0 || !list.current) return;
-    // A finger on the card itself scrolls the page; on its handle it drags.
+    // A touch on the card scrolls the page; on its handle it drags.
     if (event.pointerType === "touch" && !(event.target as Element).closest(".grip")) return;
     if (carried) letGo();
     list.current.setPointerCapture(event.pointerId);
@@ -161,13 +161,13 @@ export function Sortable({ units, order, reading, readOnly, preview, drop }: Sor
         Press Space to lift a card, the arrow keys to move it, Space to drop it, Escape to put it back.
       </p>
       <p class="hidden" aria-live="assertive">
-        {told}
+        {announcement}
       </p>
     </>
   );
 }
 
-/** Cards that change places glide to them, but for the one that a pointer holds. */
+/** Cards that change places are animated, except the one that a pointer holds. */
 function useGliding(list: RefObject<HTMLOListElement | null>, order: number[], held: number | null): void {
   const last = useRef(order);
   useLayoutEffect(() => {

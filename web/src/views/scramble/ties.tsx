@@ -1,4 +1,4 @@
-// Lines from where a thing is given to where it is read; the more the answer reads of it, the stronger.
+// Lines from each unit's given position to its position in the order; the stronger, the larger its weight.
 import { PITCH } from "./card";
 import type { Reading } from "./weights";
 

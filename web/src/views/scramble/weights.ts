@@ -1,18 +1,18 @@
-// What the answer reads of each thing, whatever the order in which the things were read.
+// The answer's cross-attention weight on each unit of the source, independent of the order.
 import { useAsk } from "../../asking";
 import type { Run, Source } from "../../source";
 
 export interface Reading {
   heads: number;
-  /** [head][thing]: cross-attention weights, things counted as they are given. */
+  /** [head][unit]: cross-attention weights, units in their given order. */
   byHead: number[][];
-  /** [thing]: the mean over the heads. */
+  /** [unit]: the mean over the heads. */
   mean: number[];
 }
 
 export const layersOf = (run: Run | null): number => run?.attentions.find((each) => each.part === "cross")?.layers ?? 0;
 
-/** The place of the last token that was given: what it reads makes the first word of the answer. */
+/** The position of the last given token, which predicts the first word of the answer. */
 const answerAt = (run: Run): number => Math.max(0, run.tokens.length - run.said.words.length);
 
 export function useReading(
@@ -37,7 +37,7 @@ export function useReading(
   return { reading: { heads: stack.heads, byHead, mean }, busy };
 }
 
-/** The largest difference of any weight between two readings. */
+/** The largest absolute difference of a weight between two readings. */
 export function largestChange(one: Reading, other: Reading): number {
   return Math.max(0, ...one.byHead.flatMap((row, head) => row.map((each, unit) => Math.abs(each - (other.byHead[head]?.[unit] ?? 0)))));
 }

@@ -1,37 +1,37 @@
-// Which token is looked at, in lines and in text: the hovered one, or the pinned query.
+// The selected token of the lines and text displays: the hovered token, or the pinned query.
 import { useMemo } from "preact/hooks";
 import { signal, type Signal } from "@preact/signals";
 import type { Words } from "./stack";
 import type { HeadTiles } from "./tiles";
 
-export interface Looked {
+export interface Selection {
   side: "query" | "key";
   place: number;
 }
 
-/** What lines and text are drawn from. */
+/** The data of the lines and text displays. */
 export interface ShapeProps {
   tiles: HeadTiles;
   words: Words;
   largest: number;
   root: boolean;
-  looked: Signal<Looked | null>;
+  selection: Signal<Selection | null>;
   pin: number | null;
   setPin: (pin: number | null) => void;
 }
 
-/** @param whose What the places are of: with another one nothing is looked at. */
-export function useLooked(whose: object): Signal<Looked | null> {
-  return useMemo(() => signal<Looked | null>(null), [whose]);
+/** @param whose What the positions refer to. The selection is reset when it changes. */
+export function useSelection(whose: object): Signal<Selection | null> {
+  return useMemo(() => signal<Selection | null>(null), [whose]);
 }
 
-/** What is hovered, or else what is pinned. */
-export function looking(hovered: Looked | null, pin: number | null): Looked | null {
+/** The hovered token, or else the pinned query. */
+export function selectionOf(hovered: Selection | null, pin: number | null): Selection | null {
   return hovered ?? (pin === null ? null : { side: "query", place: pin });
 }
 
-/** Where a key takes one who is at a place; null: nowhere. */
-export function stepped(event: KeyboardEvent, at: number, count: number, page: number): number | null {
+/** The position that a key moves to; null if it moves nowhere. */
+export function steppedTo(event: KeyboardEvent, at: number, count: number, page: number): number | null {
   const steps: Record<string, number> = {
     ArrowDown: at + 1,
     ArrowRight: at + 1,
