@@ -308,7 +308,7 @@ def test_a_file_of_weights_is_loaded_also_with_other_sizes(page: Page, show: Go,
 
 
 NO_HEADS = (
-    ("not json", "no JSON"),
+    ("not json", "not JSON"),
     ("[]", "without names"),
     ('{"Km": [[1]], "Qm": [[1]]}', "Vm is missing"),
     ('{"Km": [[1, 2], [3]], "Qm": [[1]], "Vm": [[1]]}', "rows of different lengths"),

@@ -90,7 +90,7 @@ def test_of_a_text_without_probabilities_the_choices_are_told(page: Page, show: 
     page.route("**/api/experts", lambda route: route.fulfill(json=told))
     show(page, pin=6)
     panel = page.get_by_role("region", name="One token through the layers")
-    expect(panel).to_contain_text("no probabilities are told")
+    expect(panel).to_contain_text("probabilities are not shown")
     expect(panel.locator("figure")).to_have_count(len(truth.layers))
     for layer in truth.layers:
         (first, second), shares = layer.choices[6], layer.shares[6]

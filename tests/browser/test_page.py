@@ -300,7 +300,7 @@ def test_a_server_that_has_gone_is_told_and_the_page_goes_on_when_it_is_back(
     text_field(page).fill("a good film")
     expect(page.locator(".fault").first).to_contain_text("No answer from glassformer")
     expect(page.locator(".fault").first).to_contain_text("Start it again")
-    expect(page.locator(".fault").first).to_contain_text("asks again by itself")
+    expect(page.locator(".fault").first).to_contain_text("continues by itself")
     said = page.locator(".said").inner_text()
     server.start()
     expect(page.locator(".fault")).to_have_count(0)

@@ -17,7 +17,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.saving.saved_page import page as saved_page
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.state import State, changed, to_words
+from glassformer.explorer.state import State, changed, from_words
 
 from .conftest import Open, Watch
 
@@ -33,7 +33,7 @@ def opened(open_page: Open, explorer: Explorer, tmp_path: Path, settled: Callabl
     """``opened(model=..., ...)``: a page in this state, saved, and opened as a file without network."""
 
     def opened(*, phone: bool = False, dark: bool = False, **state: Any) -> Page:
-        path = save(explorer, to_words(changed(State(), state)), tmp_path / "saved.html")
+        path = save(explorer, changed(State(), state), tmp_path / "saved.html")
         page = open_page(phone=phone, dark=dark, offline=True)
         page.goto(path.as_uri())
         settled(page)
@@ -145,7 +145,7 @@ def test_another_order_is_compared(opened: Callable[..., Page], settled: Callabl
 def test_its_address_counts_before_what_was_saved(
     explorer: Explorer, open_page: Open, tmp_path: Path, settled: Callable[[Page], None]
 ) -> None:
-    path = save(explorer, {"model": "sentiment", "text": "a fine film"}, tmp_path / "x.html")
+    path = save(explorer, State(model="sentiment", text="a fine film"), tmp_path / "x.html")
     page = open_page(offline=True)
     page.goto(f"{path.as_uri()}#layer=2&head=3")
     settled(page)
@@ -194,9 +194,7 @@ def test_the_button_saves_what_is_seen(
 
 def test_the_file_answers_as_the_server_does(page: Page, explorer: Explorer) -> None:
     text = " ".join(str(number % 7) for number in range(LONG))
-    held = data_in(
-        saved_page(explorer, m.AskPage(state={"model": "recurrence", "text": text, "layer": "1", "head": "2"}))
-    )
+    held = data_in(saved_page(explorer, from_words({"model": "recurrence", "text": text, "layer": "1", "head": "2"})))
     run = explorer.answer("run", m.Ask(model="recurrence", text=text))
     assert isinstance(run, m.Run)
     asks = [

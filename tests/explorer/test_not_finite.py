@@ -19,6 +19,7 @@ from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.saving.picture import picture
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import from_words
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
@@ -79,9 +80,9 @@ def test_all_of_it(kind: str) -> None:
     if kind != "encoder":
         with refused("not finite"):
             explorer.answer("next", m.AskNext(model="given", text="1 2"))
-    assert NOT_FINITE in page(explorer, m.AskPage(state={"model": "given"}))
+    assert NOT_FINITE in page(explorer, from_words({"model": "given"}))
     with refused("NaN"):
-        picture(explorer, {"model": "given"})
+        picture(explorer, from_words({"model": "given"}))
 
 
 def test_where_it_begins_can_be_seen() -> None:

@@ -18,6 +18,7 @@ from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.loading.python_inputs import halves
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import from_words
 from glassformer.text import one_line, short, shown
 
 
@@ -42,7 +43,7 @@ def run(flags: ExploreFlags) -> None:
     words = _words(flags, explorer)
     if server is None:
         assert flags.save is not None
-        say(f"page: {shown(save(explorer, words, flags.save))}")
+        say(f"page: {shown(save(explorer, from_words(words), flags.save))}")
         return
     listener = server.listen(flags.port)
     host, port = listener.getsockname()

@@ -19,7 +19,7 @@ from glassformer.explorer.loading.discovery import list_models
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, entry_of
 from glassformer.explorer.loading.python_inputs import text_of, tokens_in, units_of
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.explorer.saving.page_state import ask_page, page_state
+from glassformer.explorer.saving.page_state import page_state
 from glassformer.explorer.saving.picture import picture
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
@@ -80,7 +80,7 @@ class Exploration:
         Raises:
             InputError: The model refuses the text, or ``path`` is a directory or cannot be written to.
         """
-        return save(self.explorer, self.words, path)
+        return save(self.explorer, from_words(self.words), path)
 
     def figure(self) -> Figure:
         """The chosen head as a figure of matplotlib.
@@ -88,7 +88,7 @@ class Exploration:
         Raises:
             InputError: The model refuses the text.
         """
-        return picture(self.explorer, self.words)
+        return picture(self.explorer, from_words(self.words))
 
     def serve(self, port: int = 8017, *, browser: bool = True) -> None:
         """Serve the page on this machine alone until Ctrl-C, and open it in the browser.
@@ -121,7 +121,7 @@ class Exploration:
 
     def _checked(self, state: State) -> dict[str, str]:
         """Words that name a model and its text, since a page may be opened with them alone."""
-        return to_words(page_state(ask_page(to_words(state)), self.explorer.catalogue().models).state)
+        return to_words(page_state(state, self.explorer.catalogue().models).state)
 
     def _repr_mimebundle_(
         self, include: Sequence[str] | None = None, exclude: Sequence[str] | None = None

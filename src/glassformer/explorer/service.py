@@ -19,6 +19,7 @@ from glassformer.explorer.answers.scrambling import scramble
 from glassformer.explorer.calls import CALLS, UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry, entry_of
 from glassformer.explorer.saving.saved_page import page
+from glassformer.explorer.state import from_words
 
 
 class Explorer:
@@ -107,6 +108,6 @@ _ANSWERS = MappingProxyType[str, Callable[[Explorer, Any], Any]](
         "scramble": _of_model(scramble),
         "next": _of_model(next_token),
         "steps": _of_model(steps),
-        "page": page,
+        "page": lambda explorer, ask: page(explorer, from_words(ask.state)),
     }
 )

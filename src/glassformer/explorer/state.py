@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from glassformer.errors import InputError
@@ -44,6 +44,15 @@ MOST_DIGITS = 40
 """The most characters of such a number."""
 
 
+def _encodable(text: str) -> str:
+    text.encode()
+    return text
+
+
+Encodable = Annotated[str, AfterValidator(_encodable)]
+"""Text without half a surrogate pair, which no message can carry."""
+
+
 class HeadPlace(Message):
     """A head of the stack that is shown."""
 
@@ -64,11 +73,11 @@ class State(Message):
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, serialize_by_alias=True)
 
-    model: str = ""
+    model: Encodable = ""
     """Empty: the first."""
     view: View | None = None
     """None: the first of the model's."""
-    text: str | None = None
+    text: Encodable | None = None
     """None: the text of the model's card."""
     source: Units | None = None
     """What an encoder-decoder's encoder reads. None: the source of the model's card."""
@@ -92,7 +101,7 @@ class State(Message):
     """Which heads are shown where a query is followed through all layers."""
     window: Window | None = None
     """None: the whole matrix."""
-    cells: dict[str, str] = Field(default={})
+    cells: dict[Encodable, Encodable] = Field(default={})
     """Edits of a hand-designed head: an address (:data:`CELL`) and the number as typed. ``size.qk``, ``size.pos`` and
     ``size.len`` are numbers of columns of keys and queries, of columns of pos (0: no positions), and of rows of pos."""
     temperature: Temperature = 1.0

@@ -3,23 +3,23 @@ from __future__ import annotations
 import pytest
 
 from glassformer.explorer.calls import UnknownName
-from glassformer.explorer.messages import AskPage
-from glassformer.explorer.saving.page_state import PageState, ask_page, page_state
+from glassformer.explorer.saving.page_state import PageState, page_state
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import State, from_words
 from refusals import refused
 
 
 def shown(explorer: Explorer, **words: str) -> PageState:
-    return page_state(AskPage(state=words), explorer.catalogue().models)
+    return page_state(from_words(words), explorer.catalogue().models)
 
 
 def test_fields_that_are_left_open_come_from_the_card(small_explorer: Explorer) -> None:
     card = small_explorer.catalogue().models[0]
     for first in (shown(small_explorer), shown(small_explorer, model="")):
-        assert (first.card, first.text, first.view) == (card, card.text, card.views[0])
+        assert (first.card, first.text) == (card, card.text)
         assert (first.state.model, first.state.text, first.state.view) == (card.name, card.text, card.views[0])
     lookup = shown(small_explorer, model="lookup", text="", view="design")
-    assert (lookup.text, lookup.source, lookup.view) == ("", list("12345"), "scramble")
+    assert (lookup.text, lookup.source, lookup.state.view) == ("", list("12345"), "scramble")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ def test_an_unknown_model(small_explorer: Explorer) -> None:
         shown(small_explorer, model="absent")
 
 
-def test_an_address_has_bounds() -> None:
-    with refused(got="text = 'aaa"):
-        ask_page({"text": "a" * 65_537})
+def test_a_text_that_is_too_long(small_explorer: Explorer) -> None:
+    with refused(got="65,537 characters"):
+        page_state(State(text="a" * 65_537), small_explorer.catalogue().models)

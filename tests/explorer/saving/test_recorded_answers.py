@@ -8,12 +8,12 @@ from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.page_state import PageState, page_state
 from glassformer.explorer.saving.recorded_answers import recorded_answers
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.state import State, changed, to_words
+from glassformer.explorer.state import State, changed
 from refusals import refused
 
 
 def shown(explorer: Explorer, **values: object) -> PageState:
-    return page_state(m.AskPage(state=to_words(changed(State(), values))), explorer.catalogue().models)
+    return page_state(changed(State(), values), explorer.catalogue().models)
 
 
 def calls(explorer: Explorer, **values: object) -> dict[str, list[m.Message]]:

@@ -18,6 +18,7 @@ from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.recorded_weights import coarse_enough, matrix, pack
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import from_words
 from glassformer.observe.capture import capture
 
 
@@ -35,7 +36,7 @@ def data_in(text: str) -> Any:
 
 
 def held(explorer: Explorer, **state: str) -> Any:
-    return data_in(page(explorer, m.AskPage(state=state)))
+    return data_in(page(explorer, from_words(state)))
 
 
 @given(st.integers(1, 4096), st.integers(1, 512))
@@ -68,7 +69,7 @@ def test_every_weight_of_every_head_is_in_the_file(small_explorer: Explorer, by_
 
 @pytest.mark.parametrize("less", [1_000, 20_000, 40_000, 50_000, 60_000, 80_000])
 def test_the_file_keeps_to_its_size_and_says_what_is_missing(small_explorer: Explorer, less: int) -> None:
-    ask = m.AskPage(state={"model": "decoder", "text": " ".join(["1 2 3"] * 30), "layer": "1", "head": "1"})
+    ask = from_words({"model": "decoder", "text": " ".join(["1 2 3"] * 30), "layer": "1", "head": "1"})
     whole = page(small_explorer, ask)
     most = len(whole) - less
     some = page(small_explorer, ask, most_bytes=most)

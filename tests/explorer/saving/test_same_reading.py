@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from glassformer.explorer.messages import AskHead, AskPage, Head, HeadWeightsMessage
+from glassformer.explorer.messages import AskHead, Head, HeadWeightsMessage
 from glassformer.explorer.saving.edited_weights import edited
 from glassformer.explorer.saving.page_state import page_state
 from glassformer.explorer.saving.recorded_answers import asks_of
@@ -143,6 +143,8 @@ words = st.dictionaries(st.sampled_from([*NAMES, *NAMES.values(), "toString", "_
 @example({"part": "cross"})
 @example({"layer": "1e2", "pin": "3.0", "seed": "-0", "versus": '{"layer":1.0,"head":2}'})
 @example({"temperature": "1e400", "topP": "true", "source": '["\\ud800"]'})
+@example({"cells": '{"Km.0.0":"\\ud800"}'})
+@example({"cells": '{"\\ud800":"1"}'})
 @example({"order": "[0,0]", "toString": "1", "topK": "0", "window": '{"query":0,"key":0,"size":4097}'})
 @given(words)
 @settings(max_examples=100, deadline=None)
@@ -186,7 +188,7 @@ asked = st.fixed_dictionaries(
 @settings(max_examples=50, deadline=None)
 def test_the_request_for_the_run(page: Page, small_explorer: Explorer, words: dict[str, str]) -> None:
     cards = small_explorer.catalogue().models
-    shown = page_state(AskPage(state=words), cards)
+    shown = page_state(from_words(words), cards)
     head = None
     if shown.card.kind == "head":
         head = small_explorer.answer("head", AskHead(model=shown.card.name))

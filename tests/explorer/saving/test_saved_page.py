@@ -17,6 +17,7 @@ from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.saving.saved_page import page, save
 from glassformer.explorer.service import Explorer
+from glassformer.explorer.state import State, from_words
 from refusals import refused
 
 HOSTILE = [
@@ -62,7 +63,7 @@ class Parts(HTMLParser):
 
 
 def of(explorer: Explorer, **state: str) -> Parts:
-    return Parts(page(explorer, m.AskPage(state=state)))
+    return Parts(page(explorer, from_words(state)))
 
 
 def test_the_file_holds_the_state_and_the_answers(small_explorer: Explorer) -> None:
@@ -115,16 +116,16 @@ def test_nothing_but_its_own_code_may_run_and_nothing_may_be_fetched(small_explo
 def test_the_same_state_gives_the_same_file(
     small_explorer: Explorer, loaded_models: list[LoadedModel], model: str
 ) -> None:
-    ask = m.AskPage(state={"model": model})
+    ask = from_words({"model": model})
     assert page(small_explorer, ask) == page(Explorer(loaded_models), ask)
 
 
 def test_it_is_written_whole(small_explorer: Explorer, tmp_path: Path) -> None:
-    path = save(small_explorer, {"model": "identity"}, tmp_path / "new" / "page.html")
-    assert path.read_text(encoding="utf-8") == page(small_explorer, m.AskPage(state={"model": "identity"}))
+    path = save(small_explorer, State(model="identity"), tmp_path / "new" / "page.html")
+    assert path.read_text(encoding="utf-8") == page(small_explorer, from_words({"model": "identity"}))
     assert [each.name for each in path.parent.iterdir()] == ["page.html"]
     with refused("which is a directory"):
-        save(small_explorer, {"model": "identity"}, tmp_path)
+        save(small_explorer, State(model="identity"), tmp_path)
 
 
 def test_what_cannot_be_saved(small_explorer: Explorer) -> None:
@@ -145,7 +146,7 @@ def test_experts_count_in_what_a_page_may_take(by_name: dict[str, LoadedModel]) 
     assert isinstance(loaded, LoadedDecoder)
     card = loaded.card.model_copy(update={"views": ["experts"]})
     explorer = Explorer([replace(loaded, card=card)])
-    ask = m.AskPage(state={"model": "decoder", "text": " ".join(["1 2 3"] * 30)})
+    ask = from_words({"model": "decoder", "text": " ".join(["1 2 3"] * 30)})
     whole = page(explorer, ask)
     saved = Parts(whole).saved
     answers = len(whole) - sum(len(json.dumps(each)) for each in saved["matrices"])

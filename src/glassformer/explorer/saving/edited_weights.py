@@ -19,8 +19,9 @@ def edited(design: HeadWeightsMessage, cells: Mapping[str, str]) -> HeadWeightsM
         cells: Edits as in :attr:`State.cells <glassformer.explorer.state.State.cells>`. Edits of unknown cells
             and edits that are not numbers are ignored; so are sizes that would make a matrix too large.
     """
-    columns, coordinates, length = _sizes(design, cells)
-    rows = _tokens(design) + coordinates
+    tokens = len(design.Km) - (len(design.pos[0]) if design.pos else 0)
+    columns, coordinates, length = _sizes(design, cells, tokens)
+    rows = tokens + coordinates
     matrices: dict[str, Rows | None] = {
         "Km": _fitted(design.Km, rows, columns),
         "Qm": _fitted(design.Qm, rows, columns),
@@ -43,20 +44,16 @@ def number(text: str) -> float | None:
     return value if abs(value) <= LARGEST else None
 
 
-def _tokens(design: HeadWeightsMessage) -> int:
-    return len(design.Km) - (len(design.pos[0]) if design.pos else 0)
+def _sizes(design: HeadWeightsMessage, cells: Mapping[str, str], tokens: int) -> tuple[int, int, int]:
+    """Columns of keys and queries, columns of pos, and rows of pos."""
+    own = (len(design.Km[0]), len(design.pos[0]) if design.pos else 0, len(design.pos or ()))
 
+    def size(name: str, least: int, before: int) -> int:
+        text = cells.get(f"size.{name}", "")
+        return int(text) if re.fullmatch(SIZE, text) and int(text) >= least else before
 
-def _sizes(design: HeadWeightsMessage, cells: Mapping[str, str]) -> tuple[int, int, int]:
-    own = (len(design.Km[0]), *((len(design.pos[0]), len(design.pos)) if design.pos else (0, 0)))
-    wanted = [
-        int(text) if re.fullmatch(SIZE, text) and int(text) >= least else before
-        for text, least, before in zip(
-            (cells.get(f"size.{name}", "") for name in ("qk", "pos", "len")), (1, 0, 1), own, strict=True
-        )
-    ]
-    columns, coordinates, length = wanted[0], wanted[1], max(1, wanted[2])
-    largest = max((_tokens(design) + coordinates) * columns, coordinates * length)
+    columns, coordinates, length = size("qk", 1, own[0]), size("pos", 0, own[1]), max(1, size("len", 1, own[2]))
+    largest = max((tokens + coordinates) * columns, coordinates * length)
     return (columns, coordinates, length) if largest <= MOST_CELLS else own
 
 

@@ -6,26 +6,26 @@ from matplotlib.figure import Figure
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.calls import Answering
-from glassformer.explorer.saving.page_state import ask_page, page_state
+from glassformer.explorer.saving.page_state import page_state
 from glassformer.explorer.saving.recorded_answers import asks_of
 from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_enough, matrix
-from glassformer.explorer.state import Words
+from glassformer.explorer.state import State
 from glassformer.observe.figures.attention_maps import attention_map
 from glassformer.observe.figures.heat_maps import MOST_NAMES
 
 
-def picture(explorer: Answering, words: Words) -> Figure:
+def picture(explorer: Answering, state: State) -> Figure:
     """The attention of the head that is shown.
 
     Args:
         explorer: Answers the requests.
-        words: The page's address.
+        state: What the page shows.
 
     Raises:
         UnknownName: No such model.
         InputError: The model refuses the text or the edited weights, or has no attention to draw.
     """
-    shown = page_state(ask_page(words), explorer.catalogue().models)
+    shown = page_state(state, explorer.catalogue().models)
     run = explorer.answer("run", asks_of(explorer, shown)[0])
     assert isinstance(run, m.Run)
     stack = shown.stack(run)

@@ -103,22 +103,25 @@ def recorded_weights(explorer: Answering, shown: PageState, runs: list[m.Run], r
         rows = [_row(explorer, run, stack, shown.state.pin) for run in runs for stack in run.attentions]
         rows = rows if len(json.dumps(rows)) <= room else []
         room -= len(json.dumps(rows))
-    held: list[dict[str, Any] | None] = []
-    for head, level in zip(heads, levels, strict=True):
-        entry = _entry(explorer, head, level)
-        held.append(entry if _length(entry) <= room else None)
-        room -= _length(held[-1])
+    held: list[dict[str, Any] | None] = [None for _ in heads]
+
+    def hold(index: int, level: int) -> bool:
+        """Hold a head at a level instead of what is held of it, if there is room."""
+        nonlocal room
+        entry = _entry(explorer, heads[index], level)
+        more = _length(entry) - _length(held[index])
+        fits = more <= room
+        if fits:
+            held[index], room = entry, room - more
+        return fits
+
+    for index, level in enumerate(levels):
+        hold(index, level)
     for index, head in enumerate(heads):
-        if not head.shown and (head.tokens > EXACT_TOKENS or head.size(0) > room):
-            continue
-        for level in range(levels[index] if head.shown else min(1, levels[index])):
-            if head.size(level) * 0.6 > room:
-                continue  # too large even where weights compress well
-            entry = _entry(explorer, head, level)
-            more = _length(entry) - _length(held[index])
-            if more <= room:
-                held[index], room = entry, room - more
-                break
+        if head.shown or (head.tokens <= EXACT_TOKENS and head.size(0) <= room):
+            finer = range(levels[index] if head.shown else min(1, levels[index]))
+            # Weights compress to no less than 0.6 of the estimate.
+            any(head.size(level) * 0.6 <= room and hold(index, level) for level in finer)
     return {"rows": rows, "matrices": [entry for entry in held if entry], "left_out": _left_out(held)}
 
 

@@ -20,45 +20,45 @@ from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
 from glassformer.explorer.calls import Answering, refusal_of
-from glassformer.explorer.saving.page_state import ask_page, page_state
+from glassformer.explorer.saving.page_state import page_state
 from glassformer.explorer.saving.recorded_answers import Recorded, recorded_answers
 from glassformer.explorer.saving.recorded_weights import recorded_weights
-from glassformer.explorer.state import Words, to_words
+from glassformer.explorer.state import State, to_words
 from glassformer.files import write_text
-from glassformer.text import shown
+from glassformer.text import shown as safe
 
 MOST_BYTES = 24_000_000
 """The largest file, in bytes."""
 
 
-def save(explorer: Answering, words: Words, path: str | Path) -> Path:
+def save(explorer: Answering, state: State, path: str | Path) -> Path:
     """Write :func:`page` to a file. On an error the file keeps its former content.
 
     Args:
         explorer: Answers the requests.
-        words: The page's address.
+        state: What the page shows.
         path: The file. Missing directories are created.
 
     Raises:
         InputError: As :func:`page`, or ``path`` is a directory or cannot be written to.
     """
     path = Path(path)
-    require(not path.is_dir(), f"{shown(path)}, which is a directory", "a file", "Add a file name, such as page.html.")
-    written = page(explorer, ask_page(words))
+    require(not path.is_dir(), f"{safe(path)}, which is a directory", "a file", "Add a file name, such as page.html.")
+    written = page(explorer, state)
     try:
         write_text(path, written)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{shown(path)} ({reason})", "a writable path", "Choose another path.") from error
+        raise InputError(f"{safe(path)} ({reason})", "a writable path", "Choose another path.") from error
     return path
 
 
-def page(explorer: Answering, ask: m.AskPage, most_bytes: int = MOST_BYTES) -> str:
+def page(explorer: Answering, state: State, most_bytes: int = MOST_BYTES) -> str:
     """The page in HTML, with the answers to everything that can be asked of it.
 
     Args:
         explorer: Answers the requests.
-        ask: The state, as the words of the page's address.
+        state: What the page shows.
         most_bytes: The largest file. Where the other answers take more than half of it, the routers' probabilities are
             left out. Attention weights that do not fit are left out, and the page reports which. All else is held.
 
@@ -66,26 +66,26 @@ def page(explorer: Answering, ask: m.AskPage, most_bytes: int = MOST_BYTES) -> s
         UnknownName: No model of the state's name.
         InputError: The model refuses the text.
     """
-    state = page_state(ask, explorer.catalogue().models)
-    answers = recorded_answers(explorer, state)
+    shown = page_state(state, explorer.catalogue().models)
+    answers = recorded_answers(explorer, shown)
     saved: dict[str, Any] = {
         "version": explorer.catalogue().version,
-        "state": to_words(state.state),
+        "state": to_words(shown.state),
         "answers": [_json(each) for each in answers],
         "rows": [],
         "matrices": [],
         "left_out": [],
     }
     left_out = []
-    room = most_bytes - len(_document(state.card.title, saved).encode())
+    room = most_bytes - len(_document(shown.card.title, saved).encode())
     if room < most_bytes / 2 and any(isinstance(each.answer, m.Experts) for each in answers):
         saved["answers"] = [_json(_shortened(each)) for each in answers]
         left_out = ["The routers' probabilities are left out."]
-        room = most_bytes - len(_document(state.card.title, saved).encode())
+        room = most_bytes - len(_document(shown.card.title, saved).encode())
     runs = [each.answer for each in answers if isinstance(each.answer, m.Run)]
-    saved.update(recorded_weights(explorer, state, runs, room))
+    saved.update(recorded_weights(explorer, shown, runs, room))
     saved["left_out"] = left_out + saved["left_out"]
-    return _document(state.card.title, saved)
+    return _document(shown.card.title, saved)
 
 
 def _shortened(recorded: Recorded) -> Recorded:
