@@ -28,14 +28,14 @@ def renamed_tensor(damaged: Damaged, rng: Random) -> list[str]:
 def unknown_tensor(damaged: Damaged, rng: Random) -> list[str]:
     parts, _ = picked(damaged, rng)
     size = rng.choice([0, 8])
-    parts.header["stranger"] = {
+    parts.header["intruder"] = {
         "dtype": "U8",
         "shape": [size],
         "data_offsets": [len(parts.body), len(parts.body) + size],
     }
     parts.body += b"\0" * size
     parts.write()
-    return [parts.file.name, "stranger"]
+    return [parts.file.name, "intruder"]
 
 
 def tensor_twice(damaged: Damaged, rng: Random) -> list[str]:
@@ -132,8 +132,8 @@ def wrong_index(damaged: Damaged, rng: Random) -> list[str] | None:
         lost = places[name]
         index["weight_map"] = {each: place for each, place in places.items() if place != lost}
     elif change == "unknown":
-        places["stranger"] = places[name]
-        name = "stranger"
+        places["intruder"] = places[name]
+        name = "intruder"
     else:
         index["weight_map"] = rng.choice([None, [], {}, "text", 3])
         name = INDEX

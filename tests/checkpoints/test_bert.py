@@ -102,7 +102,7 @@ def test_hidden_states_are_those_of_a_tiny_roberta(tmp_path: Path, pad_id: int) 
 
 @pytest.mark.parametrize("peer", [BertForMaskedLM, BertForSequenceClassification])
 @torch.no_grad()
-def test_what_stands_behind_a_prefix_and_beside_heads(tmp_path: Path, peer: type[PreTrainedModel]) -> None:
+def test_a_prefix_and_heads_are_ignored(tmp_path: Path, peer: type[PreTrainedModel]) -> None:
     model = randomised(peer(BertConfig(**SIZES)))
     model.save_pretrained(tmp_path)
     tokens, real = batch()

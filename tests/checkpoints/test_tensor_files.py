@@ -306,7 +306,7 @@ def test_json_that_is_no_object_is_refused(tmp_path: Path, content: Any, message
 
 def test_the_advice_for_a_broken_file_fits_ones_own_training_too(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
-    with refused(fix="restore it from a copy, or download or train it anew"):
+    with refused(fix="restore it from a copy, or download or train it again"):
         read_json(tmp_path / "config.json")
 
 

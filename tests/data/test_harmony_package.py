@@ -1,4 +1,4 @@
-"""OpenAI's package renders what we render, where it can; where it cannot, nobody notices."""
+"""OpenAI's package renders the same tokens as glassformer; without it, glassformer renders them."""
 
 from __future__ import annotations
 

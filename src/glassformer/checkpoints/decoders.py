@@ -1,4 +1,4 @@
-"""Decoders from directories of weights and to them: gpt-oss in two layouts, Mixtral, and our own.
+"""Loading and saving decoders: gpt-oss in two layouts, Mixtral, and our own format.
 
 A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index.
 """
@@ -60,24 +60,23 @@ def load_decoder(
     """The decoder of a directory, or of a model on the Hugging Face hub.
 
     It computes the logits of Hugging Face's ``GptOssForCausalLM`` or ``MixtralForCausalLM``. Tensors are read one by
-    one to where they stay, so that loading takes little more memory than the decoder.
+    one, so that loading takes little more memory than the decoder.
 
     Args:
-        source: A directory, or where there is none of that name, a model on the hub such as ``"openai/gpt-oss-20b"``.
-            ``config.json`` tells what it is: gpt-oss in Hugging Face's layout or OpenAI's, Mixtral, or what
-            :func:`save_decoder` wrote.
+        source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``: by its ``config.json``,
+            gpt-oss in Hugging Face's layout or OpenAI's, Mixtral, or what :func:`save_decoder` wrote.
         dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
         experts: ``"mxfp4"`` keeps experts packed, or packs them (which rounds); ``"dense"`` keeps or expands them;
             None: as they are stored. In gpt-oss's layouts that happens while they are read, in others afterwards.
-        device: Where the decoder shall be. On ``"meta"`` it has shapes and no numbers, though the files are read.
+        device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
 
     Returns:
         A decoder in training mode like every new module. Packed experts take no gradient.
 
     Raises:
-        CheckpointError: A file that is missing, damaged or leads elsewhere; another architecture, or one with a part
-            that the decoder lacks; tensors that are missing, unknown, or of another shape or kind (all of them are
-            named); or more weights than this machine's memory.
+        CheckpointError: A file that is missing, damaged or a link to elsewhere; another architecture, or one with
+            a part that the decoder lacks; tensors that are missing, unknown, or of another shape or kind (all of them
+            are named); or more weights than this machine's memory.
         InputError: No such directory and no such model or no connection; an option that does not exist; or a
             device that torch does not know or this machine does not have.
     """
@@ -102,8 +101,8 @@ def load_decoder(
 def read_decoder_config(directory: Path) -> DecoderConfig:
     """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only ``config.json`` is read.
 
-    What the file leaves out has its owner's default. How experts are stored, the files of weights tell:
-    ``expert_format`` says nothing here.
+    Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it depends on the files
+    of weights.
 
     Raises:
         CheckpointError: A file that is missing or damaged; another architecture, or one with a part that the decoder
@@ -128,22 +127,22 @@ def save_decoder(
     shard_bytes: int = SHARD_BYTES,
     config_extras: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a directory that :func:`load_decoder` reads, and in the first two layouts other programs too.
+    """Write a directory for :func:`load_decoder` and, in the first two layouts, for other programs.
 
     Args:
         decoder: On any device.
         directory: Where to: complete or, whatever happens, as it was before.
-        layout: ``"mixtral"`` and ``"gpt_oss"`` are Hugging Face's, and what they lack is rewritten with what they have
+        layout: ``"mixtral"`` and ``"gpt_oss"`` are Hugging Face's; parts that they lack are rewritten
             (:func:`~glassformer.checkpoints.mixtral.mixtral_from_decoder`,
             :func:`~glassformer.checkpoints.gpt_oss_export.gpt_oss_from_decoder`); ``"glassformer"`` keeps every part as
-            it is. None: Mixtral where it has all parts, otherwise gpt-oss. A warning tells where programs that take
-            gpt-oss's released configuration for granted would go wrong.
+            it is. None: Mixtral if it has all parts, otherwise gpt-oss. A warning names values that programs which
+            assume gpt-oss's released configuration would ignore.
         replace: Whether the directory may exist already; it is then replaced as a whole.
-        shard_bytes: Size of a file of weights, beyond which there are several with an index.
-        config_extras: More for ``config.json``, such as ``{"eos_token_id": 200002}``: what JSON can say.
+        shard_bytes: Largest size of a file of weights; a larger model has several files and an index.
+        config_extras: Further JSON values for ``config.json``, such as ``{"eos_token_id": 200002}``.
 
     Raises:
-        InputError: The directory exists and ``replace`` is false; an unknown layout; extras that are no JSON; or a
+        InputError: The directory exists and ``replace`` is false; an unknown layout; extras that are not JSON; or a
             decoder for which nothing equivalent exists in the layout, which is named.
     """
     layouts = (None, "gpt_oss", "mixtral", "glassformer")
@@ -160,8 +159,8 @@ def save_decoder(
         packed = model.config.expert_format == "mxfp4"
         written = write_gpt_oss_config(model.config, decoder.embedding.weight.dtype, packed=packed)
         planned = model.in_layout("huggingface")
-        if told := remark(str(directory), written):
-            warnings.warn(told, stacklevel=3)
+        if warning := remark(str(directory), written):
+            warnings.warn(warning, stacklevel=3)
     elif layout == "mixtral":
         written, tensors = mixtral_from_decoder(decoder)
         planned = {name: plan(tensor) for name, tensor in tensors.items()}
@@ -172,7 +171,7 @@ def save_decoder(
             del state["output.weight"]
         planned = {name: plan(tensor) for name, tensor in state.items()}
     taken = ", ".join(sorted(extras.keys() & written.keys()))
-    require(not taken, f"config_extras with {taken}", "what the decoder does not tell itself", "Leave it out.")
+    require(not taken, f"config_extras with {taken}", "settings that the decoder does not have", "Leave it out.")
     with new_directory(Path(directory), replace=replace) as draft:
         write_text(draft / CONFIG_FILE, json.dumps(written | extras, indent=2) + "\n")
         write_tensors(draft, planned, shard_bytes=shard_bytes)
@@ -203,7 +202,7 @@ def _require_kind(config: Mapping[str, Any], directory: Path) -> str:
         raise CheckpointError(
             f"{directory / CONFIG_FILE} of the model_type {kind!r}",
             f"'gpt_oss', 'mixtral', {OWN!r}, or OpenAI's configuration of gpt-oss",
-            "Other architectures compute something else.",
+            "Other architectures are not supported.",
         )
     return str(kind)
 

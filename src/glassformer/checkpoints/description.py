@@ -1,4 +1,4 @@
-"""What a directory of weights holds, told from its configuration and the headers of its files: no tensor is read."""
+"""The description of a directory of weights, from its configuration and the headers of its files: no tensor is read."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from glassformer.models.encoder_config import EncoderConfig
 from glassformer.quantized import mxfp4
 
 Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
-"""What a tensor belongs to."""
+"""The part of a model that a tensor belongs to."""
 
 _BLOCKS = "blocks"
-# The first part of which a word stands in a tensor's name is the tensor's.
+# A tensor belongs to the first part with a word in its name.
 _WORDS: dict[Part, tuple[str, ...]] = {
     "norms": ("norm",),
     "router": ("router", "mlp.gate.", "block_sparse_moe.gate."),
@@ -41,20 +41,20 @@ _WORDS: dict[Part, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Description:
-    """What a directory holds."""
+    """The model in a directory."""
 
     family: str
     """"gpt-oss", "Mixtral", "BERT" or "glassformer"."""
     layout: str
-    """Whose names and configuration: "Hugging Face", "OpenAI" or "glassformer"."""
+    """"Hugging Face", "OpenAI" or "glassformer"."""
     config: DecoderConfig | EncoderConfig
-    """What the model is made of."""
+    """The model's configuration."""
     parameters: dict[Part, int]
-    """How many numbers each part has; those in MXFP4 count as what they expand to."""
+    """Parameters of each part; those in MXFP4 count as expanded."""
     stored_bytes: dict[Part, int]
-    """What each part takes on the disk."""
+    """Size of each part on the disk."""
     num_files: int
-    """Files of weights."""
+    """Number of files of weights."""
 
     @property
     def total(self) -> int:
@@ -63,8 +63,8 @@ class Description:
 
     @property
     def active(self) -> int:
-        """Parameters that one token passes: all but the experts that it did not choose, and the embedding, of which it
-        reads one row, unless that is the output projection too."""
+        """Parameters used per token: all but the experts that are not chosen, and the embedding unless it is also the
+        output projection."""
         config, parts = self.config, self.parameters
         idle = 0 if isinstance(config, DecoderConfig) and config.tied_output else parts.get("embedding", 0)
         if isinstance(config, DecoderConfig) and config.num_experts is not None:
@@ -73,7 +73,7 @@ class Description:
 
     @property
     def experts(self) -> Literal["mxfp4", "dense"] | None:
-        """How experts are stored; None: there are none."""
+        """The format of the experts; None without experts."""
         if not isinstance(self.config, DecoderConfig) or self.config.num_experts is None:
             return None
         return self.config.expert_format
@@ -86,7 +86,7 @@ class Description:
             packed: Whether experts are held in MXFP4.
 
         Returns:
-            None where experts cannot be packed, or there are none.
+            None if experts cannot be packed or the model has none.
         """
         config = self.config
         if not packed:
@@ -99,7 +99,7 @@ class Description:
         return weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP + number_bytes * (self.total - weights)
 
     def cache(self, tokens: int, number_bytes: int = 2) -> int:
-        """Bytes of the keys and values of a text of so many tokens; an encoder keeps none."""
+        """Bytes of the keys and values of a text of this many tokens; 0 for an encoder."""
         config = self.config
         if isinstance(config, EncoderConfig):
             return 0
@@ -108,19 +108,19 @@ class Description:
 
 
 def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) -> Description:
-    """What ``directory`` holds: gpt-oss in two layouts, Mixtral, the BERT family, or what glassformer wrote.
+    """Describe ``directory``: gpt-oss in two layouts, Mixtral, the BERT family, or what glassformer wrote.
 
     Args:
         directory: With ``config.json`` and the weights.
-        stored: What the files of weights hold, where these lie elsewhere; None: they are looked at.
+        stored: The tensors of its files; None: their headers are read.
 
     Raises:
         CheckpointError: Another architecture, or one with a part that our networks lack; a file that is missing or
             damaged; or a decoder's tensors that are not those of its configuration.
     """
-    told = read_json(directory / CONFIG_FILE)
+    content = read_json(directory / CONFIG_FILE)
     stored = stored_tensors(directory) if stored is None else stored
-    family, layout, config = _read_config(directory, told, stored)
+    family, layout, config = _read_config(directory, content, stored)
     described = _described(family, layout, config, stored)
     if isinstance(config, DecoderConfig) and family != "gpt-oss":
         _require_count(described, config, directory)
@@ -128,7 +128,7 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
 
 
 def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
-    """What a directory of weights holds whose configuration stands elsewhere, as in a run.
+    """Describe a directory of weights whose configuration is elsewhere, as in a run.
 
     Raises:
         CheckpointError: As :func:`describe`.
@@ -156,26 +156,30 @@ def _described(
 
 
 def _read_config(
-    directory: Path, told: Mapping[str, Any], stored: Mapping[str, StoredTensor]
+    directory: Path, content: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> tuple[str, str, DecoderConfig | EncoderConfig]:
-    """Family, layout, and the configuration, which has been held against the files."""
-    kind, whose = told.get("model_type"), layout_of(told)
-    if whose is not None:
-        config = checked_config(directory, told, whose, stored)
-        return "gpt-oss", "Hugging Face" if whose == "huggingface" else "OpenAI", config
+    """Family, layout, and the configuration, checked against the files."""
+    kind, layout = content.get("model_type"), layout_of(content)
+    if layout is not None:
+        config = checked_config(directory, content, layout, stored)
+        return "gpt-oss", "Hugging Face" if layout == "huggingface" else "OpenAI", config
     if kind in ("mixtral", decoders.OWN):
         config = decoders.read_decoder_config(directory)
         check_sizes(config, stored, directory)
         return ("Mixtral", "Hugging Face", config) if kind == "mixtral" else ("glassformer", "glassformer", config)
     with config_errors(directory / CONFIG_FILE):
         if kind == bert.OWN:
-            return "glassformer", "glassformer", EncoderConfig.from_json(json.dumps(known_fields(EncoderConfig, told)))
+            return (
+                "glassformer",
+                "glassformer",
+                EncoderConfig.from_json(json.dumps(known_fields(EncoderConfig, content))),
+            )
         if kind in bert.FAMILY:
-            return "BERT", "Hugging Face", bert.read_bert_config(told)
+            return "BERT", "Hugging Face", bert.read_bert_config(content)
     raise CheckpointError(
         f"{directory / CONFIG_FILE} of the model_type {kind!r}",
         "gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
-        "Other architectures compute something else.",
+        "Other architectures are not supported.",
     )
 
 
@@ -189,7 +193,7 @@ def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:
 
 
 def _require_count(described: Description, config: DecoderConfig, directory: Path) -> None:
-    """The files of gpt-oss are checked by name; of others, the count tells."""
+    """Check the number of parameters; the files of gpt-oss are checked by name instead."""
     with config_errors(directory / CONFIG_FILE):
         decoder = empty_decoder(config)
     wanted_numbers = sum(weight.numel() for weight in decoder.parameters())
@@ -199,6 +203,6 @@ def _require_count(described: Description, config: DecoderConfig, directory: Pat
     if described.total != wanted_numbers:
         raise CheckpointError(
             f"{directory} with {described.total:,} parameters",
-            f"{wanted_numbers:,}, as {CONFIG_FILE} tells",
+            f"{wanted_numbers:,}, by {CONFIG_FILE}",
             f"Take {CONFIG_FILE} and the weights from the same place.",
         )

@@ -98,7 +98,7 @@ class RopeParameters:
 
 
 def layout_of(config: Mapping[str, Any]) -> GptOssLayout | None:
-    """Whose ``config.json`` of gpt-oss this is; None where it is another model's."""
+    """The layout of gpt-oss that a ``config.json`` belongs to; None for another model."""
     if "model_type" in config:
         return "huggingface" if config["model_type"] == "gpt_oss" else None
     return "openai" if {"num_experts", "experts_per_token", "num_hidden_layers"} <= config.keys() else None
@@ -109,8 +109,8 @@ def read_gpt_oss_config(config: Mapping[str, Any], layout: GptOssLayout, file: P
 
     Args:
         config: The content.
-        layout: Whose it is.
-        file: Where it was read, for messages.
+        layout: Its layout.
+        file: The file, for messages.
 
     Raises:
         CheckpointError: A value of the wrong kind or size, or a part that the decoder lacks.

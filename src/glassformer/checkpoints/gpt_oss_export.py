@@ -1,4 +1,4 @@
-"""A decoder as the gpt-oss model that computes the same logits: what gpt-oss lacks is rewritten with what it has."""
+"""Export of a decoder as a gpt-oss model with the same logits; parts that gpt-oss lacks are rewritten."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from glassformer.models import Decoder
 from glassformer.quantized.packed_experts import PackedMixture
 
 NO_SINK = -1e30
-"""A sink's logit that stands for none: its weight is exp(-1e30) = 0, and unlike -inf no program stumbles over it.
+"""The logit of a sink without effect: its weight is exp(-1e30) = 0, and unlike -inf it is safe in other programs.
 
-float16 ends before it: there its lowest number is written, -65504.
+In float16 its lowest number is written instead, -65504.
 """
 
 
 def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
     """The gpt-oss model that computes the same logits as ``decoder``, in the decoder's dtype.
 
-    gpt-oss's form is the decoder's with all its parts, so most are written as they are. The others:
+    Most parts are written as they are. The others:
 
     ==========================  =======================================================================================
     the decoder                 what is written
@@ -102,20 +102,19 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
 
 
 def remark(whose: str, written: dict[str, Any]) -> str:
-    """What a user should know of a configuration for gpt-oss, in a sentence that begins with ``whose``: ``"It"``.
+    """A warning about values that differ from the released models', beginning with ``whose``, such as ``"It"``.
 
-    Empty where there is nothing but the released models' values.
+    Empty if none differs.
     """
-    told = ", ".join(particulars(written))
-    return told and (
-        f"{whose} has {told}. Transformers asks for these; programs that take the released gpt-oss's for granted "
+    differing = ", ".join(particulars(written))
+    return differing and (
+        f"{whose} has {differing}. Transformers asks for these; programs that take the released gpt-oss's for granted "
         "compute other logits."
     )
 
 
 def particulars(written: dict[str, Any]) -> list[str]:
-    """What of a configuration for gpt-oss is read by programs that ask for it, and otherwise by those that take the
-    released models' values for granted."""
+    """The values of a configuration that differ from those which some programs assume for every gpt-oss."""
     layers = written["num_hidden_layers"]
     released = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
     found = {
@@ -161,10 +160,8 @@ def _or_zeros(bias: Tensor | None, weight: Tensor) -> Tensor:
 
 
 def _unreachable(decoder: Decoder) -> float:
-    """A limit beyond what any gate or up projection can give, bias and rounding included; a power of two.
-
-    At most the largest number of the dtype: beyond it is only infinity, and a larger limit cannot be held against it.
-    """
+    """A limit that no gate or up projection can reach, bias and rounding included: a power of two, or the largest
+    number of the dtype."""
     reached = [torch.zeros(1, dtype=torch.float64)]
     for block in decoder.layers:
         assert isinstance(block, Block)

@@ -1,9 +1,9 @@
-"""The two layouts of gpt-oss's files, Hugging Face's and OpenAI's: names, shapes, and which rows are whose.
+"""The two layouts of gpt-oss's files, Hugging Face's and OpenAI's: names and shapes.
 
-Both hold the same network. OpenAI's fuses query, key and value, and says ``block.N``; Hugging Face's keeps the three
-apart. In both an expert's gate and up rows alternate, gate first. Experts in MXFP4 are two tensors of bytes, ``[expert,
-row, group, 16]`` codes and ``[expert, row, group]`` exponents; as plain numbers they are ``[expert, in, out]`` in
-Hugging Face's layout and ``[expert, out, in]`` in OpenAI's.
+Both hold the same network. OpenAI's fuses query, key and value; Hugging Face's keeps the three apart. In both an
+expert's gate and up rows alternate, gate first. Experts in MXFP4 are two tensors of bytes, ``[expert, row, group, 16]``
+codes and ``[expert, row, group]`` exponents; dense ones are ``[expert, in, out]`` in Hugging Face's layout and
+``[expert, out, in]`` in OpenAI's.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ _MATRICES = {
         "ffn.router.score": "mlp.gate",
     },
 }
-"""Modules with a weight, and for gpt-oss with a bias too."""
+"""Modules with a weight and, in gpt-oss, a bias."""
 _ATTENTION = ("attention.query", "attention.key", "attention.value", "attention.output")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where one of our tensors lies: rows of one of theirs."""
+    """The rows of a tensor in the files that are one of our tensors."""
 
     name: str
     start: int = 0
@@ -82,17 +82,17 @@ class Source:
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """The names of one layer's experts: what stays for the weights as numbers, for their codes and exponents."""
+    """The names of one layer's experts."""
 
     gate_up: str
     gate_up_bias: str
     down: str
     down_bias: str
     mark: str
-    """Between a name and its ``blocks`` or ``scales``."""
+    """Separator between a name and ``blocks`` or ``scales``."""
 
     def dense(self, matrix: Matrix) -> str:
-        """The name of the weights as numbers."""
+        """The name of the dense weights."""
         return self.gate_up if matrix == "gate_up" else self.down
 
     def packed(self, matrix: Matrix) -> tuple[str, str]:
@@ -118,7 +118,7 @@ def are_packed(layout: GptOssLayout, names: Iterable[str]) -> bool:
 
 
 def sources(config: DecoderConfig, layout: GptOssLayout) -> dict[str, Source]:
-    """Where each of our tensors lies, those of the experts apart (see :func:`expert_names`)."""
+    """The source of each of our tensors except the experts (see :func:`expert_names`)."""
     query, kv = _attention_rows(config)
     fused = {
         "attention.query": (0, query),

@@ -1,4 +1,4 @@
-"""gpt-oss to files in either layout, tensor by tensor: nothing of a model has to be in memory to be written."""
+"""Writing gpt-oss in either layout, tensor by tensor: the model need not be in memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from glassformer.models import DecoderConfig
 Packed = tuple[Planned, Planned]
 """Codes and exponents of MXFP4."""
 
-# OpenAI keeps the 20b in one file; of the 120b it has several.
+# OpenAI stores the 20b in one file, and the 120b in several.
 _SHARD_BYTES: dict[GptOssLayout, int] = {"huggingface": SHARD_BYTES, "openai": 2 * 10**10}
-# Beyond the decoder's configuration, as the released models' files have them.
+# Settings of the released models' files that a decoder does not have.
 _RELEASED = {"eos_token_id": 200002, "pad_token_id": 199999}
 _RELEASED_VOCABULARY = 201088
 
 
 @dataclass(frozen=True)
 class PlannedExperts:
-    """One layer's experts in no layout yet.
+    """One layer's experts, independent of a layout.
 
     A matrix is ``[expert, out, in]`` with one part ``[out, in]`` for each expert, or packed. Gate and up rows
     alternate.
@@ -52,11 +52,11 @@ class PlannedExperts:
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A gpt-oss model in no layout yet.
+    """A gpt-oss model, independent of a layout.
 
     Args:
-        config: Its form. ``expert_format`` tells whether the experts are packed.
-        weights: By the decoder's own names, all but the experts.
+        config: Its configuration, with the ``expert_format`` of the experts.
+        weights: By the decoder's names, all but the experts.
         experts: For each layer.
     """
 
@@ -111,7 +111,7 @@ def write_gpt_oss(
 ) -> tuple[int, dict[str, Any]]:
     """Write a directory in ``layout``: complete or, whatever happens, as it was before.
 
-    Of the model, what its longest part takes is held.
+    Memory holds one part of a tensor at a time.
 
     Args:
         model: What is written.
@@ -127,7 +127,7 @@ def write_gpt_oss(
         The bytes of all tensors, and the content of ``config.json``.
 
     Raises:
-        InputError: The directory exists, there is no room on the disk, or OpenAI's configuration has no words for the
+        InputError: The directory exists, there is no room on the disk, or OpenAI's configuration cannot describe the
             model: what it lacks is named.
     """
     config = model.completed().config
@@ -155,13 +155,13 @@ def write_gpt_oss(
 
 
 def require_room(directory: Path, size: int) -> None:
-    """Refuse to begin what the disk cannot hold.
+    """Refuse to write more than the disk can hold.
 
     Raises:
-        InputError: Less than ``size`` bytes free, and 64 MB more, where ``directory`` is or shall be.
+        InputError: Less than ``size`` bytes and 64 MB free on the disk of ``directory``.
     """
-    there = next(place for place in directory.absolute().parents if place.is_dir())
-    free = shutil.disk_usage(there).free
+    parent = next(place for place in directory.absolute().parents if place.is_dir())
+    free = shutil.disk_usage(parent).free
     require(
         free >= size + 2**26,
         f"{directory}, where {free / 1e9:.1f} GB are free",

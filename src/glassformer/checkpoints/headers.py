@@ -1,4 +1,4 @@
-"""What the header of a safetensors file tells, held against itself before any number is read."""
+"""The header of a safetensors file, checked for consistency before any number is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = FLOATS | {
 """Kinds of numbers that are read."""
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 """How safetensors writes a dtype."""
-# Kinds that are not read, but may stand in a file beside what is.
+# Kinds that are not read, but may occur in a file with others.
 _BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()} | {
     "U16": 16,
     "U32": 32,
@@ -37,13 +37,13 @@ _BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()} | {
     "F4": 4,
 }
 _METADATA = "__metadata__"
-# A stranger's file may have names of megabytes; a message shall stay readable.
+# An untrusted file may have names of megabytes; messages must stay readable.
 _LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file, which has not been read yet."""
+    """A tensor of a file, not read yet."""
 
     file: Path
     name: str
@@ -52,22 +52,22 @@ class StoredTensor:
     kind: str
     """As safetensors writes it: ``"F32"``."""
     start: int = 0
-    """Where in the file its first byte lies."""
+    """Position of its first byte in the file."""
 
     @property
     def nbytes(self) -> int:
-        """What it takes in the file."""
+        """Its size in the file, in bytes."""
         return math.prod(self.shape) * _BITS[self.kind] // 8
 
 
 def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int) -> list[StoredTensor]:
-    """What the header of a safetensors file tells, held against the size of the file.
+    """The tensors of a header, checked against the size of the file.
 
     Args:
-        file: Whose it is.
-        header: Its JSON object.
-        first: Where in the file the numbers begin.
-        size: The file's, in bytes.
+        file: The file.
+        header: Its header, a JSON object.
+        first: Position of the first number in the file.
+        size: Size of the file in bytes.
 
     Raises:
         ValueError: Sizes that do not agree with shapes, an unknown kind of numbers, or tensors that overlap or leave
@@ -77,8 +77,8 @@ def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int)
     for name, entry in header.items():
         if name == _METADATA:
             continue
-        told: dict[str, Any] = entry if isinstance(entry, dict) else {}
-        shape, kind, offsets = told.get("shape", ""), told.get("dtype"), told.get("data_offsets", "")
+        fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        shape, kind, offsets = fields.get("shape", ""), fields.get("dtype"), fields.get("data_offsets", "")
         if not (_whole_numbers(shape) and _whole_numbers(offsets) and len(offsets) == 2 and isinstance(kind, str)):
             raise ValueError(f"{cut(repr(name))} without a shape, a dtype or two offsets")
         if kind not in _BITS:
@@ -98,7 +98,7 @@ def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int)
 
 
 def cut(name: str) -> str:
-    """``name`` for a message: its beginning, where it is long."""
+    """``name`` for a message, shortened if it is long."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 

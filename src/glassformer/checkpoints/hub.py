@@ -1,4 +1,4 @@
-"""Models by their names: directories of this machine, or else of the Hugging Face hub."""
+"""Finding models by name: directories on this machine, or models on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ def minilm() -> str:
 
 
 def find_directory(source: str | Path, *, weights: bool = True) -> Path:
-    """``source`` itself if it is a directory; or else a copy of that model of the hub, with its tokenizer's files.
+    """``source`` itself if it is a directory; otherwise a copy of that model of the hub, with its tokenizer's files.
 
     Args:
         source: A directory, or the name of a model on the hub.
-        weights: False fetches ``config.json`` and the index of its weights alone; what is here already is in the
-            directory all the same.
+        weights: False downloads only ``config.json`` and the index of the weights.
 
     Raises:
         InputError: Neither, or no connection.
@@ -51,7 +50,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
         "a directory with config.json and model.safetensors, or the name of a model on the hub",
         _FIX,
     )
-    from huggingface_hub import snapshot_download  # takes a third of a second, and few come here
+    from huggingface_hub import snapshot_download  # takes a third of a second to import, and is rarely needed
 
     files = [CONFIG_FILE, INDEX_FILE]
     if weights:
@@ -60,7 +59,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
         files += ["chat_template.jinja", "generation_config.json", "LICENSE*", "USAGE_POLICY"]
     try:
         return Path(snapshot_download(name, allow_patterns=files))
-    except (OSError, ValueError) as error:  # the hub's own errors are kinds of these
+    except (OSError, ValueError) as error:  # the hub's errors are subclasses of these
         raise InputError(
             f"{name!r}, which is no directory and could not be had from the hub ({first_line(error)})",
             "a directory with config.json and model.safetensors, or a model on the hub",
@@ -69,14 +68,14 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
 
 
 def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] | None:
-    """What a model's files of weights hold, by name, though they may not be here: the hub is asked for their headers.
+    """The tensors of a model's files by name, from headers on the hub if the files are not downloaded.
 
     Args:
-        source: What :func:`find_directory` was given.
-        directory: What it returned.
+        source: The argument of :func:`find_directory`.
+        directory: Its result.
 
     Returns:
-        None where ``source`` is a directory, which has its files itself.
+        None if ``source`` is a directory.
 
     Raises:
         InputError: No safetensors, damaged ones, an index that does not agree with them, or no connection.
@@ -86,21 +85,21 @@ def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] 
     files, places = weight_files(directory)
     if all(os.path.lexists(directory / file) for file in files):
         return stored_tensors(directory)
-    return joined(directory, ((file, _told_of(str(source), file)) for file in files), places)
+    return joined(directory, ((file, _header_on_hub(str(source), file)) for file in files), places)
 
 
-def _told_of(source: str, file: str) -> list[StoredTensor]:
+def _header_on_hub(source: str, file: str) -> list[StoredTensor]:
     from huggingface_hub import parse_safetensors_file_metadata
 
     try:
-        told = parse_safetensors_file_metadata(source, file)
+        metadata = parse_safetensors_file_metadata(source, file)
         header = {
             name: {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": list(tensor.data_offsets)}
-            for name, tensor in told.tensors.items()
+            for name, tensor in metadata.tensors.items()
         }
-        size = max((tensor.data_offsets[1] for tensor in told.tensors.values()), default=0)
+        size = max((tensor.data_offsets[1] for tensor in metadata.tensors.values()), default=0)
         return header_tensors(Path(file), header, 0, size)
-    except Exception as error:  # the hub's and its connection's have no kind in common
+    except Exception as error:  # the hub's and its connection's have no common base class
         raise InputError(
             f"{source!r}, of which the hub gave no headers of weights ({file}: {first_line(error)})",
             "a model with safetensors",

@@ -67,19 +67,19 @@ SIZES = {"tiny": GPT_OSS_TINY, "eighth": GPT_OSS_EIGHTH, "20b": GPT_OSS_20B, "12
 """Forms by name."""
 
 LOGITS_STD = 2.0
-"""How far the logits of a random model lie apart."""
+"""Standard deviation of a random model's logits."""
 
 _BIAS_STD = 0.1
-# What the released config.json holds and no decoder reads.
+# Settings of the released config.json that a decoder does not have.
 _RELEASED_EXTRAS: dict[str, Any] = {
     "initializer_range": 0.02,
     "output_router_logits": False,
     "router_aux_loss_coef": 0.9,
     "use_cache": True,
 }
-# Numbers drawn at a time: enough to be fast, few beside a GiB.
+# Numbers drawn at a time.
 _PIECE = 2**22
-# Of codes that are all equally likely.
+# For uniformly distributed codes.
 _CODE_MEAN_SQUARE = sum(each**2 for each in mxfp4.MAGNITUDES) / len(mxfp4.MAGNITUDES)
 
 
@@ -93,21 +93,21 @@ def write_random_gpt_oss(
     replace: bool = False,
     progress: bool = False,
 ) -> int:
-    """Write a random model as the released ones are written: names, kinds of numbers, ``config.json`` and pieces.
+    """Write a random model like the released ones: names, kinds of numbers, ``config.json`` and files.
 
-    It is drawn tensor by tensor in less than a GiB of memory, at some 200 MB a second. Weights have the spread that
-    keeps what passes at its size: logits are finite and ``LOGITS_STD`` apart. The codes of MXFP4 are equally likely,
-    and two neighbouring exponents are mixed so that the spread comes out right.
+    It is drawn tensor by tensor in less than a GiB of memory, at about 200 MB per second. The weights' variance keeps
+    activations at their size, with logits of standard deviation ``LOGITS_STD``. The codes of MXFP4 are uniform, and two
+    neighbouring exponents are mixed for the right variance.
 
-    Every tensor is drawn from ``seed`` and its name alone. So the same seed gives the same network in both layouts,
-    and with dense experts, which are those of the packed form expanded, too.
+    Every tensor depends only on ``seed`` and its name. So the same seed gives the same network in both layouts, and
+    with dense experts, which are the packed ones expanded.
 
     Args:
-        directory: Where to: complete or absent, whatever happens.
-        config: A form of gpt-oss: :data:`SIZES` or another; ``expert_format`` tells whether experts are packed.
+        directory: The new directory: complete or absent, whatever happens.
+        config: A configuration of gpt-oss, from :data:`SIZES` or another, with the ``expert_format`` to write.
         layout: Hugging Face's, or OpenAI's.
-        seed: Of everything, at least 0.
-        shard_bytes: Size of a file of weights; None: as the released ones.
+        seed: At least 0.
+        shard_bytes: Largest size of a file of weights; None: as the released ones.
         replace: Whether the directory may exist already.
         progress: Show a bar on a terminal.
 
@@ -115,7 +115,7 @@ def write_random_gpt_oss(
         The bytes of all tensors.
 
     Raises:
-        InputError: A form that is not gpt-oss's, the directory exists, or there is no room on its disk.
+        InputError: A configuration that is not gpt-oss's, an existing directory, or too little room on the disk.
     """
     require(seed >= 0, f"seed = {seed}", "at least 0", "Use 0.")
     size, _ = write_gpt_oss(
@@ -131,10 +131,10 @@ def write_random_gpt_oss(
 
 
 def plan_random_gpt_oss(config: DecoderConfig, seed: int = 0) -> PlannedModel:
-    """The tensors of a random model, drawn when they are asked for.
+    """The tensors of a random model, drawn when they are read.
 
     Raises:
-        InputError: A form that is not gpt-oss's.
+        InputError: A configuration that is not gpt-oss's.
     """
     lacking = {
         "no experts": config.num_experts is None,
@@ -145,8 +145,8 @@ def plan_random_gpt_oss(config: DecoderConfig, seed: int = 0) -> PlannedModel:
         "interleaved rotation": config.rope_layout != "half-split",
         "widths that are no multiples of 32": config.hidden_dim % 32 != 0 or config.ff_dim % 32 != 0,
     }
-    told = ", ".join(part for part, present in lacking.items() if present)
-    require(not told, f"a form with {told}", "gpt-oss's", "Begin with GPT_OSS_TINY and replace its sizes.")
+    found = ", ".join(part for part, present in lacking.items() if present)
+    require(not found, f"a form with {found}", "gpt-oss's", "Start from GPT_OSS_TINY and replace its sizes.")
     shapes = wanted(config, "huggingface", packed=True)
     weights = {
         ours: _normal(seed, ours, shapes[source.name].shape, *_spread(ours, config))
@@ -218,7 +218,7 @@ def _codes(seed: int, name: str, shape: list[int], expert: int) -> Tensor:
 
 
 def _exponents(seed: int, name: str, shape: list[int], std: float, expert: int) -> Tensor:
-    """Powers of two by which codes get the standard deviation ``std``."""
+    """Exponents that give codes the standard deviation ``std``."""
     power = math.log2(std / math.sqrt(_CODE_MEAN_SQUARE))
     lower = math.floor(power)
     share = (4 ** (power - lower) - 1) / 3  # (1 - share) 4^lower + share 4^(lower + 1) = 4^power

@@ -1,4 +1,4 @@
-"""Tensors to safetensors files of bounded size, one at a time: a model of any size is written in little memory."""
+"""Writing safetensors files of bounded size, one tensor at a time: a model of any size is written in little memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassformer.errors import require
 from glassformer.files import write_text
 
 SHARD_BYTES = 5 * 10**9
-"""Where Hugging Face's programs cut their files too."""
+"""The file size of Hugging Face's programs."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ def plan(tensor: Tensor) -> Planned:
 def write_tensors(directory: Path, planned: Mapping[str, Planned], *, shard_bytes: int = SHARD_BYTES) -> None:
     """Write ``model.safetensors``; or, beyond ``shard_bytes``, ``model-00001-of-00002.safetensors`` ... with an index.
 
-    The largest piece that a tensor's ``parts`` gives is all that is held.
+    Memory holds one part of a tensor at a time.
 
     Args:
-        directory: Is there already; a draft of :func:`~glassformer.files.new_directory`.
+        directory: An existing one; a draft of :func:`~glassformer.files.new_directory`.
         planned: Tensors by their names in the file.
-        shard_bytes: Size of a file; a tensor that is larger has a file of its own.
+        shard_bytes: Size of a file; a larger tensor has its own file.
 
     Raises:
         InputError: ``shard_bytes`` below 1, or a dtype that safetensors does not know.
@@ -98,7 +98,7 @@ def _cut(planned: Mapping[str, Planned], shard_bytes: int) -> list[dict[str, Pla
 
 
 def _write(file: Path, planned: Mapping[str, Planned]) -> None:
-    # Wide numbers first, as the format asks: then each lies at a multiple of its own size.
+    # Wide numbers first: then each is aligned to its size, as the format demands.
     ordered = sorted(planned.items(), key=lambda item: -item[1].dtype.itemsize)
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # without which transformers refuses the file
     end = 0
