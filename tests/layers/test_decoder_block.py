@@ -124,11 +124,11 @@ def test_dropout_is_for_training_on_all_three_sums() -> None:
 def test_impossible_options_are_refused() -> None:
     causal, full = (GroupedQueryAttention(24, 4, 6, causal=each) for each in (True, False))
     for attentions, options, message in [
-        ((full, full), {}, "self-attention with causal = False and cross-attention with causal = False; expected True"),
+        ((full, full), {}, "self-attention with causal = False and cross-attention with causal = False"),
         ((causal, causal), {}, "cross-attention with causal = True"),
         ((causal, full), {"hidden_dim": 0}, "hidden_dim = 0"),
         ((causal, full), {"norm_eps": 0.0}, "norm_eps = 0.0"),
-        ((causal, full), {"dropout": 1.0}, r"dropout = 1.0; expected a probability in \[0, 1\)"),
+        ((causal, full), {"dropout": 1.0}, r"dropout = 1.0"),
     ]:
         with refused(message):
             CrossBlock(*attentions, MLP(24, 40), **{"hidden_dim": 24} | options)

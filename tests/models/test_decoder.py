@@ -412,3 +412,16 @@ def test_shapes_alone(change: dict[str, Any]) -> None:
     logits = Decoder(config).to("meta")(torch.zeros(2, 5, dtype=torch.int64, device="meta"))
     assert logits.is_meta
     assert logits.shape == (2, 5, 11)
+
+
+def test_a_long_text_in_inference_mode_leaves_training_possible() -> None:
+    """Positions beyond the kept ones are computed, not stored: a stored inference tensor would end training."""
+    config = DecoderConfig(
+        vocab_size=8, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, max_seq_len=5000, window=4
+    )
+    model = Decoder(config)
+    before = {name: id(value) for name, value in model.rotary.named_buffers()}
+    with torch.inference_mode():
+        model(torch.zeros(1, 4200, dtype=torch.long))
+    model(torch.zeros(1, 20, dtype=torch.long)).sum().backward()
+    assert {name: id(value) for name, value in model.rotary.named_buffers()} == before

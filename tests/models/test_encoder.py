@@ -366,3 +366,11 @@ def test_from_pretrained_is_the_loader_of_checkpoints(tmp_path: Path) -> None:
     assert again.config.dropout == 0.0
     with refused("nowhere"):
         Encoder.from_pretrained(tmp_path / "nowhere")
+
+
+def test_embedding_keeps_the_mode_of_each_block() -> None:
+    model = make().train()
+    model.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    embed(model, [[1, 2], [3]])
+    assert [module.training for module in model.modules()] == before

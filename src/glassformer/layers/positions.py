@@ -155,7 +155,7 @@ class RotaryEmbedding(nn.Module):
         even = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=positions.device)
         frequencies, size = 1.0 / self.base ** (even / self.head_dim), 1.0
         if self.yarn is not None:
-            frequencies, size = _stretched(frequencies, self.yarn, self.base), self.yarn.concentration
+            frequencies, size = yarn_frequencies(frequencies, self.yarn, self.base), self.yarn.concentration
         angles = torch.outer(positions.to(torch.float32), frequencies)
         return angles.cos() * size, angles.sin() * size
 
@@ -172,8 +172,8 @@ class RotaryEmbedding(nn.Module):
         return rotate(x, self.rotation(x.shape[-2], start_pos), self.layout)
 
 
-def _stretched(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> Float[Tensor, " pair"]:
-    """YaRN's frequencies, in radians per position, from the plain ones."""
+def yarn_frequencies(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> Float[Tensor, " pair"]:
+    """The frequencies stretched by YaRN, in radians per position, from the plain ones."""
     count = len(plain)
 
     def pair_that_turns(times: float) -> float:
