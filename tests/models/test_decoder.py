@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from glassformer.kernels.options import Clamp
+from glassformer.layers.experts import balance_loss, collect_routing
 from glassformer.layers.options import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -292,16 +293,16 @@ def test_tied_weights_are_one() -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (torch.zeros(3, dtype=torch.long), r"tokens of shape \[3\]; expected \[batch, position\]"),
+        (torch.zeros(3, dtype=torch.long), r"tokens of shape \[3\]"),
         (torch.zeros(2, 3, 4, dtype=torch.long), r"tokens of shape \[2, 3, 4\]"),
-        (torch.zeros(2, 0, dtype=torch.long), r"tokens of shape \[2, 0\].*start an empty text with a token"),
+        (torch.zeros(2, 0, dtype=torch.long), r"tokens of shape \[2, 0\]"),
         (torch.zeros(0, 3, dtype=torch.long), r"tokens of shape \[0, 3\]"),
-        (torch.zeros(2, 3), r"tokens of dtype torch\.float32; expected int64 or int32"),
+        (torch.zeros(2, 3), r"tokens of dtype torch\.float32"),
         (torch.zeros(2, 3, dtype=torch.bool), r"tokens of dtype torch\.bool"),
         (torch.zeros(2, 3, dtype=torch.uint8), r"tokens of dtype torch\.uint8"),
-        (torch.tensor([[1, 32]]), r"tokens from 1 to 32; expected tokens in \[0, 32\)"),
-        (torch.tensor([[-1, 5]]), r"tokens from -1 to 5; expected tokens in \[0, 32\)"),
-        (torch.zeros(1, 65, dtype=torch.long), "65 positions; expected at most max_seq_len = 64"),
+        (torch.tensor([[1, 32]]), r"tokens from 1 to 32"),
+        (torch.tensor([[-1, 5]]), r"tokens from -1 to 5"),
+        (torch.zeros(1, 65, dtype=torch.long), "65 positions"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
@@ -315,7 +316,7 @@ def test_bad_tokens_are_refused(tokens: Tensor, message: str) -> None:
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_padding_is_refused() -> None:
     tokens = torch.zeros(2, 3, dtype=torch.long)
-    with refused(expected=r"key_padding of shape \[2, 4\].* expected .* the shape of the tokens, \[2, 3\]"):
+    with refused(r"key_padding of shape \[2, 4\]", expected=r"\[2, 3\]"):
         make()(tokens, key_padding=torch.ones(2, 4, dtype=torch.bool))
     with refused(r"key_padding of .* dtype torch\.int64"):
         make()(tokens, key_padding=torch.ones(2, 3, dtype=torch.long))
@@ -355,20 +356,16 @@ def test_a_cache_beyond_the_model_is_refused() -> None:
         make().new_cache(0)
 
 
-def test_the_balance_loss() -> None:
-    model = make(num_experts=4, balance_experts=True).train()
-    with refused("no balance loss"):
-        model.balance_loss()
-    model(torch.randint(32, (4, 30)))
-    losses = [block.ffn.balance_loss for block in model.layers]
-    torch.testing.assert_close(model.balance_loss(), torch.stack(losses).mean())
-    assert 0.9 < model.balance_loss().item() < 2.5
-    model.balance_loss().backward()
+def test_the_balance_loss_is_the_mean_over_layers_and_trains_every_router() -> None:
+    model = make(num_experts=4).train()
+    with collect_routing() as routings:
+        model(torch.randint(32, (4, 30)))
+    assert len(routings) == len(model.layers)
+    loss = balance_loss(routings)
+    torch.testing.assert_close(loss, torch.stack([balance_loss([each]) for each in routings]).mean())
+    assert 0.9 < loss.item() < 2.5
+    loss.backward()
     assert all((block.ffn.router.score.weight.grad != 0).any() for block in model.layers)
-    for other in (make(num_experts=4), make(balance_experts=True)):
-        other.train()(torch.randint(32, (1, 5)))
-        with refused(fix="Set balance_experts"):
-            other.balance_loss()
 
 
 def test_without_sinks_a_run_of_one_token_looks_like_its_first_and_with_sinks_it_does_not() -> None:

@@ -293,9 +293,9 @@ def test_texts_that_cannot_be_embedded_are_refused() -> None:
     model = make().train()
     for texts, batch_size, message in [
         ([], 32, "no texts"),
-        ([[1], []], 32, "text 1 with 0 tokens; expected 1 to max_seq_len = 64"),
+        ([[1], []], 32, "text 1 with 0 tokens"),
         ([[1] * 65], 32, "text 0 with 65 tokens"),
-        ([[1, 40]], 32, r"tokens from 1 to 40; expected tokens in \[0, 40\)"),
+        ([[1, 40]], 32, r"tokens from 1 to 40"),
         ([[1]], 0, "batch_size = 0"),
         ([[1.5]], 32, "tokens of dtype torch.float32"),
     ]:
@@ -310,14 +310,14 @@ def test_texts_that_cannot_be_embedded_are_refused() -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (torch.ones(3, dtype=torch.long), r"tokens of shape \[3\]; expected \[batch, position\]"),
-        (torch.ones(2, 0, dtype=torch.long), r"tokens of shape \[2, 0\].*start an empty text with a token"),
+        (torch.ones(3, dtype=torch.long), r"tokens of shape \[3\]"),
+        (torch.ones(2, 0, dtype=torch.long), r"tokens of shape \[2, 0\]"),
         (torch.ones(0, 3, dtype=torch.long), r"tokens of shape \[0, 3\]"),
-        (torch.ones(2, 3), r"tokens of dtype torch\.float32; expected int64 or int32"),
+        (torch.ones(2, 3), r"tokens of dtype torch\.float32"),
         (torch.ones(2, 3, dtype=torch.bool), r"tokens of dtype torch\.bool"),
-        (torch.tensor([[1, 40]]), r"tokens from 1 to 40; expected tokens in \[0, 40\)"),
+        (torch.tensor([[1, 40]]), r"tokens from 1 to 40"),
         (torch.tensor([[-1, 5]]), r"tokens from -1 to 5"),
-        (torch.ones(1, 65, dtype=torch.long), "65 positions; expected at most max_seq_len = 64"),
+        (torch.ones(1, 65, dtype=torch.long), "65 positions"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
@@ -333,13 +333,13 @@ def test_bad_companions_of_tokens_are_refused() -> None:
     tokens, ones = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool)
     bert, plain = make(**BERT), make()
     for call, message in [
-        (lambda: plain(tokens, ones[:, :2]), r"real of shape \[2, 2\].* expected .* the shape of the tokens, \[2, 3\]"),
+        (lambda: plain(tokens, ones[:, :2]), r"real of shape \[2, 2\]"),
         (lambda: plain(tokens, ones.long()), r"real of .* dtype torch\.int64"),
         (lambda: plain(tokens, types=tokens), "types for an encoder with token_types = 0"),
         (lambda: bert(tokens, types=tokens[:, :2]), r"types of shape \[2, 2\]"),
         (lambda: bert(tokens, types=ones), r"types of .* dtype torch\.bool"),
-        (lambda: bert(tokens, types=tokens + 1), r"types from 2 to 2; expected types in \[0, 2\)"),
-        (lambda: make(num_classes=None)(tokens), "an encoder without a classification head; expected num_classes"),
+        (lambda: bert(tokens, types=tokens + 1), r"types from 2 to 2"),
+        (lambda: make(num_classes=None)(tokens), "an encoder without a classification head"),
     ]:
         with refused(message):
             call()

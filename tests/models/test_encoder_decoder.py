@@ -355,26 +355,26 @@ def test_bad_calls_are_refused() -> None:
     memory, real = model.encode(source), torch.ones(2, 6, dtype=torch.bool)
     cache = model.new_cache(memory, 4)
     for call, message in [
-        (lambda: model(source[:, :0], target), r"source of shape \[2, 0\]; expected .* at least one of each"),
+        (lambda: model(source[:, :0], target), r"source of shape \[2, 0\]"),
         (lambda: model(source[0], target), r"source of shape \[6\]"),
         (lambda: model(source.float(), target), r"source of dtype torch\.float32"),
-        (lambda: model(source.repeat(1, 3), target), "18 positions of source; expected at most max_source_len = 12"),
-        (lambda: model(source + 20, target), r"source tokens from \d+ to \d+; expected source tokens in \[0, 20\)"),
+        (lambda: model(source.repeat(1, 3), target), "18 positions of source"),
+        (lambda: model(source + 20, target), r"source tokens from \d+ to \d+"),
         (lambda: model(source, target, real[:, :2]), r"source_real of shape \[2, 2\]"),
         (lambda: model(source, target, real.long()), "source_real of .* dtype torch.int64"),
-        (lambda: slots(source, target), r"source of shape \[2, 6\]; expected \[batch, slot, 2\]"),
-        (lambda: slots(source[..., None], target), r"source of shape \[2, 6, 1\]; expected \[batch, slot, 2\]"),
+        (lambda: slots(source, target), r"source of shape \[2, 6\]"),
+        (lambda: slots(source[..., None], target), r"source of shape \[2, 6, 1\]"),
         (lambda: model(source[..., None], target), r"source of shape \[2, 6, 1\]"),
         (lambda: model(source, target[:, :0]), r"target of shape \[2, 0\]"),
-        (lambda: model(source, target.repeat(1, 3)), "12 positions of target; expected at most max_target_len = 10"),
-        (lambda: model(source, -target), r"target tokens from -\d+ to .*expected target tokens in \[0, 20\)"),
+        (lambda: model(source, target.repeat(1, 3)), "12 positions of target"),
+        (lambda: model(source, -target), r"target tokens from -\d+ to "),
         (lambda: model(source, target, real, real), r"target_real of shape \[2, 6\]"),
         (lambda: model.decode(target[:1], memory), r"memory of shape \[2, 6, 24\] for a target of shape \[1, 4\]"),
-        (lambda: model.decode(target, memory[..., :8]), "hidden_dim = 24"),
+        (lambda: model.decode(target, memory[..., :8]), r"memory of shape \[2, 6, 8\]"),
         (lambda: model.decode(target, memory, real[:, :3]), r"source_real of shape \[2, 3\]"),
         (lambda: model.decode(target, memory.clone(), cache=cache), "a cache that was made for another memory"),
         (lambda: model.decode(target.repeat(1, 2), memory, cache=cache), "8 new positions on top of 0"),
-        (lambda: model.new_cache(memory, 11), "a cache of max_target_len = 11; expected at most the model's 10"),
+        (lambda: model.new_cache(memory, 11), "a cache of max_target_len = 11"),
     ]:
         with refused(message):
             call()
