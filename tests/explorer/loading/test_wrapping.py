@@ -228,7 +228,7 @@ def test_whatever_has_logits_tells_the_next_token() -> None:
     [
         (7, "1", {}, "a model of type int"),
         ("gpt2", "1", {}, "a model of type str"),
-        (torch.nn.Linear(2, 2), "1", {}, "Linear, which has no attention"),
+        (torch.nn.Linear(2, 2), "1", {}, "Linear, whose attention"),
         (_decoder(), {}, {}, "text of type dict"),
         (_decoder(), [1, 11], {}, "the token 11"),
         (_decoder(), torch.zeros(1, 1, 3, dtype=torch.int64), {}, "shape"),
