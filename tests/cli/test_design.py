@@ -64,7 +64,7 @@ def test_a_task_beyond_any_single_head(tmp_path: Path, capsys: pytest.CaptureFix
         (["--largest-error", "-1e-9"], "above 0 and below 0.5"),
         (["--largest-error", "0.5"], "so that no output is misread"),
         (["--largest-error", "nan"], "--largest-error nan"),
-        (["--largest-error", "1e-30"], "which rounding in float64 comes to"),
+        (["--largest-error", "1e-30"], "the rounding error in float64"),
         (["--letters", "AA"], "('A', 'A')"),
         (["--max-len", "0"], "max_len = 0"),
         (["--max-len", "100000"], "letters times positions"),

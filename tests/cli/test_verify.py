@@ -219,7 +219,7 @@ def test_json_has_null_for_what_is_infinite(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ('{"Km": [[1]], "Qm": [[1]], "Vm": [[NaN]]}', "NaN"),
-        ('{"Km": [[1]], "Qm": [[1]]', "no JSON"),
+        ('{"Km": [[1]], "Qm": [[1]]', "invalid JSON"),
         ('{"Km": [[1, 2]], "Qm": [[1, 2]], "Vm": [[1]]}', "Km of shape [1, 2]"),
         (
             '{"Km": [[1],[1],[1],[1]], "Qm": [[1],[1],[1],[1]], "Vm": [[1, 1],[1, 1],[1, 1],[1, 1]]}',

@@ -218,6 +218,18 @@ def test_a_description_that_is_not_the_task_proves_nothing() -> None:
     assert verify(design(identity("AB", 30)).weights, task).verdict == "undecided"
 
 
+@pytest.mark.parametrize("lengths", [(1,), (9,), tuple(range(1, 10))])
+def test_a_description_that_only_nearly_matches_the_target_proves_nothing(lengths: tuple[int, ...]) -> None:
+    """Every output is within the tolerance, but how far targets are from the description elsewhere is not known."""
+
+    def target(x: np.ndarray) -> np.ndarray:
+        return identity("AB", 9).target(x) + (1e-6 if x.shape[1] in lengths else 0.0)
+
+    task = replace(identity("AB", 9), target=target)
+    certificate = verify(design(identity("AB", 9)).weights, task, tolerance=1e-3, limit=10)
+    assert (certificate.verdict, certificate.rests_on, certificate.counterexample) == ("undecided", "samples", None)
+
+
 def test_tasks_of_listed_examples_say_so() -> None:
     task = replace(identity(), examples=("A", "ABC"), description=None)
     certificate = verify(design(identity()).weights, task)

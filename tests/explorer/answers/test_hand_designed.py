@@ -123,7 +123,7 @@ def test_a_task_too_large_to_list_is_decided_by_the_bound() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"Km": [[1.0, 0.0], [1.0]]}, "same length"),
+        ({"Km": [[1.0, 0.0], [1.0]]}, "rows of one length"),
         ({"Km": []}, "at least one row"),
         ({"Km": [[]]}, "at least one row"),
         ({"Km": [[1.0]] * 9}, "same number of rows"),
@@ -143,7 +143,9 @@ def test_weights_that_do_not_fit_are_refused(
         check(loaded, AskCheck(model="identity", weights=edited, text="A"))
 
 
-@pytest.mark.parametrize(("text", "words"), [("", "a letter"), ("ABD", "'D'"), ("A" * 7, "7 letters"), ("a", "'a'")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("", "at least one letter"), ("ABD", "'D'"), ("A" * 7, "7 letters"), ("a", "'a'")]
+)
 def test_texts_of_other_tasks_are_refused(text: str, words: str, by_name: dict[str, LoadedModel]) -> None:
     loaded, weights = designed(by_name, "identity")
     with pytest.raises(InputError, match=words):
