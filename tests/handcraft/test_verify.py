@@ -61,6 +61,7 @@ def test_it_tells_the_numbers_that_the_numpy_twin_gives_one_by_one(name: str, se
     assert certificate.num_checked == certificate.num_possible == expected["count"]
     assert certificate.largest_error == pytest.approx(expected["largest"], rel=1e-9, abs=1e-12)
     assert certificate.num_right == expected["right"]
+    assert certificate.num_outputs == task.all_cases.counted.sum()
     assert certificate.largest_error <= certificate.bound
     if expected["first"] is None:
         assert certificate.holds
