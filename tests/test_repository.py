@@ -89,7 +89,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not fragment or fragment in anchors(target), f"{link} names no heading"
 
 
-@pytest.mark.xfail(strict=False, reason="texts are being rewritten")
 def test_unclear_words_are_not_used() -> None:
     found = []
     for path in TEXTS:

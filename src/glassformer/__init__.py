@@ -21,7 +21,7 @@ def explore(
 
     Args:
         model: A model of glassformer, or a GPT-2, Llama, Mixtral or BERT of transformers; the directory of a run or of
-            a checkpoint; the name of a model that comes along, such as ``"sentiment"``. None: all of those.
+            a checkpoint; the name of a bundled model, such as ``"sentiment"``. None: all of those.
         text: What it reads: a text, or tokens as numbers in a list, an array or a tensor. None: a text that suits it;
             an encoder-decoder that was handed over needs one, and a source.
         tokenizer: For a model that was handed over: what makes tokens of a text.
@@ -30,7 +30,7 @@ def explore(
             ``versus=(layer, head)``, ``temperature`` and so on. Layers, heads and tokens are counted from 0.
 
     Raises:
-        InputError: A model that cannot be looked into, a directory without one, or a state that there is not.
+        InputError: A model that cannot be looked into, a directory without one, or an unknown state.
     """
     # Nothing is imported before it is asked for: `import glassformer` takes no time.
     from glassformer.explorer.exploration import explore

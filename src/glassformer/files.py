@@ -76,7 +76,7 @@ def recover(path: Path) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove the drafts that killed processes left in ``parent``. Call it only while nobody writes there."""
+    """Remove the drafts that killed processes left in ``parent``. Call it only while no process writes there."""
     for draft in parent.glob(f".*{_PARTIAL}"):
         shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
 

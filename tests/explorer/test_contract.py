@@ -96,6 +96,7 @@ def with_known_names(body: dict[str, Any], models: list[str], runs: list[str]) -
     return {name: value for name, value in changed.items() if name in body}
 
 
+@pytest.mark.slow
 def test_every_call_keeps_to_its_description(violations: Callable[..., tuple[list[str], int]]) -> None:
     phases = {"coverage": {"enabled": False}, "stateful": {"enabled": False}}
     faults, requests = violations(phases=phases, generation={"max-examples": 8})

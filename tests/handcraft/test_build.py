@@ -91,6 +91,7 @@ def test_the_margin_is_what_was_built() -> None:
     assert made.margin == pytest.approx(made.sharpness / 2, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_head_by_content_alone_has_no_positions_and_takes_any_length() -> None:
     weights = design(TASKS["identity"]("ABC", 6)).weights
     assert weights.pos is None

@@ -1,4 +1,4 @@
-"""Who may see whom: a description of an attention mask that stays small until somebody needs the mask itself."""
+"""Which keys a query may attend to: a compact description of an attention mask, built only where it is needed."""
 
 from __future__ import annotations
 
