@@ -120,6 +120,13 @@ def test_an_error_equal_to_the_tolerance_is_allowed() -> None:
         assert verify(head, identity("A", 2), tolerance=tolerance).verdict == verdict
 
 
+def test_an_error_equal_to_the_decisive_one_is_read() -> None:
+    """Outputs of 0 are as far from +1 as from -1, and have no sign."""
+    head = HeadWeights(np.zeros((4, 1)), np.zeros((4, 1)), np.zeros((4, 1)))
+    certificate = verify(head, unique(max_len=2))
+    assert (certificate.verdict, certificate.num_right, certificate.largest_error) == ("fails", 0, 1.0)
+
+
 def test_as_many_sequences_as_the_limit_are_all_run() -> None:
     task = identity("AB", 3)
     head = design(task).weights
