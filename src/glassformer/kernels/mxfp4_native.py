@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from glassformer.errors import first_line, require
+from glassformer.errors import InputError, first_line
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 SWITCH = "GLASSFORMER_NO_NATIVE"
@@ -69,12 +69,12 @@ class Kernel:
 
     def _run(self, fits: bool, name: str, dtype: torch.dtype, tensors: tuple[Tensor, ...], *sizes: int) -> None:
         # C++ receives addresses only, so this is the last place that knows shapes and devices.
-        require(
-            fits and all(each.is_contiguous() and each.device.type == "cpu" for each in tensors),
-            ", ".join(f"{tuple(each.shape)} of {each.dtype} on {each.device}" for each in tensors),
-            "contiguous CPU tensors whose shapes and dtypes match",
-            "Pass blocks [..., groups, 16], scales [..., groups] and 32 * groups numbers.",
-        )
+        if not (fits and all(each.is_contiguous() and each.device.type == "cpu" for each in tensors)):
+            got = ", ".join(f"{tuple(each.shape)} of {each.dtype} on {each.device}" for each in tensors)
+            expected = "contiguous CPU tensors whose shapes and dtypes match"
+            raise InputError(
+                got, expected, "Pass blocks [..., groups, 16], scales [..., groups] and 32 * groups numbers."
+            )
         function = getattr(self.library, f"glassformer_mxfp4_{name}_{_NAMES[dtype]}")
         pointers = (ctypes.c_void_p(each.data_ptr()) for each in tensors)
         function(*pointers, *map(ctypes.c_int64, sizes), self.level, _threads(tensors[1].numel()))
