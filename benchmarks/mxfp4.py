@@ -1,11 +1,11 @@
-"""MXFP4: how fast weights are expanded, multiplied packed, and mixed, beside the peers on the same tensors.
+"""MXFP4: speed of expansion, of products with packed weights and of mixtures, compared with the peers.
 
     python benchmarks/mxfp4.py [--threads 1] [--openai weights.py] [--out benchmarks/mxfp4.json]
 
 Contestants run in turns in one process, and medians are compared. A matrix is one expert's gate and up projection of
-gpt-oss, 5,760 x 2,880; each call takes the next of eight of them, so that none waits in the processor's cache. With
-``--openai`` (gpt_oss/torch/weights.py of github.com/openai/gpt-oss) OpenAI's own function is measured; without it, what
-stands here under its name takes the same steps. ``bits`` says whether all expansions are equal to the last bit.
+gpt-oss, 5,760 x 2,880; each call takes the next of eight of them, so that none is in the processor's cache. With
+``--openai`` (gpt_oss/torch/weights.py of github.com/openai/gpt-oss) OpenAI's own function is measured; without it, a
+function with the same steps. ``bits`` says whether all expansions are equal to the last bit.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def random_groups(*shape: int, scales: tuple[int, int] = (0, 255), seed: int = 0
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_byte_at_every_exponent(path: str, dtype: torch.dtype) -> None:
-    """All 256 bytes with all 256 scales, beside the definition, to the last bit."""
+    """All 256 bytes with all 256 scales: the exact values, bit by bit."""
     blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(256, 16, 16)
     scales = torch.arange(256, dtype=torch.uint8).view(256, 1).expand(256, 16)
     got = mxfp4.decode(blocks, scales, dtype)
@@ -68,7 +68,7 @@ def test_it_is_what_transformers_expands(path: str, dtype: torch.dtype, shape: t
 
 
 def test_parts_of_larger_tensors(path: str) -> None:
-    """A transposed view, one that starts at an odd byte, and one behind an offset give what a copy gives."""
+    """A transposed view, one at an odd address and one with an offset give what a copy gives."""
     blocks, scales = random_groups(12, 34)
     turned = blocks.transpose(0, 1), scales.transpose(0, 1)
     expected = mxfp4.decode(turned[0].contiguous(), turned[1].contiguous())
@@ -138,7 +138,7 @@ def unpacked(blocks: Tensor) -> list[int]:
 
 
 def numbers(width: int) -> st.SearchStrategy[list[float]]:
-    """Groups that lie near one another, that lie anywhere, and that are full of ties."""
+    """Groups of similar magnitude, of any magnitude, and with many ties."""
     anywhere = st.floats(allow_nan=False, allow_infinity=False, width=width)
     near = st.floats(-8, 8, width=width)
     ties = st.tuples(st.integers(-32, 32), st.integers(-20, 20)).map(lambda pair: pair[0] / 4 * 2.0 ** pair[1])

@@ -26,7 +26,7 @@ CLAMPS = [None, Clamp(), Clamp(alpha=1.0, limit=0.5)]
 
 
 def make(**options: Any) -> PackedMixture:
-    """Random codes and scales, so that every number that the format has is met."""
+    """Random codes and scales, so that every value of the format occurs."""
     mixture = PackedMixture(**{"hidden_dim": 64, "ff_dim": 32, "num_experts": 4, "top_k": 2} | options)
     for name, buffer in mixture.named_buffers():
         if name.endswith("blocks"):
@@ -134,7 +134,7 @@ def test_it_is_no_further_from_the_truth_than_expanded_weights(path: str, tokens
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.usefixtures("kernel")
-def test_with_the_kernel_a_token_does_not_mind_company(dtype: torch.dtype) -> None:
+def test_with_the_kernel_a_token_is_independent_of_the_batch(dtype: torch.dtype) -> None:
     """So decoding with a cache gives the same bits as decoding without one."""
     mixture = make(hidden_dim=512, ff_dim=256, bias=True, clamp=Clamp()).to(dtype)
     assert mixture.down_scales[0].numel() >= kernel_module._LEAST_GROUPS
@@ -232,7 +232,7 @@ def test_a_dense_mixture_packs_and_unpacks() -> None:
 
 
 def test_a_dense_mixture_mixes_the_same_way() -> None:
-    """Both answer what a given choice of experts gives, which is how one looks into them."""
+    """Both compute a given choice of experts."""
     packed = make(bias=True)
     dense = packed.unpack(torch.float32)
     x, ones = torch.randn(5, 64), torch.ones(5, 1)
@@ -277,7 +277,7 @@ def test_shapes_alone() -> None:
     assert out.shape == (2, 7, 64)
 
 
-def test_no_gradient_passes_and_it_says_so() -> None:
+def test_a_backward_pass_is_refused() -> None:
     mixture = make()
     x = torch.randn(3, 64, requires_grad=True)
     out = mixture(x)  # looking is allowed
@@ -285,6 +285,18 @@ def test_no_gradient_passes_and_it_says_so() -> None:
         out.sum().backward()
     with torch.no_grad():
         torch.testing.assert_close(mixture(x), out.detach(), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_transforms_are_those_of_the_dense_mixture() -> None:
+    packed = make(bias=True)
+    dense = packed.unpack(torch.float32)
+    x = torch.randn(3, 64)
+
+    def gradients(mixture: nn.Module) -> Tensor:
+        return torch.func.vmap(torch.func.grad(lambda row: mixture(row[None]).square().sum()))(x)
+
+    torch.testing.assert_close(gradients(packed), gradients(dense), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("without_type_checks")
