@@ -110,7 +110,7 @@ def test_replies_are_cut_where_there_is_no_more_room(byte_engine: Tokenizer, tok
     assert talk.cut is not None
     assert talk.cut.startswith("--context 300 is full")
     before = list(talk.messages)
-    with pytest.raises(ContextFull, match=r"a conversation of \d+ tokens; expected less than --context 300.*/new"):
+    with refused(r"a conversation of \d+ tokens", expected="--context 300", fix="/new", error=ContextFull):
         next(talk.say("y"))
     assert talk.messages == before
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli import released as module
 from glassformer.data import tokenizer_sources
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import CheckpointError
 from glassformer.models import Decoder
 from refusals import refused
 
@@ -77,7 +77,7 @@ def test_for_the_released_vocabulary_an_installed_tokenizer_serves(
     monkeypatch.setattr(module, "installed_tokenizer", lambda: ours)
     assert module.find_released(str(directory)).tokenizer is ours
     monkeypatch.setattr(module, "installed_tokenizer", lambda: None)
-    with pytest.raises(InputError, match=r"without a tokenizer.*openai/gpt-oss-20b.*glassformer\[harmony\]"):
+    with refused("without a tokenizer", fix=r"openai/gpt-oss-20b.*glassformer\[harmony\]"):
         module.require_tokenizer(module.find_released(str(directory)))
 
 
@@ -87,7 +87,7 @@ def _saved(engine: Tokenizer, directory: Path) -> Path:
 
 
 def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> None:
-    with pytest.raises(InputError, match=r"without a tokenizer.*pass --tokenizer.*generate.*--tokenizer numbers"):
+    with refused("without a tokenizer", fix=r"pass --tokenizer.*generate.*--tokenizer numbers"):
         module.require_tokenizer(module.find_released(str(bare_gpt_oss)))
     change(directory, vocab_size=200)
     with refused("265 tokens for a model of vocab_size = 200"):
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> No
     with refused("vocab_size = 'many'"):
         module.find_released(str(directory))
     change(directory, training={}, description={})
-    with pytest.raises(InputError, match=r"the directory of a run.*generate --run"):
+    with refused("the directory of a run", fix="generate --run"):
         module.find_released(str(directory))
     (directory / "config.json").unlink()
     with refused(r"config\.json", error=CheckpointError):
@@ -120,7 +120,7 @@ def test_devices_are_named_as_torch_names_them() -> None:
     assert module.chosen_device("cpu") == torch.device("cpu")
     assert module.chosen_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     for wrong in ("gpu", "cuda:99", "meta"):
-        with pytest.raises(InputError, match=f"device = '{wrong}'.*Use 'cpu'"):
+        with refused(f"device = '{wrong}'", fix="'cpu'"):
             module.chosen_device(wrong)
 
 
