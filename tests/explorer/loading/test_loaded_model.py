@@ -36,7 +36,7 @@ def test_the_last_logits_are_those_of_the_whole_text(by_name: dict[str, LoadedMo
 @pytest.mark.parametrize("order", [[0, 0], [0], [0, 1, 2], [1, 2], [-1, 0]])
 def test_an_order_names_every_place_once(order: list[int]) -> None:
     require_order([1, 0], 2)
-    with refused(re.escape(f"order = {order} of 2 things")):
+    with refused(re.escape(f"order = {order} of 2 units")):
         require_order(order, 2)
 
 
