@@ -314,7 +314,7 @@ NO_HEADS = (
     ('{"Km": [[1, 2], [3]], "Qm": [[1]], "Vm": [[1]]}', "rows of different lengths"),
     ('{"Km": [["1"]], "Qm": [[1]], "Vm": [[1]]}', "Km holds"),
     ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]]}', "Km of 1 rows"),
-    ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "Wm": [[1]]}', "a matrix called Wm"),
+    ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "Wm": [[1]]}', "a matrix named Wm"),
     ('{"Km": [[' + ", ".join("1" * 900) + "]]}", "Qm is missing"),
     ('{"Km": [[' + ", ".join("1" * 5000) + "]]}", "more than"),
     (" " * (2**20 + 1), "bytes"),
