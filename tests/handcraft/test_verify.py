@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import InputError
+from glassformer.handcraft.bounds import PlaceTables, bound_of_pairs
 from glassformer.handcraft.build import design
 from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
@@ -118,6 +119,15 @@ def test_an_error_equal_to_the_tolerance_is_allowed() -> None:
     head = HeadWeights(np.zeros((1, 1)), np.zeros((1, 1)), [[0.75]])
     for tolerance, verdict in ((0.25, "holds"), (float(np.nextafter(0.25, 0)), "fails")):
         assert verify(head, identity("A", 2), tolerance=tolerance).verdict == verdict
+
+
+@pytest.mark.parametrize(("dtype", "roundoff"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)])
+def test_the_bound_is_for_the_unit_roundoff_of_the_format(dtype: torch.dtype, roundoff: float) -> None:
+    task = identity("AB", 9)
+    head = HeadWeights(np.eye(2), 16 * np.eye(2), np.eye(2))
+    assert task.description is not None
+    expected = bound_of_pairs(PlaceTables.of(head, task.space, roundoff), task.description).error
+    assert verify(head, task, dtype=dtype, limit=10).bound == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_error_equal_to_the_decisive_one_is_read() -> None:
