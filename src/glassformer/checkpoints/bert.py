@@ -22,7 +22,7 @@ from glassformer.checkpoints.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read
 from glassformer.config import config
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
-from glassformer.layers.positions import SinusoidalPositions
+from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from glassformer.kernels.experts import Experts
+from glassformer.kernels.options import Layout
+from glassformer.kernels.rotation import convert_rows
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.positions import Layout, convert_rows
 from glassformer.quantized.packed_experts import PackedMixture
 
 

@@ -5,12 +5,13 @@ Source: Su et al. 2021, "RoFormer", arXiv 2104.09864, section 3.2.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.errors import require
 from glassformer.kernels.options import Layout
 from glassformer.kernels.rule import use_definition
 
@@ -72,3 +73,38 @@ class _Rotate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         return _Rotate.apply(grads[0], cos, -sin, ctx.layout), None, None, None
+
+
+def require_layout(layout: Layout) -> None:
+    """Raise :class:`InputError` for an unknown layout."""
+    known = "'half-split' or 'interleaved'"
+    fix = "Hugging Face, gpt-oss and Llama files are 'half-split'."
+    require(layout in get_args(Layout), f"layout = {layout!r}", known, fix)
+
+
+def convert_rows(
+    weight: Float[Tensor, "head_x_dim *in"], num_heads: int, to: Layout
+) -> Float[Tensor, "head_x_dim *in"]:
+    """Reorder a query or key projection (weight or bias) from one rotary layout to the other.
+
+    A model with converted query *and* key projections computes the same scores in the other layout.
+
+    Args:
+        weight: Rows are the coordinates of all heads, head after head: ``[num_heads * head_dim, ...]``.
+        num_heads: Heads in ``weight``: ``num_heads`` for a query, ``num_kv_heads`` for a key projection.
+        to: The layout to convert to; the weight is in the other.
+
+    Raises:
+        InputError: Rows that do not divide into ``num_heads`` heads of even size, or an unknown layout.
+    """
+    rows = weight.shape[0]
+    require(
+        num_heads >= 1 and rows % (2 * num_heads) == 0,
+        f"{rows} rows for {num_heads} heads",
+        "num_heads * head_dim rows with an even head_dim",
+        "Pass num_kv_heads for a key projection.",
+    )
+    require_layout(to)
+    per_head = weight.unflatten(0, (num_heads, rows // num_heads)).movedim(1, -1)
+    before: Layout = "interleaved" if to == "half-split" else "half-split"
+    return join_pairs(*pairs(per_head, before), to).movedim(-1, 1).flatten(0, 1)

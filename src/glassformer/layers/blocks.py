@@ -126,34 +126,21 @@ class EncoderBlock(_LayerNormBlock):
 
 
 class CrossBlock(_LayerNormBlock):
-    """A transformer block that also reads a memory, with LayerNorm. Post-norm (``norm_first = False``)::
+    """An :class:`EncoderBlock` whose attention is causal and which also attends to a memory. Post-norm::
 
         h      = self_attention_norm(x + dropout(self_attention(x)))
         g      = cross_attention_norm(h + dropout(cross_attention(h, memory)))
         output = ffn_norm(g + dropout(ffn(g)))
 
-    Pre-norm (``norm_first = True``), which never normalises the residual stream itself::
-
-        h      = x + dropout(self_attention(self_attention_norm(x)))
-        g      = h + dropout(cross_attention(cross_attention_norm(h), memory))
-        output = g + dropout(ffn(ffn_norm(g)))
-
-    With the same weights this is :class:`torch.nn.TransformerDecoderLayer`.
+    Pre-norm normalises the input of each part instead. With the same weights this is
+    :class:`torch.nn.TransformerDecoderLayer`. Arguments as for :class:`EncoderBlock`, and:
 
     Args:
         self_attention: From each position to itself and earlier ones: ``causal=True``.
         cross_attention: From each position to all of the memory: ``causal=False``.
-        ffn: Its feed-forward network.
-        hidden_dim: Width of the residual stream and of the memory.
-        norm_eps: Added to the variance before the root, above 0.
-        norm_first: Pre-norm instead of post-norm.
-        dropout: Probability in training of dropping a number of what each part adds.
-
-    Shape: ``[batch, position, hidden_dim]`` to the same.
 
     Raises:
-        InputError: A self-attention that is not causal or a cross-attention that is, ``hidden_dim`` below 1,
-            ``norm_eps`` of 0 or less, or dropout outside [0, 1).
+        InputError: As there; or a self-attention that is not causal or a cross-attention that is.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745 (pre-norm).
     """

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive, require_probability
 from glassformer.kernels.options import Layout
 from glassformer.kernels.pattern import Pattern
-from glassformer.kernels.rotation import Rotation, rotate
+from glassformer.kernels.rotation import Rotation, require_layout, rotate
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache, SlotCache
-from glassformer.layers.positions import require_layout
 
 KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
 """Keys and values of a source, split into heads."""

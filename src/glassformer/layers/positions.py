@@ -1,9 +1,9 @@
-"""Positions: sinusoids added to embeddings, and rotations of queries and keys."""
+"""Rotary position embedding: rotations of queries and keys."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -11,59 +11,8 @@ from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
 from glassformer.kernels.options import Layout
-from glassformer.kernels.rotation import Rotation, join_pairs, pairs, rotate
+from glassformer.kernels.rotation import Rotation, require_layout, rotate
 from glassformer.layers.options import Yarn
-
-
-def require_layout(layout: Layout) -> None:
-    """Raise :class:`InputError` for an unknown layout."""
-    known = "'half-split' or 'interleaved'"
-    fix = "Hugging Face, gpt-oss and Llama files are 'half-split'."
-    require(layout in get_args(Layout), f"layout = {layout!r}", known, fix)
-
-
-class SinusoidalPositions(nn.Module):
-    r"""Sinusoidal position embeddings, with wavelengths from 2 pi to 10000 * 2 pi positions::
-
-        table[p, 2 i]     = sin(p / 10000 ** (2 i / hidden_dim))
-        table[p, 2 i + 1] = cos(p / 10000 ** (2 i / hidden_dim))
-        output[b, p]      = x[b, p] + table[p]
-
-    The table is computed in float64 and kept in float32. It is not part of the state dict.
-
-    Args:
-        hidden_dim: Width of a position; an odd one ends with a sine.
-        max_seq_len: Positions to compute.
-
-    Shape: ``[batch, position, hidden_dim]`` to the same.
-
-    Raises:
-        InputError: A size below 1; an input of another width, or longer than ``max_seq_len``.
-
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
-    """
-
-    table: Tensor
-
-    def __init__(self, hidden_dim: int, max_seq_len: int) -> None:
-        super().__init__()
-        require_positive(hidden_dim=hidden_dim, max_seq_len=max_seq_len)
-        self.hidden_dim, self.max_seq_len = hidden_dim, max_seq_len
-        even = torch.arange(0, hidden_dim, 2, dtype=torch.float64)
-        angles = torch.outer(torch.arange(max_seq_len, dtype=torch.float64), 10000.0 ** (-even / hidden_dim))
-        waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-        self.register_buffer("table", waves[:, :hidden_dim].float(), persistent=False)
-
-    def forward(self, x: Float[Tensor, "batch position hidden_dim"]) -> Float[Tensor, "batch position hidden_dim"]:
-        """Add the positions 0, 1, ... to ``x``, in its dtype."""
-        length, width = x.shape[-2:]
-        require(
-            width == self.hidden_dim and length <= self.max_seq_len,
-            f"{length} positions of width {width}",
-            f"at most max_seq_len = {self.max_seq_len} positions of width hidden_dim = {self.hidden_dim}",
-            "Build the positions with the width and the greatest length of their input.",
-        )
-        return x + self.table[:length].to(x.dtype)
 
 
 class RotaryEmbedding(nn.Module):
@@ -79,7 +28,7 @@ class RotaryEmbedding(nn.Module):
     Two layouts say which two coordinates are a pair. The paper pairs neighbours: (0, 1), (2, 3), ...
     (``"interleaved"``). GPT-NeoX, Llama, gpt-oss and Hugging Face pair the first half with the second: (0, d/2),
     (1, d/2 + 1), ... (``"half-split"``, the default). They are the same up to the order of coordinates, which a
-    projection is free to choose: :func:`convert_rows` converts trained weights from one to the other.
+    projection is free to choose: :func:`~glassformer.kernels.rotation.convert_rows` converts trained weights.
 
     Cosines and sines are float32 and not part of the state dict. Those of the first ``max_seq_len`` positions are kept;
     of later positions they are computed when needed. A module made on the meta device has them on the CPU, and keeps
@@ -187,31 +136,3 @@ def yarn_frequencies(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> 
     # In the order of the released models' code: at late positions the last bit of a frequency is many of an angle.
     kept = 1 - ramp.clamp(0, 1)
     return plain / yarn.factor * (1 - kept) + plain * kept
-
-
-def convert_rows(
-    weight: Float[Tensor, "head_x_dim *in"], num_heads: int, to: Layout
-) -> Float[Tensor, "head_x_dim *in"]:
-    """Reorder a query or key projection (weight or bias) from one rotary layout to the other.
-
-    A model with converted query *and* key projections computes the same scores in the other layout.
-
-    Args:
-        weight: Rows are the coordinates of all heads, head after head: ``[num_heads * head_dim, ...]``.
-        num_heads: Heads in ``weight``: ``num_heads`` for a query, ``num_kv_heads`` for a key projection.
-        to: The layout to convert to; the weight is in the other.
-
-    Raises:
-        InputError: Rows that do not divide into ``num_heads`` heads of even size, or an unknown layout.
-    """
-    rows = weight.shape[0]
-    require(
-        num_heads >= 1 and rows % (2 * num_heads) == 0,
-        f"{rows} rows for {num_heads} heads",
-        "num_heads * head_dim rows with an even head_dim",
-        "Pass num_kv_heads for a key projection.",
-    )
-    require_layout(to)
-    per_head = weight.unflatten(0, (num_heads, rows // num_heads)).movedim(1, -1)
-    before: Layout = "interleaved" if to == "half-split" else "half-split"
-    return join_pairs(*pairs(per_head, before), to).movedim(-1, 1).flatten(0, 1)

@@ -16,7 +16,7 @@ from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.blocks import EncoderBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.positions import SinusoidalPositions
+from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.initialisation import initialise
 from glassformer.models.pretrained import file_function

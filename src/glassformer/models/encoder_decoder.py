@@ -14,7 +14,7 @@ from glassformer.layers.blocks import CrossBlock, EncoderBlock
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
-from glassformer.layers.positions import SinusoidalPositions
+from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder_config import Positions
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.models.initialisation import initialise

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.feedforward import MLP
-from glassformer.layers.positions import SinusoidalPositions
+from glassformer.layers.sinusoids import SinusoidalPositions
 
 
 class TokenEmbedding(nn.Module):

@@ -20,7 +20,7 @@ from glassformer.labs.sentiment.compare import Bin
 from glassformer.labs.sentiment.network import MiniTransformer
 from glassformer.labs.sentiment.parts import LayerNorm
 from glassformer.labs.sentiment.text import SimpleTokenizer
-from glassformer.layers.positions import SinusoidalPositions
+from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.observe.figures.attention_maps import attention_map
 from glassformer.observe.figures.heat_maps import MOST_TEXTS, panel
 from glassformer.observe.figures.style import BLACK, HATCHES, LINES, RED, in_style, line, new_figure
