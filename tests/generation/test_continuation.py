@@ -45,6 +45,7 @@ def counted(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     window=st.sampled_from([None, 1, 3, 5, 50]),

@@ -100,7 +100,8 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tenso
 def _grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Rows ``ends[e - 1] .. ends[e]`` times the transposed ``weight[e]``, for every expert e."""
     aligned = all(width * rows.itemsize % 16 == 0 for width in weight.shape[1:])
-    if aligned and rows.dtype != torch.float64:  # what torch's kernel accepts
+    # What the kernel accepts. Compilation may start at this frame after a graph break, where only bfloat16 is accepted.
+    if aligned and rows.dtype != torch.float64 and not torch.compiler.is_compiling():
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
     counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
     return torch.cat([F.linear(part, each) for part, each in zip(rows.split(counts), weight, strict=True)])
