@@ -26,8 +26,8 @@ import gc
 import hashlib
 import importlib
 import json
+import math
 import os
-import random
 import re
 import resource
 import shutil
@@ -50,7 +50,9 @@ PACKAGES = ("kernels", "layers", "models", "generation", "training", "handcraft"
 # Directories of tests that may catch a mutant of a package, beside its own.
 MORE_TESTS = {"kernels": ("layers", "models", "quantized"), "layers": ("models",)}
 # Processor seconds of a test under coverage, after which it is given up and counts as slow.
-MOST_TEST_SECONDS = 6.0
+MOST_TEST_SECONDS = 2.0
+# Without the run-time check of annotations, which takes as long as the tests.
+OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "-m", "not slow", "-o", "addopts=--import-mode=importlib")
 MEMORY_BYTES = 12 * 2**30
 
 
@@ -288,7 +290,6 @@ def sample(tree: Path, packages: list[str], count: int, seed: int) -> list[Mutan
         # By key, so that a change of one module leaves the choice in the others as it is.
         mutants.sort(key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest())
         chosen += mutants[: round(count * len(mutants) / total)]
-    random.Random(seed).shuffle(chosen)
     return chosen
 
 
@@ -349,11 +350,16 @@ def in_child(work: Callable[[], dict[str, Any]], cpu_seconds: float, log: Path) 
     return {"wall": time.monotonic() - start, "ended": ended or ("" if result.exists() else "error"), **recorded}
 
 
-def run_items(session: Any, items: list[Any], before: Callable[[Any], None] | None = None) -> dict[str, Any]:
-    """Run tests of a session in this process; without ``before``, until the first one fails."""
+def run_items(
+    session: Any, items: list[Any], before: Callable[[Any], None] | None = None, budget: float = math.inf
+) -> dict[str, Any]:
+    """Run tests of a session in this process; without ``before``, until the first one fails or the budget is spent."""
     watch = Watch()
     session.config.pluginmanager.register(watch)
+    begin = time.process_time()
     for item, following in zip(items, [*items[1:], None], strict=True):
+        if time.process_time() - begin > budget:
+            break
         if before is not None:
             before(item)
         start = time.process_time()
@@ -364,12 +370,12 @@ def run_items(session: Any, items: list[Any], before: Callable[[Any], None] | No
     return {"failed": watch.failed, "seconds": watch.seconds}
 
 
-def run_anew(tree: Path, names: list[str]) -> dict[str, Any]:
+def run_anew(names: list[str]) -> dict[str, Any]:
     """Import glassformer and the tests, and run the tests until the first one fails."""
     import pytest
 
     watch = Watch()
-    exit_code = pytest.main([*names, "-x", "-q", "-s", "-p", "no:cacheprovider", "-m", "not slow"], [watch])
+    exit_code = pytest.main([*names, "-x", *OPTIONS], [watch])
     return {"failed": watch.failed or ([] if exit_code == 0 else [f"exit {exit_code}"])}
 
 
@@ -404,7 +410,7 @@ def cover(tree: Path, session: Any, items: list[Any], data_file: Path) -> dict[s
         test = getattr(item, "obj", None)
         if test is not None and hypothesis.is_hypothesis_test(test):
             settings = test._hypothesis_internal_use_settings
-            few = min(5, settings.max_examples)
+            few = min(3, settings.max_examples)
             factors[item.nodeid] = settings.max_examples / few
             test._hypothesis_internal_use_settings = hypothesis.settings(settings, max_examples=few)
 
@@ -466,6 +472,22 @@ def tests_for(
     return some, total
 
 
+def tests_by_import(
+    mutant: Mutant, items: list[Any], directories: list[str], imports: Callable[[str, str], bool]
+) -> list[str]:
+    """The tests of the files that import the mutant's module, otherwise of its package; one case of each test first."""
+    near = [item for item in items if item.nodeid.split("/")[1] in directories]
+    chosen = [item for item in near if imports(item.nodeid.split("::")[0], mutant.module)]
+    chosen = chosen or [item for item in near if item.nodeid.split("/")[1] == directories[0]]
+    cases: Counter[str] = Counter()
+    order = []
+    for item in chosen:
+        name = item.nodeid.split("[")[0]
+        order.append((cases[name], item.nodeid))
+        cases[name] += 1
+    return [nodeid for _, nodeid in sorted(order, key=lambda pair: pair[0])]
+
+
 def importer(tree: Path) -> Callable[[str, str], bool]:
     """Whether a test file names a module."""
     texts: dict[str, str] = {}
@@ -511,8 +533,8 @@ def replace_code(tree: Path, mutant: Mutant, functions: list[types.FunctionType]
 class Campaign:
     """A pytest plugin that, in place of running the collected tests, judges mutants by them."""
 
-    def __init__(self, tree: Path, mutants: list[Mutant], out: Path, budget: float) -> None:
-        self.tree, self.mutants, self.out, self.budget = tree, mutants, out, budget
+    def __init__(self, tree: Path, mutants: list[Mutant], out: Path, budget: float, quick: bool) -> None:
+        self.tree, self.mutants, self.out, self.budget, self.quick = tree, mutants, out, budget, quick
 
     def pytest_runtestloop(self, session: Any) -> bool:
         for mutant in self.mutants:
@@ -522,18 +544,24 @@ class Campaign:
         gc.freeze()
         items, imports = {item.nodeid: item for item in session.items}, importer(self.tree)
         covered: dict[str, Covered] = {}
+        spent: dict[str, float] = {}
         for number, mutant in enumerate(self.mutants):
             package = mutant.module.split(".")[1]
-            for directory in test_directories(self.tree, package):
-                if directory not in covered:
-                    covered[directory] = covered_by(self.tree, session, directory, self.out)
-            relevant = [covered[each] for each in test_directories(self.tree, package)]
-            names, seconds = tests_for(mutant, relevant, imports, self.budget)
+            directories = test_directories(self.tree, package)
+            if self.quick:
+                names, seconds = tests_by_import(mutant, session.items, directories, imports), self.budget
+                # The fast ones first, by what earlier mutants have shown.
+                names.sort(key=lambda name: round(math.log2(spent.get(name, 0.25) + 0.1)))
+            else:
+                for directory in directories:
+                    if directory not in covered:
+                        covered[directory] = covered_by(self.tree, session, directory, self.out)
+                names, seconds = tests_for(mutant, [covered[each] for each in directories], imports, self.budget)
 
             def work(mutant: Mutant = mutant, names: list[str] = names) -> dict[str, Any]:
                 if mutant.function:
                     replace_code(self.tree, mutant, functions)
-                    return run_items(session, [items[name] for name in names])
+                    return run_items(session, [items[name] for name in names], budget=self.budget)
                 file = self.tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
                 for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
                     compiled.unlink()  # it may have the mutant's size and second
@@ -542,11 +570,12 @@ class Campaign:
                 for name, module in list(sys.modules.items()):
                     if str(getattr(module, "__file__", "")).startswith(str(self.tree)):
                         del sys.modules[name]
-                return run_anew(self.tree, names)
+                return run_anew(names[:40] if self.quick else names)
 
             file = self.tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
             original = file.read_bytes()
-            done = in_child(work, 40 + 4 * seconds, self.out / "last.log") if names else {"failed": [], "wall": 0}
+            done = in_child(work, 20 + 4 * seconds, self.out / "last.log") if names else {"failed": [], "wall": 0}
+            spent |= done.get("seconds", {})
             if file.read_bytes() != original:
                 file.write_bytes(original)
             by = done["failed"][0] if done["failed"] else done.get("ended", "")
@@ -594,6 +623,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=20.0, help="processor seconds of tests for a mutant")
+    parser.add_argument(
+        "--quick", action="store_true", help="choose tests by what their files import, without coverage"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "runs/mutation")
     parser.add_argument("--resume", action="store_true", help="continue mutants.jsonl")
     parser.add_argument("--keys", nargs="+", help="judge these mutants, again")
@@ -632,9 +664,8 @@ def main() -> None:
             os.chdir(tree)
             packages = {each.module.split(".")[1] for each in mutants}
             directories = sorted({each for package in packages for each in test_directories(tree, package)})
-            options = ["-q", "-s", "-p", "no:cacheprovider", "-m", "not slow"]
-            campaign = Campaign(tree, mutants, out, arguments.budget)
-            pytest.main([*options, *(f"tests/{each}" for each in directories)], [campaign])
+            campaign = Campaign(tree, mutants, out, arguments.budget, arguments.quick)
+            pytest.main([*OPTIONS, *(f"tests/{each}" for each in directories)], [campaign])
         os.chdir(ROOT)
     return summarise(out)
 
