@@ -86,6 +86,10 @@ def test_the_sharpness_is_what_the_error_needs() -> None:
     assert 5 * math.exp(-(found[-1] - 1.7)) > 1e-9
 
 
+def test_a_head_that_prefers_no_key_is_built_with_the_least_sharpness() -> None:
+    assert design(TASKS["majority_letter"]("AB", 3)).sharpness == 1.0
+
+
 def test_the_margin_is_what_was_built() -> None:
     made = design(TASKS["unique"]("ABC", 4))
     assert made.margin == pytest.approx(made.sharpness / 2, rel=1e-12)

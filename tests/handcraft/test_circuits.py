@@ -232,3 +232,11 @@ def test_weights_that_do_not_fit_are_refused() -> None:
     huge = HeadWeights(np.full((2, 1), 1e200), np.full((2, 1), 1e200), np.eye(2))
     with refused("beyond float64"):
         qk_between_places(huge, SequenceSpace(("A", "B"), 3))
+
+
+def test_a_random_basis_scales_its_columns_by_a_half_to_two() -> None:
+    basis = random_basis(200, 0)
+    scales = np.linalg.norm(basis, axis=0)
+    assert 0.5 <= scales.min() < 0.55
+    assert 1.8 < scales.max() <= 2.0
+    np.testing.assert_allclose((basis / scales).T @ (basis / scales), np.eye(200), atol=1e-12)

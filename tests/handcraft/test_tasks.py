@@ -150,3 +150,9 @@ def test_targets_of_another_shape_are_refused(target: Any) -> None:
 def test_parity_is_asked_only_where_no_head_can_do_it(letters: str, max_len: int) -> None:
     with refused(expected="at least 2 letters and sequences of at least 3"):
         TASKS["parity"](letters, max_len)
+
+
+def test_sequences_of_the_tasks_by_default() -> None:
+    spaces = {name: make().space for name, make in TASKS.items()}
+    expected = dict.fromkeys(TASKS, ("ABC", 4)) | {"identity": ("ABC", 6), "parity": ("AB", 4)}
+    assert {name: ("".join(space.letters), space.max_len) for name, space in spaces.items()} == expected
