@@ -36,6 +36,12 @@ def test_a_configuration_survives_json(form: dict[str, Any]) -> None:
     assert EncoderDecoderConfig.from_json(text) == config
 
 
+def test_the_defaults() -> None:
+    assert (BASE.source_positions, BASE.target_positions, BASE.activation) == ("none", "sinusoidal", "relu")
+    assert (BASE.norm_first, BASE.final_norm, BASE.scale_embeddings) == (False, False, True)
+    assert (BASE.norm_eps, BASE.dropout, BASE.pad_id, BASE.fields_per_slot) == (1e-5, 0.1, 0, 1)
+
+
 def test_the_target_vocabulary_is_the_sources_unless_told() -> None:
     assert BASE.target_vocab == 32
     assert dataclasses.replace(BASE, target_vocab_size=7).target_vocab == 7
