@@ -216,7 +216,7 @@ def attached(model: nn.Module) -> int:
     hooks = sum(
         len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._forward_hooks_always_called) for m in model.modules()
     )
-    return hooks + len(attention._watchers)
+    return hooks + len(attention._watchers.get())
 
 
 def test_nothing_stays_attached_whatever_happens() -> None:

@@ -54,7 +54,6 @@ def _mixture(
     x: Sequence[int],
     weights: Sequence[int],
     indices: Sequence[int],
-    load: Sequence[int],
     gate: Sequence[int],
     *_others: Any,
     **_named: Any,
