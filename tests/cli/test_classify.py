@@ -227,7 +227,7 @@ def test_damaged_checkpoints_are_one_line_and_status_2(
     for number, (damage, message) in enumerate(
         (
             (truncate, "expected a complete safetensors file"),
-            (rename, "model_type = 'gpt2' in config.json; expected 'bert'"),
+            (rename, "config.json with model_type = 'gpt2'"),
             (spoil, "[nan, nan] for the probabilities of a film"),
         )
     ):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.kernels.rotation import Rotation
+from glassformer.kernels.rule import autocast_dtype
 from glassformer.layers.blocks import Block
 from glassformer.layers.cache import Cache, LayerCache, SlotCache
 from glassformer.layers.feedforward import SwiGLU
@@ -157,6 +158,8 @@ class Decoder(nn.Module):
         key_padding: Tensor | None,
         caches: Sequence[LayerCache | SlotCache] | None,
     ) -> Tensor:
+        dtype = autocast_dtype(x)  # converted once instead of in every layer
+        rotation = rotation[0].to(dtype), rotation[1].to(dtype)
         for layer, block in enumerate(self.layers):
             cache = None if caches is None else caches[layer]
             x = block(x, rotation=rotation, key_padding=key_padding, cache=cache)
