@@ -51,7 +51,7 @@ def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "part.json"
     path.write_text(text)
-    with refused(fix=r"part\.json.*Remove the file"):
+    with refused(r"part\.json", fix="Remove the file"):
         kept(path, Outer, lambda: PART)
     assert path.read_text() == text
 

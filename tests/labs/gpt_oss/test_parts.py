@@ -137,7 +137,7 @@ def test_bad_arguments_are_refused() -> None:
         lab.calculate_attention(q, k, v, weights, rope, 0.3, torch.device("meta"))
     with refused(r"mask of shape \[2, 2\]"):
         lab.calculate_attention(q, k, v, weights, rope, 0.3, CPU, torch.ones(2, 2, dtype=torch.bool))
-    with refused(r"mask\.bool"):
+    with refused(anywhere=r"mask\.bool"):
         lab.calculate_attention(q, k, v, weights, rope, 0.3, CPU, torch.ones(3, 3))
     with refused("num_kv_heads = 3"):
         lab.GroupedQueryAttention(8, 4, 4, 3)

@@ -56,5 +56,5 @@ def test_the_full_plan_has_every_variant_and_a_longer_run() -> None:
     ],
 )
 def test_impossible_plans_are_refused(changes: dict[str, Any], helpful: str) -> None:
-    with refused(helpful):
+    with refused(anywhere=helpful):
         dataclasses.replace(FULL, **changes)

@@ -135,7 +135,7 @@ def test_defaults_are_the_courses() -> None:
 
 @undisturbed
 def test_bad_arguments_are_refused() -> None:
-    with refused(expected="input_dim = 0"):
+    with refused(anywhere="input_dim = 0"):
         train_loop(make_batch_identity, 0, 3, 3)
     with refused(r"shape \[\d, 3\] from make_batch.*\[position, 4\]"):
         train_loop(make_batch_identity, 4, 3, 3)

@@ -101,6 +101,6 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         PlotConfig(nrows=1, ncols=7)
     with refused("dpi = 0"):
         PlotConfig(dpi=0)
-    with refused("matrix"):
+    with refused(anywhere="matrix"):
         rescale_and_plot(np.zeros(3), ax=Figure().add_subplot())
     assert list(tmp_path.iterdir()) == []

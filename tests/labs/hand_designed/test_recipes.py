@@ -78,7 +78,7 @@ def test_json_tells_every_field() -> None:
 def test_bad_recipes_are_refused() -> None:
     stage = Stage(TrainingConfig())
     for make in (course_recipe, fast_recipe, descent_recipe):
-        with refused("one of identity, copy_first, unique"):
+        with refused(anywhere="one of identity, copy_first, unique"):
             make("parity")
     with refused(expected="qk_dim"):
         Recipe("mine", "unique", 0, 4, (stage,))

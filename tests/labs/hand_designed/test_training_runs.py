@@ -209,7 +209,7 @@ def test_bad_requests_are_refused() -> None:
         HeadTask(unique(), -1)
     with refused("batches = 'none'"):
         HeadTask(unique(), batches="none")
-    with refused("at most 20,000"):
+    with refused(anywhere="at most 20,000"):
         HeadTask(unique("ABCDEFGHIJ", 6))
 
 

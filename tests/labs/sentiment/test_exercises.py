@@ -155,7 +155,7 @@ def test_bad_data_is_refused() -> None:
     with refused("examples of class 1 alone"):
         train_transformer(model, alone, batches(1))
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    with refused("'labels' in it"):
+    with refused(anywhere="'labels' in it"):
         train_transformer(model, [{"input_ids": torch.ones(1, 3, dtype=torch.long)}], batches(1))
 
 

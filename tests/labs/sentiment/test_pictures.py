@@ -254,5 +254,5 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         (lambda: pictures.per_kind_bars(ACCURACIES, {"contrast": 3}), r"words without \['contrast'\]"),
     ]
     for attempt, message in attempts:
-        with refused(message):
+        with refused(anywhere=message):
             attempt()

@@ -111,7 +111,7 @@ def test_counting_words_cannot_tell_word_order() -> None:
 def test_impossible_probes_are_refused(
     templates: dict[str, tuple[str, ...]], words: dict[str, tuple[str, ...]], message: str
 ) -> None:
-    with refused(message):
+    with refused(anywhere=message):
         probe_words(fixed(), templates, words)
 
 

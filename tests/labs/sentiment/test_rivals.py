@@ -153,7 +153,7 @@ def test_bad_arguments_are_refused(without_type_checks: None) -> None:
         ConvolutionalClassifier(10, dropout=1.5)
     model = RecurrentClassifier(10)
     for tokens, message in ((torch.tensor([[10]]), r"\[0, 10\)"), (torch.tensor([1]), r"shape \[1\]")):
-        with refused(message):
+        with refused(anywhere=message):
             model(tokens)
     with refused("real of shape"):
         model(torch.tensor([[1, 2]]), torch.tensor([[True]]))

@@ -102,7 +102,7 @@ def test_bad_arguments_are_refused() -> None:
     with refused("of type int"):
         SentimentDataset(["a", 3], [0, 1], tokenizer())  # type: ignore[list-item]
     for label in (0.5, 1.0, "1", None, torch.tensor(1.0), float("nan")):
-        with refused(expected=r"the label .*whole numbers from 0"):
+        with refused("the label ", expected="whole numbers from 0"):
             SentimentDataset(["a"], [label], tokenizer())  # type: ignore[list-item]
 
 

@@ -58,5 +58,5 @@ def test_other_events_can_be_drawn(check_readable: Callable[[Figure], None]) -> 
     ],
 )
 def test_impossible_events_are_refused(events: tuple[Event, ...], message: str) -> None:
-    with refused(message):
+    with refused(anywhere=message):
         timeline(events)
