@@ -81,7 +81,7 @@ def test_all_of_it(kind: str) -> None:
         with refused("not finite"):
             explorer.answer("next", m.AskNext(model="given", text="1 2"))
     assert NOT_FINITE in page(explorer, from_words({"model": "given"}))
-    with refused(anywhere="NaN"):
+    with refused("nan"):
         picture(explorer, from_words({"model": "given"}))
 
 

@@ -66,6 +66,6 @@ def test_the_grid_shows_every_cell_and_the_truth(results: Results) -> None:
     panels = figures.draw_grid(results).axes
     cells = results.generation.grid
     for panel, part in zip(panels, ("rule", "increment", "neither"), strict=True):
-        values = [f"{getattr(cell, part):.2f}" for row in cells for cell in row]
-        assert [text.get_text() for text in panel.texts] == values
+        values = [round(getattr(cell, part), 2) for row in cells for cell in row]
+        assert [float(text.get_text()) for text in panel.texts] == values
         assert f"(true: {getattr(results.generation.true, part):.2f})" in panel.get_title(loc="left")

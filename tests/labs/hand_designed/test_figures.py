@@ -42,12 +42,12 @@ def test_the_heads_are_drawn_on_the_courses_sequence(results: Results) -> None:
 def test_circuits_are_centred_and_leave_out_what_never_meets(results: Results) -> None:
     comparison = results.comparison("copy_first")
     task = TASKS["copy_first"]()
-    scores, values, names = figures.single_heads(comparison.learned_head, task)
+    scores, values, names = figures.circuits(comparison.learned_head, task)
     np.testing.assert_array_equal(scores, centred_scores(comparison.learned_head, task.space))
     assert names[:4] == ["A0", "B0", "C0", "A1"]
     assert values.shape == (12, 3)
     content = results.comparison("identity")
-    scores, values, names = figures.single_heads(content.learned_head, TASKS["identity"]())
+    scores, values, names = figures.circuits(content.learned_head, TASKS["identity"]())
     head = content.learned_head
     np.testing.assert_allclose(scores.sum(axis=1), 0, atol=1e-12)
     product = head.Qm @ head.Km.T / np.sqrt(3)

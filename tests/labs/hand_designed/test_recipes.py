@@ -80,7 +80,7 @@ def test_bad_recipes_are_refused() -> None:
     for make in (course_recipe, fast_recipe, descent_recipe):
         with refused(anywhere="one of identity, copy_first, unique"):
             make("parity")
-    with refused(expected="qk_dim"):
+    with refused("qk_dim"):
         Recipe("mine", "unique", 0, 4, (stage,))
     with refused("pos_dim"):
         Recipe("mine", "unique", 1, 0, (stage,))

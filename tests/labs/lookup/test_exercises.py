@@ -152,6 +152,6 @@ def test_a_heat_map_that_cannot_be_drawn_is_refused() -> None:
         draw_cross_attention(weights, [4, 6], [1, 7])
     with refused(r"tokens without a word: \[14\]"):
         draw_cross_attention(weights, [4, 6, 14], [1, 7])
-    with refused(anywhere="NaN"):
+    with refused("nan"):
         draw_cross_attention(weights * float("nan"), [4, 6, 7], [1, 7])
     plt.close("all")
