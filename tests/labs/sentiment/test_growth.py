@@ -27,7 +27,8 @@ def test_exponents_lie_between_linear_and_quadratic(found: GrowthResult) -> None
         assert set(exponents) == {"seconds", "operations", "peak_bytes", "predicted_bytes"}
         assert min(growth.measured.seconds) > 0
     fused, held, *_ = found.growths
-    assert held.measured.peak_bytes[-1] > fused.measured.peak_bytes[-1]
+    # At 64 tokens the feed-forward network may be the peak of both.
+    assert held.measured.peak_bytes[-1] >= fused.measured.peak_bytes[-1]
 
 
 def test_it_can_be_stored(found: GrowthResult) -> None:
