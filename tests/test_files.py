@@ -7,6 +7,7 @@ import pytest
 
 from glassformer import files as module
 from glassformer.files import (
+    lies_inside,
     new_directory,
     new_file,
     recover,
