@@ -36,7 +36,7 @@ def test_it_survives_the_way_to_another_process() -> None:
 
 def test_require_raises_only_when_the_condition_fails() -> None:
     require(True, "a", "b", "c")
-    with refused(r"got a", expected=r"b\. c"):
+    with refused("^a$", expected="^b$", fix="^c$"):
         require(False, "a", "b", "c")
 
 
