@@ -133,7 +133,7 @@ def test_damaged_classifiers_are_refused(tmp_path: Path) -> None:
         with refused("a tokenizer of .* tokens", expected="exactly the encoder's"):
             load_classifier(tmp_path / "it")
     (tmp_path / "it" / "tokenizer.json").write_text("[" * 100_000)
-    with refused("no JSON"):
+    with refused("not JSON"):
         load_classifier(tmp_path / "it")
     (tmp_path / "it" / "tokenizer.json").unlink()
     with refused(r"tokenizer\.json, which cannot be read"):

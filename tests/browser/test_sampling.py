@@ -150,7 +150,7 @@ def test_tokens_are_written_one_by_one_and_taken_back(page: Page, show: Go) -> N
     page.get_by_role("button", name="Write ten").click()
     expect(page.locator(".trail li")).to_have_count(11)
     expect(page.locator(".trail li .number").filter(has_text="%")).to_have_count(11)
-    expect(page.locator(".count")).to_contain_text("11 written")
+    expect(page.locator(".count")).to_contain_text("11 generated")
     expect(page.locator(".count")).to_contain_text("obey the recurrence")
     page.get_by_role("button", name="Undo a step").click()
     expect(page.locator(".trail li")).to_have_count(10)

@@ -8,8 +8,9 @@ codes and ``[expert, row, group]`` exponents; dense ones are ``[expert, in, out]
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from glassformer.checkpoints.assembly import empty_decoder
@@ -141,10 +142,11 @@ def sources(config: DecoderConfig, layout: GptOssLayout) -> dict[str, Source]:
 
 def wanted(config: DecoderConfig, layout: GptOssLayout, *, packed: bool) -> dict[str, Wanted]:
     """Every tensor of such a model, by its name in the file, with its shape and the kinds of its numbers."""
-    shapes = empty_decoder(config).state_dict()
+    # All layers have the shapes of the first, and files may claim thousands.
+    shapes = empty_decoder(replace(config, num_layers=1, windowed_layers="all")).state_dict()
     found: dict[str, Wanted] = {}
     for ours, source in sources(config, layout).items():
-        rows, *others = shapes[ours].shape
+        rows, *others = shapes[re.sub(r"^layers\.\d+", "layers.0", ours)].shape
         before = found[source.name].shape[0] if source.name in found else 0
         found[source.name] = Wanted([before + rows, *others])
     for layer in range(config.num_layers):

@@ -69,7 +69,7 @@ class RotaryEmbedding(nn.Module):
 
     def _keep(self, length: int, device: torch.device) -> None:
         # No file holds them, so a module on the meta device needs them on a real one.
-        device = torch.device("cpu") if device.type == "meta" else device
+        device = torch.device("cpu") if device == torch.device("meta") else device
         cos, sin = self.rotation_at(torch.arange(length, device="cpu"))
         self.register_buffer("cos", cos.to(device), persistent=False)
         self.register_buffer("sin", sin.to(device), persistent=False)
@@ -79,7 +79,7 @@ class RotaryEmbedding(nn.Module):
         cos, sin = self.cos, self.sin
         super()._apply(fn, recurse)
         device = self.cos.device
-        if cos.device.type == "meta" and device.type != "meta":
+        if cos.is_meta and not self.cos.is_meta:
             self._keep(len(cos), device)
         elif self.cos is not cos:  # what fn returned may be of another dtype, or empty
             self.cos, self.sin = cos.to(device), sin.to(device)

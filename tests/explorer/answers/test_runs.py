@@ -32,11 +32,11 @@ def test_what_is_kept_is_what_was_used_last(steps: list[tuple[int, int, bool]]) 
                 used.remove(found)
                 used.append(found)
             continue
-        used = [each for each in used if each[0] != name] + [(name, size)]
+        used = [each for each in used if each[0] != name] + [(name, min(size, 100))]
         while sum(each for _, each in used) > 100 and len(used) > 1:
             used.pop(0)
-        kept.put(name, size, size)
-        assert kept.total == min(100, sum(each for _, each in used))
+        kept.put(name, min(size, 100), size)
+        assert kept.total == sum(each for _, each in used)
     for name in range(10):
         assert kept.get(name) == dict(used).get(name)
 

@@ -42,6 +42,7 @@ class SizedCache:
     def put(self, name: Hashable, value: Any, size: int) -> None:
         """Add a value, or replace the one of this name."""
         with self._lock:
+            self._entries.pop(name, None)  # otherwise its old size counts too when room is made
             self._entries[name] = value, size
 
 
