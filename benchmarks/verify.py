@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from timing import in_turns
 
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import Task, copy_first, identity, unique
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 
 HERE = Path(__file__).parent
 MAKERS = (identity, copy_first, unique)

@@ -14,15 +14,7 @@ PACKAGES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="build and verify hide modules of these names"))
-        if name == "glassformer.handcraft"
-        else name
-        for name in PACKAGES
-    ],
-)
+@pytest.mark.parametrize("name", PACKAGES)
 def test_no_name_of_a_package_hides_one_of_its_modules(name: str) -> None:
     package = importlib.import_module(name)
     for found in pkgutil.iter_modules(package.__path__, f"{name}."):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import identity, unique
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from glassformer.handcraft.weight_files import read_head, write_head
 
 from .conftest import Go, eventually

@@ -21,7 +21,7 @@ from glassformer.explorer import server
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.messages import MOST_CHARACTERS
 from glassformer.explorer.service import Explorer
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import write_head
 

@@ -12,10 +12,10 @@ import pytest
 from glassformer.cli import verify as command
 from glassformer.cli.flags import TaskName
 from glassformer.cli.main import main
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, copy_first, identity, unique
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from glassformer.handcraft.weight_files import write_head
 from refusals import refused
 

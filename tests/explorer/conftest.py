@@ -13,7 +13,7 @@ from glassformer.errors import require
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedHead, LoadedModel
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.service import Explorer
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import InputError
-from glassformer.handcraft.build import design
 from glassformer.handcraft.circuits import (
     centred_scores,
     change_basis,
@@ -23,6 +22,7 @@ from glassformer.handcraft.circuits import (
     value_circuit,
     values_at_places,
 )
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS

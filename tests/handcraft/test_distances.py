@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.handcraft.build import design
 from glassformer.handcraft.circuits import change_basis, random_basis
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.distances import attention_weights, circuit_similarity, head_distance, jensen_shannon
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead

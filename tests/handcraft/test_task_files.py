@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.handcraft import task_files
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import MAX_EXAMPLES, read_task
 from glassformer.handcraft.tasks import TASKS, Task, previous_token
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from refusals import refused
 
 SIGNS: dict[str, Any] = {

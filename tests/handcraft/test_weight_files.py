@@ -16,7 +16,7 @@ from weight_file_checks import GOOD, WIDEST, little_memory, read_or_refused, ref
 
 from glassformer.errors import InputError
 from glassformer.handcraft import weight_files
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import unique
 from glassformer.handcraft.weight_files import MAX_NUMBERS, read_bytes, read_head, write_head

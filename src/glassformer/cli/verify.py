@@ -19,7 +19,7 @@ from glassformer.handcraft.certificate import Certificate, Failure
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from glassformer.handcraft.weight_files import read_head
 
 Written = TypeVar("Written")

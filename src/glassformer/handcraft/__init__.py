@@ -1,8 +1,8 @@
 """Single attention heads designed by hand: described, built, verified, and compared with trained ones."""
 
-from glassformer.handcraft.build import Design, build, design
 from glassformer.handcraft.certificate import Certificate, Failure
 from glassformer.handcraft.description import Description
+from glassformer.handcraft.designs import Design, build, design
 from glassformer.handcraft.selectors import (
     Selector,
     at_position,
@@ -18,7 +18,7 @@ from glassformer.handcraft.selectors import (
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 
 __all__ = [
     "CLS",

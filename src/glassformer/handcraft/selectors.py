@@ -2,7 +2,7 @@
 
 A head's score is a bilinear form of query and key, so the scores of several relations add up. A :class:`Selector` has
 two parts: its *meaning* (integer tiers of keys) and the *scores* that implement it (a weighted sum of relations).
-:mod:`glassformer.handcraft.build` checks that the scores order the keys as the tiers do, and builds weights from them.
+:mod:`glassformer.handcraft.designs` checks that the scores order the keys as the tiers do, and builds the weights.
 
 The meaning: every query attends, equally, to those keys of the sequence that are in the highest tier present.
 ``same_token().but_not(itself()).otherwise(token(CLS))`` puts other places with the same letter into tier 2, CLS into

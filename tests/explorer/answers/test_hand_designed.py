@@ -13,10 +13,10 @@ from glassformer.errors import InputError
 from glassformer.explorer.answers.hand_designed import check, head, input_names, output_names, reading
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel
 from glassformer.explorer.messages import AskCheck, AskHead, HeadWeightsMessage, ModelCard
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, unique
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from refusals import refused
 
 DESIGNS = ["identity", "copy-first", "unique"]

@@ -14,7 +14,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.loading.discovery import MOST_FOUND, entries_at, find_models, list_models, to_stderr
 from glassformer.explorer.loading.loaded_model import LoadedHead
 from glassformer.explorer.service import Explorer
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import write_head

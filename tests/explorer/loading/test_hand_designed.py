@@ -7,10 +7,10 @@ import pytest
 
 from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_entries
 from glassformer.explorer.loading.loaded_model import LoadedHead, ModelEntry
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from refusals import refused
 
 

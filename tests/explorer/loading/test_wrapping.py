@@ -18,7 +18,7 @@ from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sampling import next_token, steps
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoder, LoadedHead, LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig

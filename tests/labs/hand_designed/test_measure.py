@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed import measure

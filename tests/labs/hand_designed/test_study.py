@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.handcraft.tasks import unique
 from glassformer.labs.hand_designed import study

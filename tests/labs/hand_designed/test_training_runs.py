@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import Task, copy_first, identity, occurs_earlier, unique
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from glassformer.labs.hand_designed import training_runs
 from glassformer.labs.hand_designed.recipes import Recipe, Stage, course_recipe, descent_recipe, fast_recipe
 from glassformer.labs.hand_designed.training_runs import (

@@ -18,7 +18,7 @@ from glassformer.explorer.loading.stored_models import Place, directory_entry, t
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verify import require_fits
+from glassformer.handcraft.verification import require_fits
 from glassformer.handcraft.weight_files import read_head
 from glassformer.text import one_line, shown
 

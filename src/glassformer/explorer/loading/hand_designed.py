@@ -8,10 +8,10 @@ from types import MappingProxyType
 from glassformer.errors import InputError, require
 from glassformer.explorer.loading.loaded_model import LoadedHead, ModelEntry
 from glassformer.explorer.messages import ModelCard, Origin
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verify import require_fits, verify
+from glassformer.handcraft.verification import require_fits, verify
 
 _LETTERS_AS_VALUES = "Each letter's value is its own one-hot vector, so the output is the letter that is attended to."
 _ONE_HOT_POSITIONS = "Each position has a coordinate of its own, so that Km and Qm can name it."

@@ -22,10 +22,10 @@ from glassformer.explorer.loading.loaded_model import (
 )
 from glassformer.explorer.loading.python_inputs import require_text, text_of, tokens_in, units_of
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
-from glassformer.handcraft.build import Design
+from glassformer.handcraft.designs import Design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
-from glassformer.handcraft.verify import require_fits
+from glassformer.handcraft.verification import require_fits
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder

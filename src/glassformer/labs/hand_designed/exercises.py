@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed.plots import PLOT_CONFIG, PlotConfig, draw_transformer, save_figure
@@ -135,7 +135,7 @@ def compare_transformers(
 def hand_designed_weights(task: str) -> dict[str, Float[np.ndarray, "row column"] | None]:
     """The designed weights for a built-in task, under the names Km, Qm, Vm and pos; pos is None where none is needed.
 
-    They are worked out from the task's description by :func:`glassformer.handcraft.build.design`.
+    They are worked out from the task's description by :func:`glassformer.handcraft.designs.design`.
 
     Raises:
         InputError: No such task, or one that no single head can do.

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.handcraft.build import design
 from glassformer.handcraft.circuits import change_basis, change_position_basis, random_basis, values_at_places
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.distances import attention_weights, head_distance
 from glassformer.handcraft.sequences import LETTERS
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from glassformer.labs.hand_designed.cases import make_batch_first, make_batch_identity, make_batch_unique
 from glassformer.labs.hand_designed.course_training import MakeBatch, TrainingConfig, train_loop
 from glassformer.labs.hand_designed.results import Comparison, DesignResult, Matrices, Pair, Refutation

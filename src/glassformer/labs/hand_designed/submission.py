@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from glassformer.errors import InputError
 from glassformer.files import write_text
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed.cases import (

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from glassformer.errors import InputError
 from glassformer.handcraft.bounds import PlaceTables, bound_of_pairs
-from glassformer.handcraft.build import design
+from glassformer.handcraft.designs import design
 from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, Task, copy_first, identity, parity, unique
-from glassformer.handcraft.verify import require_fits, verify
+from glassformer.handcraft.verification import require_fits, verify
 from refusals import refused
 
 BUILT = [name for name in TASKS if name != "parity"]
@@ -307,7 +307,7 @@ def test_values_that_overflow_are_refused_rather_than_certified(dtype: torch.dty
 
 
 def test_an_output_that_is_no_number_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["glassformer.handcraft.verify"]
+    module = sys.modules["glassformer.handcraft.verification"]
     monkeypatch.setattr(module, "run_head", lambda inputs, **rest: torch.full((*inputs.shape[:2], 3), torch.nan))
     for tolerance in (1e-3, None):
         certificate = verify(design(identity()).weights, identity(), tolerance=tolerance)

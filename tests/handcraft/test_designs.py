@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.handcraft.build import build, design, needed_sharpness
 from glassformer.handcraft.description import Description
+from glassformer.handcraft.designs import build, design, needed_sharpness
 from glassformer.handcraft.selectors import (
     Selector,
     at_position,
@@ -24,7 +24,7 @@ from glassformer.handcraft.selectors import (
 from glassformer.handcraft.sequences import CLS, LETTERS, SequenceSpace
 from glassformer.handcraft.single_head import NumpyHead
 from glassformer.handcraft.tasks import TASKS, parity
-from glassformer.handcraft.verify import verify
+from glassformer.handcraft.verification import verify
 from refusals import refused
 
 BUILT = [name for name in TASKS if name != "parity"]
