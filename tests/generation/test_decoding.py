@@ -8,6 +8,7 @@ import torch
 
 from glassformer.errors import InputError
 from glassformer.generation import SamplingRule, generate, stream
+from glassformer.generation.compiled import step
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
@@ -108,7 +109,7 @@ def test_the_step_for_compiling_gives_the_logits_of_the_whole_text(variant):
         decoder(tokens[:, :6], cache=cache, key_padding=real[:, :6])
         for position in range(6, 13):
             at = torch.tensor([position])
-            logits = decoder.step(tokens[:, position : position + 1], at, cache, real)
+            logits = step(decoder, tokens[:, position : position + 1], at, cache, real)
             torch.testing.assert_close(logits, whole[:, position], atol=1e-5, rtol=0)
 
 

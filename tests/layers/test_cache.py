@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from glassformer.generation.compiled import SlotCache
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import attend
-from glassformer.layers.cache import Cache, LayerCache, SlotCache
+from glassformer.layers.cache import Cache, LayerCache
 from refusals import refused
 
 CHUNKS = st.lists(st.integers(1, 9), min_size=1, max_size=8)

@@ -11,6 +11,7 @@ from autograd_memory import kept_bytes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from glassformer.generation.compiled import step
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import attend
@@ -129,7 +130,7 @@ def test_operations_behind_a_cache_are_what_torch_counts(family: str, cached: in
 def test_a_step_of_fixed_shapes_costs_as_much_as_behind_a_full_cache(family: str) -> None:
     model = make(family).eval()
     cache = model.new_cache(2, 40)
-    counted = count_operations(lambda: model.step(tokens(2, 1), torch.tensor([3]), cache))
+    counted = count_operations(lambda: step(model, tokens(2, 1), torch.tensor([3]), cache))
     assert complexity(model.config, 2, 1, cached=39).operations.total == counted
 
 

@@ -8,9 +8,10 @@ from small_models import EXPERTS, MODELS, Model, decoder, encoder, encoder_decod
 from torch import Tensor, nn
 
 from glassformer.generation import generate, greedy_decode
+from glassformer.generation.compiled import SlotCache
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.layers.attention import attention_weights
-from glassformer.layers.cache import LayerCache, SlotCache
+from glassformer.layers.cache import LayerCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import AXES

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterator, Sequence
 from operator import index
-from types import FunctionType
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.errors import InputError, require, require_positive
+from glassformer.generation.compiled import compiled_step
 from glassformer.generation.sampling import SamplingRule
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
@@ -161,7 +159,7 @@ def _logits_with_compiled_step(model: Decoder, positions: int, tokens: Tensor, r
     slots = min(max(_FEWEST_SLOTS, 1 << (positions - 1).bit_length()), model.config.max_seq_len)
     cache = model.new_cache(batch, slots)
     prompt = _logits_with_cache(model, cache, tokens, real)
-    step = _compiled_step(model, batch, slots)
+    step = compiled_step(model, batch, slots)
     position = torch.tensor([length - 1], device=tokens.device)
     visible = torch.ones(batch, slots, dtype=torch.bool, device=tokens.device)
     if real is not None:
@@ -174,21 +172,6 @@ def _logits_with_compiled_step(model: Decoder, positions: int, tokens: Tensor, r
         return step(model, newest, position, cache, visible)
 
     return logits
-
-
-_compiled: WeakKeyDictionary[Decoder, dict[tuple[int, int], Callable[..., Tensor]]] = WeakKeyDictionary()
-_STEP = (lambda model, newest, position, cache, visible: model.step(newest, position, cache, visible)).__code__
-
-
-def _compiled_step(model: Decoder, batch: int, slots: int) -> Callable[..., Tensor]:
-    """The step for this model and these sizes, compiled when it is first called."""
-    steps = _compiled.setdefault(model, {})
-    if (batch, slots) not in steps:
-        # torch.compile counts compilations by code object, runs the ninth uncompiled, and with fullgraph refuses it
-        # instead. With a code object for each step none comes near that.
-        own = FunctionType(_STEP.replace(), {"__name__": __name__, "__builtins__": builtins})
-        steps[batch, slots] = torch.compile(own, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
-    return steps[batch, slots]
 
 
 def _padded(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_above_zero, require_positive, require_probability
 from glassformer.kernels.rotation import Rotation
-from glassformer.layers.cache import LayerCache, SlotCache
+from glassformer.layers.cache import LayerCache
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
 from glassformer.layers.norms import RMSNorm
 
@@ -41,7 +44,7 @@ class Block(nn.Module):
         *,
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch key"] | None = None,
-        cache: LayerCache | SlotCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
         """Pass ``x`` through the block; arguments as for the attention."""
         x = x + self.attention(self.attention_norm(x), rotation=rotation, key_padding=key_padding, cache=cache)
@@ -62,8 +65,10 @@ class _LayerNormBlock(nn.Module):
         require_probability(dropout=dropout)
         self.norm_first, self.dropout = norm_first, dropout
 
-    def _dropped(self, added: Tensor) -> Tensor:
-        return F.dropout(added, self.dropout, self.training)
+    def _add(self, x: Tensor, norm: nn.LayerNorm, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """``x`` and what ``part`` adds to it, normalised before or after."""
+        added = F.dropout(part(norm(x) if self.norm_first else x), self.dropout, self.training)
+        return x + added if self.norm_first else norm(x + added)
 
 
 class EncoderBlock(_LayerNormBlock):
@@ -118,11 +123,8 @@ class EncoderBlock(_LayerNormBlock):
         key_padding: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
         """Pass ``x`` through the block; ``key_padding`` is True where a position is real and may be attended to."""
-        if self.norm_first:
-            x = x + self._dropped(self.attention(self.attention_norm(x), key_padding=key_padding))
-            return x + self._dropped(self.ffn(self.ffn_norm(x)))
-        x = self.attention_norm(x + self._dropped(self.attention(x, key_padding=key_padding)))
-        return self.ffn_norm(x + self._dropped(self.ffn(x)))
+        x = self._add(x, self.attention_norm, partial(self.attention, key_padding=key_padding))
+        return self._add(x, self.ffn_norm, self.ffn)
 
 
 class CrossBlock(_LayerNormBlock):
@@ -184,14 +186,7 @@ class CrossBlock(_LayerNormBlock):
             memory_padding: True where a position of the memory is real.
             cache: Keys and values of earlier positions of the target; those of ``x`` are added to it.
         """
-        if self.norm_first:
-            normed = self.self_attention_norm(x)
-            x = x + self._dropped(self.self_attention(normed, key_padding=key_padding, cache=cache))
-            normed = self.cross_attention_norm(x)
-            x = x + self._dropped(self.cross_attention(normed, memory, key_padding=memory_padding))
-            return x + self._dropped(self.ffn(self.ffn_norm(x)))
-        own = self.self_attention(x, key_padding=key_padding, cache=cache)
-        x = self.self_attention_norm(x + self._dropped(own))
-        read = self.cross_attention(x, memory, key_padding=memory_padding)
-        x = self.cross_attention_norm(x + self._dropped(read))
-        return self.ffn_norm(x + self._dropped(self.ffn(x)))
+        x = self._add(x, self.self_attention_norm, partial(self.self_attention, key_padding=key_padding, cache=cache))
+        read = partial(self.cross_attention, source=memory, key_padding=memory_padding)
+        x = self._add(x, self.cross_attention_norm, read)
+        return self._add(x, self.ffn_norm, self.ffn)

@@ -35,22 +35,23 @@ class LayerCache:
         require(window is None or window >= 1, f"window = {window}", "at least 1", "Pass window >= 1 or None.")
         self.max_seq_len = max_seq_len
         self.window = window if window is not None and window < max_seq_len else None
-        shape = (batch, num_kv_heads, self.window or max_seq_len, head_dim)
+        self.slots = self.window or max_seq_len
+        shape = (batch, num_kv_heads, self.slots, head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.length = 0
-        self._in_order = True
+        self.in_order = True
 
     def reset(self) -> None:
         """Forget all positions; the memory stays allocated."""
-        self.length, self._in_order = 0, True
+        self.length, self.in_order = 0, True
 
     def append(
         self, k: Float[Tensor, "batch kv_head position head_dim"], v: Float[Tensor, "batch kv_head position head_dim"]
     ) -> tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]:
         """Add new positions and return all keys and values that the new queries can see.
 
-        For several new positions they are in order of position, the new ones last. For a single new position in a
+        For several new positions they are ``in_order`` of position, the new ones last. For a single new position in a
         windowed layer they are in slot order, on which one query's attention does not depend; see :meth:`positions`.
 
         Raises:
@@ -59,18 +60,12 @@ class LayerCache:
         self._check(k, v)
         start, new = self.length, k.shape[2]
         self.length = start + new
-        if self.window is None:
-            self.keys[:, :, start : self.length] = k
-            self.values[:, :, start : self.length] = v
-            return self.keys[:, :, : self.length], self.values[:, :, : self.length]
-        if new == 1:
-            slot = start % self.window
-            self.keys[:, :, slot : slot + 1] = k
-            self.values[:, :, slot : slot + 1] = v
-            self._in_order = False
-            kept = min(self.length, self.window)
-            return self.keys[:, :, :kept], self.values[:, :, :kept]
-        self._in_order = True
+        self.in_order = self.window is None or new > 1
+        if self.window is None or new == 1:
+            slot, filled = start % self.slots, min(self.length, self.slots)
+            self.keys[:, :, slot : slot + new] = k
+            self.values[:, :, slot : slot + new] = v
+            return self.keys[:, :, :filled], self.values[:, :, :filled]
         kept = min(start, self.window - 1)
         seen_k, seen_v = k, v
         if kept:
@@ -85,14 +80,10 @@ class LayerCache:
 
     def positions(self, new: int) -> Int[Tensor, " key"]:
         """The positions of the keys that :meth:`append` of ``new`` positions returned last, in their order."""
-        device = self.keys.device
-        if self.window is None:
-            return torch.arange(self.length, device=device)
-        if self._in_order:
-            start = self.length - new
-            return torch.arange(start - min(start, self.window - 1), self.length, device=device)
-        slots = torch.arange(min(self.length, self.window), device=device)
-        return self.length - 1 - (self.length - 1 - slots) % self.window
+        device, last = self.keys.device, self.length - 1
+        if self.in_order:
+            return torch.arange(max(0, self.length - new - self.slots + 1), self.length, device=device)
+        return last - (last - torch.arange(min(self.length, self.slots), device=device)) % self.slots
 
     def visible(self, key_padding: Bool[Tensor, "batch position"] | None, new: int) -> Bool[Tensor, "batch key"] | None:
         """Which of the keys that :meth:`append` returned last are real, given it for all positions so far."""
@@ -117,37 +108,6 @@ class LayerCache:
                 f"at most {self.max_seq_len} in all",
                 "Make the cache longer (max_seq_len), or reset() it for a new text.",
             )
-
-
-class SlotCache:
-    """A :class:`LayerCache` for a compiled step of decoding: one new position, known only as a tensor.
-
-    Shapes never change, so the step is compiled once: all slots are returned, and :meth:`visible` marks those in use.
-    The keys and values are those of the cache itself; the caller updates its ``length``.
-    """
-
-    def __init__(self, cache: LayerCache, position: Int[Tensor, " 1"]) -> None:
-        self.keys, self.values = cache.keys, cache.values
-        self.slots = self.keys.shape[2]
-        self.position = position
-
-    def append(
-        self, k: Float[Tensor, "batch kv_head 1 head_dim"], v: Float[Tensor, "batch kv_head 1 head_dim"]
-    ) -> tuple[Float[Tensor, "batch kv_head slot head_dim"], Float[Tensor, "batch kv_head slot head_dim"]]:
-        """Write the position into its slot and return all slots."""
-        slot = self.position % self.slots
-        self.keys.index_copy_(2, slot, k)
-        self.values.index_copy_(2, slot, v)
-        return self.keys, self.values
-
-    def visible(self, key_padding: Bool[Tensor, "batch position"] | None, new: int) -> Bool[Tensor, "#batch slot"]:
-        """Which slots hold a real key; ``key_padding`` is that of all ``max_seq_len`` positions."""
-        slots = torch.arange(self.slots, device=self.position.device)
-        filled = (slots <= self.position)[None]
-        if key_padding is None:
-            return filled
-        latest = self.position - (self.position - slots) % self.slots
-        return filled & key_padding[:, latest.clamp(min=0)]
 
 
 class Cache:

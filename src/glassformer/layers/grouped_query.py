@@ -11,7 +11,7 @@ from glassformer.kernels.options import Layout
 from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
 from glassformer.layers.attention import attend
-from glassformer.layers.cache import LayerCache, SlotCache
+from glassformer.layers.cache import LayerCache
 
 KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
 """Keys and values of a source, split into heads."""
@@ -88,7 +88,7 @@ class GroupedQueryAttention(nn.Module):
         *,
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch seen"] | None = None,
-        cache: LayerCache | SlotCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch query hidden_dim"]:
         """Attend from ``x`` to ``source``, or to ``x`` itself.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,13 @@ from glassformer.errors import require
 from glassformer.kernels.rotation import Rotation
 from glassformer.kernels.rule import autocast_dtype
 from glassformer.layers.blocks import Block
-from glassformer.layers.cache import Cache, LayerCache, SlotCache
+from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.initialisation import initialise
-from glassformer.models.pretrained import file_function
 from glassformer.models.tokens import check_tokens, look_up
 
 
@@ -68,7 +68,8 @@ class Decoder(nn.Module):
         Raises:
             InputError: As there.
         """
-        decoder: Decoder = file_function("load_decoder")(source, **options)
+        # By name, as checkpoints are built on models.
+        decoder: Decoder = pkgutil.resolve_name("glassformer.checkpoints.decoders:load_decoder")(source, **options)
         return decoder
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
@@ -81,7 +82,7 @@ class Decoder(nn.Module):
         Raises:
             InputError: As there; among others for a model without an equivalent in either format.
         """
-        file_function("save_decoder")(self, directory, **options)
+        pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(self, directory, **options)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -127,37 +128,16 @@ class Decoder(nn.Module):
         if cache is not None:
             key_padding = cache.begin(batch, length, key_padding)
         rotation = self.rotary.rotation(length, start)
-        return self._through_layers(x, rotation, key_padding, None if cache is None else cache.layers)
+        return self.run_layers(x, rotation, key_padding, None if cache is None else cache.layers)
 
-    def step(
+    def run_layers(
         self,
-        tokens: Int[Tensor, "batch 1"],
-        position: Int[Tensor, " 1"],
-        cache: Cache,
-        key_padding: Bool[Tensor, "batch max_seq_len"] | None = None,
-    ) -> Float[Tensor, "batch vocab"]:
-        """Logits after one more token: a step of decoding whose shapes are the same each time, fit for compiling.
-
-        Nothing is checked, and ``cache.length`` is not read or changed: both are left to
-        :func:`glassformer.generation.generate`.
-
-        Args:
-            tokens: The newest token of each text.
-            position: Its position.
-            cache: Earlier positions; this one is added.
-            key_padding: True where a position is real, for all positions the cache can hold.
-        """
-        layers = [SlotCache(layer, position) for layer in cache.layers]
-        rotation = self.rotary.rotation_at(position)
-        return self.output(self._through_layers(self.embedding(tokens), rotation, key_padding, layers)[:, -1])
-
-    def _through_layers(
-        self,
-        x: Tensor,
+        x: Float[Tensor, "batch position hidden_dim"],
         rotation: Rotation,
-        key_padding: Tensor | None,
-        caches: Sequence[LayerCache | SlotCache] | None,
-    ) -> Tensor:
+        key_padding: Bool[Tensor, "batch seen"] | None,
+        caches: Sequence[LayerCache] | None,
+    ) -> Float[Tensor, "batch position hidden_dim"]:
+        """Pass embedded tokens through all blocks and the last norm. Nothing is checked."""
         dtype = autocast_dtype(x)  # converted once instead of in every layer
         rotation = rotation[0].to(dtype), rotation[1].to(dtype)
         for layer, block in enumerate(self.layers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.initialisation import initialise
-from glassformer.models.pretrained import file_function
 from glassformer.models.tokens import check_tokens, look_up, unless_all
 from glassformer.modes import evaluating
 
@@ -73,7 +73,7 @@ class Encoder(nn.Module):
         Raises:
             InputError: As there.
         """
-        encoder: Encoder = file_function("load_encoder")(source, **options)
+        encoder: Encoder = pkgutil.resolve_name("glassformer.checkpoints.bert:load_encoder")(source, **options)
         return encoder
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import require
-from glassformer.layers.cache import LayerCache, SlotCache
+from glassformer.layers.cache import LayerCache
 from glassformer.observe.captured import CapturedInputs, Record
 from glassformer.observe.exact_attention import AttentionInputs, exact_rows
 from glassformer.observe.hook_points import HookPoint
@@ -70,7 +70,7 @@ class Recorder:
     ) -> Frame:
         """The frame of an attention, or of the block of a layer, that is about to run."""
         given = (*args, *kwargs.values())
-        cache = next((each for each in given if isinstance(each, LayerCache | SlotCache) or _is_foreign(each)), None)
+        cache = next((each for each in given if isinstance(each, LayerCache) or _is_foreign(each)), None)
         dropout = getattr(module, "dropout", 0.0) if point is not None and module.training else 0.0
         dropout = dropout if isinstance(dropout, float) else 0.0
         if self.frames and point is not None:
@@ -215,21 +215,15 @@ def key_order(frame: Frame, length: int, keys: int) -> tuple[Tensor | None, int]
     The permutation leaves out slots that have not been written to; without a permutation they are the last.
     """
     cache, total = frame.cache, frame.start + length
-    if isinstance(cache, SlotCache):
-        slots = torch.arange(keys, device=cache.position.device)
+    if isinstance(cache, LayerCache) and not cache.in_order:
         filled = min(total, keys)
-        latest = cache.position - (cache.position - slots) % cache.slots
-        return latest.argsort()[keys - filled :], total - filled
-    if isinstance(cache, LayerCache) and cache.window is not None and length == 1:  # for several they are in order
-        return cache.positions(1).argsort(), total - keys
+        return cache.positions(length).argsort()[keys - filled :], total - filled
     return None, max(0, total - keys)
 
 
 def _start(cache: Any, layer: int) -> int:
     if isinstance(cache, LayerCache):
         return cache.length
-    if isinstance(cache, SlotCache):
-        return int(cache.position)
     return 0 if cache is None else int(cache.get_seq_length(layer))
 
 

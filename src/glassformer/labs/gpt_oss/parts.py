@@ -15,7 +15,7 @@ from glassformer.errors import require
 from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.layers import experts, feedforward, grouped_query
 from glassformer.layers.attention import attend
-from glassformer.layers.cache import LayerCache, SlotCache
+from glassformer.layers.cache import LayerCache
 from glassformer.layers.experts import Router
 from glassformer.layers.positions import RotaryEmbedding, Rotation
 
@@ -146,7 +146,7 @@ class _CourseAttention(grouped_query.GroupedQueryAttention):
         *,
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch position"] | None = None,
-        cache: LayerCache | SlotCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch query hidden_dim"]:
         """As the layer it is, and rotated by its own embedding unless a decoder passes the one its layers share."""
         if rotation is None and source is None:
