@@ -6,27 +6,33 @@ import dataclasses
 import difflib
 import functools
 import json
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform
 
-import pydantic
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from annotated_types import Ge, Gt, Le, Lt
 
 from glassformer.errors import InputError
 
-Size = Annotated[int, Field(ge=1)]
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+Size = Annotated[int, Ge(1)]
 """A whole number of at least 1."""
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Ge(0)]
 """A whole number of at least 0."""
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Gt(0)]
 """A number above 0."""
-Probability = Annotated[float, Field(ge=0, lt=1)]
+NonNegative = Annotated[float, Ge(0)]
+"""A number of at least 0."""
+Fraction = Annotated[float, Ge(0), Le(1)]
+"""A number in [0, 1]."""
+Probability = Annotated[float, Ge(0), Lt(1)]
 """A number in [0, 1)."""
 
-_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 _Class = TypeVar("_Class")
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, Field))
+@dataclass_transform(frozen_default=True)
 def config(cls: type[_Class]) -> type[_Class]:
     """Make a frozen dataclass whose fields are checked against their annotations, without conversions.
 
@@ -36,18 +42,18 @@ def config(cls: type[_Class]) -> type[_Class]:
     Raises (when an instance is made):
         InputError: A field that is unknown, missing or of another type, or outside its bounds.
     """
-    made = pydantic.dataclasses.dataclass(cls, frozen=True, config=_STRICT)
-    init = made.__init__
+    made = dataclasses.dataclass(frozen=True)(cls)
+    made.__pydantic_config__ = {"strict": True, "extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
 
-    @functools.wraps(init)
+    @functools.wraps(made.__init__)
     def checked(self: Any, *args: Any, **fields: Any) -> None:
-        try:
-            init(self, *args, **fields)
-        except ValidationError as error:
-            raise _input_error(cls, error) from None
+        from pydantic_core import ArgsKwargs
+
+        given = ArgsKwargs(args, fields)
+        _checked(made, lambda adapter: adapter.validator.validate_python(given, self_instance=self))
 
     made.__init__ = checked  # type: ignore[method-assign]
-    return made  # type: ignore[return-value]
+    return made
 
 
 class Config:
@@ -64,10 +70,24 @@ class Config:
         Raises:
             InputError: Text that is not a JSON object, or fields that the configuration refuses.
         """
-        try:
-            return TypeAdapter(cls).validate_json(text)
-        except ValidationError as error:
-            raise _input_error(cls, error) from None
+        return _checked(cls, lambda adapter: adapter.validate_json(text))
+
+
+@functools.cache
+def _adapter(cls: type) -> TypeAdapter[Any]:
+    # Imported for the first instance: the flags of a command are configurations, and --help needs no instance.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cls)
+
+
+def _checked(cls: type, validate: Callable[[TypeAdapter[Any]], Any]) -> Any:
+    from pydantic_core import ValidationError
+
+    try:
+        return validate(_adapter(cls))
+    except ValidationError as error:
+        raise _input_error(cls, error) from None
 
 
 def _input_error(cls: type, error: ValidationError) -> InputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import subprocess
 import sys
@@ -21,7 +22,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str], s
 
     def register(function: Callable[[list[str], str], int]) -> None:
         module = ModuleType("probe_command")
-        module.Flags = SimpleNamespace(parse=lambda arguments, prog: (arguments, prog))
+        module.Flags = SimpleNamespace(parse=lambda args, prog: (args, prog))
         module.main = lambda flags: function(*flags)
         monkeypatch.setitem(sys.modules, "probe_command", module)
         monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("for this test", "probe_command.Flags", "probe_command"))
@@ -155,7 +156,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         def talk(flags):
             while True:
                 print("word", flush=True)
-        flags = types.SimpleNamespace(parse=lambda arguments, prog: None)
+        flags = types.SimpleNamespace(parse=lambda args, prog: None)
         sys.modules["probe"] = types.SimpleNamespace(main=talk, Flags=flags)
         cli.COMMANDS["probe"] = cli.Command("talk", "probe.Flags", "probe")
         sys.exit(cli.main(["probe"]))
@@ -207,7 +208,8 @@ def test_the_help_of_a_command_loads_no_heavy_library(name: str) -> None:
         try:
             status = main([{name!r}, "--help"])
         finally:
-            heavy = {{"torch", "numpy", "matplotlib", "accelerate", "jaxtyping", "glassformer.labs"}} & set(sys.modules)
+            libraries = {{"torch", "numpy", "matplotlib", "accelerate", "jaxtyping", "pydantic", "glassformer.labs"}}
+            heavy = libraries & set(sys.modules)
             if heavy:
                 sys.exit(f"loaded {{heavy}}")
     """
@@ -219,5 +221,5 @@ def test_the_help_of_a_command_loads_no_heavy_library(name: str) -> None:
 def test_every_command_has_a_module_that_can_run_it() -> None:
     for entry in cli.COMMANDS.values():
         module, _, flags = entry.flags.rpartition(".")
-        assert callable(getattr(importlib.import_module(module), flags).parse)
+        assert dataclasses.is_dataclass(getattr(importlib.import_module(module), flags))
         assert callable(importlib.import_module(entry.module).main)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
@@ -33,24 +32,9 @@ Effort = Literal["low", "medium", "high"]
 Layout = Literal["huggingface", "openai"]
 Experts = Literal["mxfp4", "bfloat16"]
 
-_Flags = TypeVar("_Flags")
-
-
-class Flags:
-    """What the flags of all commands can do."""
-
-    @classmethod
-    def parse(cls: type[_Flags], arguments: Sequence[str], prog: str) -> _Flags:
-        """Read ``arguments``; prints the help or a complaint and exits where tyro does.
-
-        Raises:
-            InputError: Values that the command refuses.
-        """
-        return tyro.cli(cls, prog=prog, args=arguments)
-
 
 @dataclass(frozen=True)
-class LabFlags(Flags):
+class LabFlags:
     """Run a lab from start to end: train, measure, draw, write the report.
 
     The results are written to one directory: report.md, the figures (PNG and SVG) and results.json.
@@ -91,7 +75,7 @@ class LabFlags(Flags):
 
 
 @dataclass(frozen=True)
-class GenerateFlags(Flags):
+class GenerateFlags:
     """Continue a prompt; prints the prompt and its continuation. Use --run for the best model of a run of 'glassformer
     train' or of the gpt-oss lab, --model for a downloaded or converted model: gpt-oss, Mixtral, or glassformer's own.
     """
@@ -157,7 +141,7 @@ class GenerateFlags(Flags):
 
 
 @dataclass(frozen=True)
-class ChatFlags(Flags):
+class ChatFlags:
     """Talk with gpt-oss. Answers go to standard output, everything else to standard error."""
 
     model: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
@@ -213,7 +197,7 @@ class ChatFlags(Flags):
 
 
 @dataclass(frozen=True)
-class ClassifyFlags(Flags):
+class ClassifyFlags:
     """Classify texts with a trained encoder, such as the sentiment lab's.
 
     Prints a line with the class, its probability and the text, and below it the tokens with the largest effects: the
@@ -247,7 +231,7 @@ class ClassifyFlags(Flags):
 
 
 @dataclass(frozen=True)
-class ExploreFlags(Flags):
+class ExploreFlags:
     """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
 
     Without arguments, the page offers the bundled models and every run under --runs. RUN adds one model, which is shown
@@ -284,7 +268,7 @@ class ExploreFlags(Flags):
 
 
 @dataclass(frozen=True)
-class DesignFlags(Flags):
+class DesignFlags:
     """Build the weights of an attention head that solves a task, prove that it does, and write them.
 
     OUT ends in .json or .npz; without an extension it is a directory of Km.csv, Qm.csv, Vm.csv and, if the head uses
@@ -311,7 +295,7 @@ class DesignFlags(Flags):
 
 
 @dataclass(frozen=True)
-class InfoFlags(Flags):
+class InfoFlags:
     """Print what a directory of weights contains and how much memory it needs on this machine. Reads headers only."""
 
     directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
@@ -324,7 +308,7 @@ class InfoFlags(Flags):
 
 
 @dataclass(frozen=True)
-class ConvertFlags(Flags):
+class ConvertFlags:
     """Write a decoder's weights in another layout, with the same logits.
 
     gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Mixtral, glassformer's
@@ -350,7 +334,7 @@ class ConvertFlags(Flags):
 
 
 @dataclass(frozen=True)
-class RandomModelFlags(Flags):
+class RandomModelFlags:
     """Write a gpt-oss model with random weights in the format of the released ones. The size 20b takes 13.8 GB of disk,
     some minutes, and less than 1 GiB of memory.
     """
@@ -390,7 +374,7 @@ class RandomModelFlags(Flags):
 
 
 @dataclass(frozen=True)
-class VerifyFlags(Flags):
+class VerifyFlags:
     """Check whether an attention head solves a task, on every sequence.
 
     Exit status 0: proved. 1: refuted, and the first failing sequence is shown with its attention; or undecided. 2: the

@@ -7,6 +7,7 @@ command's module is imported when its flags are parsed.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import os
 import sys
@@ -93,9 +94,12 @@ def run(arguments: Sequence[str]) -> int:
     if first not in COMMANDS:
         kind, known = ("option", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
         raise InputError(f"'{first}'", f"a known {kind}", suggestion(first, known))
+    import tyro
+
     command = COMMANDS[first]
     module, _, name = command.flags.rpartition(".")
-    flags = getattr(importlib.import_module(module), name).parse(rest, prog=f"glassformer {first}")
+    kind = getattr(importlib.import_module(module), name)
+    flags = getattr(kind, "parse", functools.partial(tyro.cli, kind))(args=rest, prog=f"glassformer {first}")
     status: int = importlib.import_module(command.module).main(flags)
     return status
 

@@ -1,35 +1,25 @@
-"""The flags of ``glassformer train``, whose configurations need pydantic but not torch."""
+"""The flags of ``glassformer train``. Importing them imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import AvoidSubcommands, FlagCreatePairsOff, SuppressFixed
 
-from glassformer.cli.flags import Flags
 from glassformer.cli.runs import RECURRENCE, StoredRun, read_run
-from glassformer.config import config
+from glassformer.config import Count, NonNegative, Positive, Size, config
 from glassformer.errors import require
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training.config import TrainingConfig
 
-SMALL_TRAINING = TrainingConfig(
-    batch_size=32,
-    optimizer="muon",
-    learning_rate=5e-3,
-    warmup_steps=10,
-    eval_every=100,
-    checkpoint_every=100,
-)
-"""The defaults of ``--training.*``, for a small model."""
 
-
-# A subclass, because tyro reads flags off a class: the same fields with the defaults of a small model.
+# Subclasses, because tyro reads flags off a class: the same fields with the defaults of a small model. Where a field's
+# default factory is its type, tyro makes no instance for --help, which would import pydantic.
 @config
 class ModelFlags(DecoderConfig):
     """The parts of the model; its vocabulary is that of the data."""
@@ -44,11 +34,20 @@ class ModelFlags(DecoderConfig):
     expert_format: tyro.conf.Suppress[Literal["dense", "mxfp4"]] = "dense"
 
 
-SMALL_MODEL = ModelFlags()
+@config
+class TrainingFlags(TrainingConfig):
+    """How a model is trained."""
+
+    batch_size: Size = 32
+    optimizer: Literal["adamw", "muon", "sgd"] = "muon"
+    learning_rate: Positive = 5e-3
+    warmup_steps: Count = 10
+    eval_every: Size | None = 100
+    checkpoint_every: Size | None = 100
 
 
-@dataclass(frozen=True)
-class TrainFlags(Flags):
+@config
+class TrainFlags:
     """Train a decoder to predict the next token of a text, byte by byte, or of the recurrence.
 
     The defaults make a small model that a laptop can train: 'glassformer train --data FILE --run DIR'. Ctrl-C saves the
@@ -67,23 +66,16 @@ class TrainFlags(Flags):
     seq_len: int | None = None
     """Tokens the model reads of each sequence. None: 256 of a text, 64 of the recurrence."""
 
-    seed: int = 0
+    seed: Count = 0
     """Seed of the initial weights and of the data."""
 
-    balance_weight: float = 0.01
+    balance_weight: NonNegative = 0.01
     """Weight of the load-balancing loss, with --model.balance-experts."""
 
-    model: ModelFlags = SMALL_MODEL
-    training: TrainingConfig = SMALL_TRAINING
+    model: ModelFlags = field(default_factory=ModelFlags)
+    training: TrainingFlags = field(default_factory=TrainingFlags)
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, f"seed = {self.seed}", "a whole number of at least 0", "Pass --seed 0 or more.")
-        require(
-            self.balance_weight >= 0,
-            f"balance_weight = {self.balance_weight}",
-            "a number of at least 0",
-            "Pass --balance-weight 0 or more.",
-        )
         require(
             self.model.num_experts is not None or not self.model.balance_experts,
             "--model.balance-experts without experts",
@@ -92,17 +84,16 @@ class TrainFlags(Flags):
         )
 
     @classmethod
-    def parse(cls, arguments: Sequence[str], prog: str) -> TrainFlags:
-        """Read ``arguments``; with ``--resume`` the flags of the stored run are the defaults."""
-        started = _named_run(arguments)
-        flags: TrainFlags = tyro.cli(
-            TrainFlags,
+    def parse(cls, args: Sequence[str], prog: str) -> TrainFlags:
+        """Read ``args``; with ``--resume`` the flags of the stored run are the defaults."""
+        started = _named_run(args)
+        return tyro.cli(
+            cls,
             prog=prog,
-            args=arguments,
+            args=args,
             default=tyro.MISSING_NONPROP if started is None else _flags_of(started, read_run(started)),
             config=(FlagCreatePairsOff, AvoidSubcommands, SuppressFixed),
         )
-        return flags
 
 
 def _named_run(arguments: Sequence[str]) -> Path | None:
@@ -127,6 +118,6 @@ def _flags_of(directory: Path, stored: StoredRun) -> TrainFlags:
         run=directory,
         seq_len=stored.data.get("seq_len"),
         model=ModelFlags(**vars(stored.model)),
-        training=stored.training,
+        training=TrainingFlags(**vars(stored.training)),
         **stored.options,
     )

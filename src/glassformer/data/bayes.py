@@ -36,8 +36,8 @@ class OptimalAccuracy(NamedTuple):
     ``expected`` averages the probability that the most likely token is right, which has less variance.
     """
 
-    measured: Float64[Tensor, "position"]
-    expected: Float64[Tensor, "position"]
+    measured: Float64[Tensor, " position"]
+    expected: Float64[Tensor, " position"]
 
 
 def optimal_predictions(

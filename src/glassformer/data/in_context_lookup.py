@@ -12,15 +12,14 @@ takes the place of a distractor's key.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64
-from pydantic import Field
 from torch import Tensor
 
-from glassformer.config import Count, Probability, Size, config
+from glassformer.config import Count, Fraction, Probability, Size, config
 from glassformer.data.random_streams import generator
 from glassformer.errors import require, require_positive
 
@@ -59,7 +58,7 @@ class LookupConfig:
     num_values: Size = 256
     min_facts: Size = 1
     max_facts: Size = 8
-    missing: Annotated[float, Field(ge=0, le=1)] = 0.0
+    missing: Fraction = 0.0
     distractors: Count = 0
     distinct_values: bool = True
     held_out: Probability = 0.1

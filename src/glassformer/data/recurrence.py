@@ -245,6 +245,6 @@ def _sample_batch(
     return RecurrenceBatch(tokens=sample_sequences(config, generators, rng), generators=generators)
 
 
-def _place_values(config: RecurrenceConfig) -> Int64[Tensor, "digit"]:
+def _place_values(config: RecurrenceConfig) -> Int64[Tensor, " digit"]:
     """The place value of each digit of a generator's number, most significant first."""
     return torch.tensor([config.vocab_size**place for place in reversed(range(2 * config.order))])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from glassformer.config import Size, config
+from glassformer.config import Fraction, Size, config
 from glassformer.errors import require
 
 
@@ -26,7 +22,7 @@ class RecurrenceConfig:
 
     order: Size = 2
     vocab_size: Size = 7
-    next_prob: Annotated[float, Field(ge=0, le=1)] = 0.1
+    next_prob: Fraction = 0.1
     seq_len: Size = 64
 
     def __post_init__(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
+from annotated_types import Ge, Lt
 from jaxtyping import Float, Int64
-from pydantic import Field
 from torch import Tensor
 
-from glassformer.config import Size, config
+from glassformer.config import Fraction, NonNegative, Size, config
 from glassformer.errors import InputError, require
 
 # Float64 sums of a vocabulary's probabilities stray by less than this. A set that misses top_p by less has reached it:
@@ -25,13 +25,13 @@ class SamplingRule:
         InputError: A field of another type or out of its range.
     """
 
-    temperature: Annotated[float, Field(ge=0)] = 1.0
+    temperature: NonNegative = 1.0
     """Divides the logits. 0 is greedy, 1 leaves them as they are, larger values are closer to uniform."""
     top_k: Size | None = None
     """Only this many most likely tokens may be chosen; None for all."""
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_p: Fraction = 1.0
     """Only the smallest set of most likely tokens that reaches this probability may be chosen; 0 is greedy."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Annotated[int, Ge(0), Lt(2**63)] | None = None
     """Seed of :meth:`generator`; None for another one each time."""
 
     @property

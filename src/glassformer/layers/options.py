@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field
+from annotated_types import Gt
 
 from glassformer.config import Config, Positive, Size, config
 from glassformer.errors import require
@@ -32,7 +32,7 @@ class Yarn(Config):
     Source: Peng et al. 2023, arXiv 2309.00071, sections 3.2-3.4.
     """
 
-    factor: Annotated[float, Field(gt=1)] = 32.0
+    factor: Annotated[float, Gt(1)] = 32.0
     original_max_seq_len: Size = 4096
     beta_fast: float = 32.0
     beta_slow: Positive = 1.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from annotated_types import Gt
 
-from glassformer.config import Config, Positive, Probability, Size, config
+from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import require
 from glassformer.kernels.options import Clamp, Layout
 from glassformer.layers.options import Yarn
@@ -36,7 +36,7 @@ class DecoderConfig(Config):
     """Key-value heads, a divisor of num_heads; None: as many as query heads."""
     window: Size | None = None
     """Keys a query sees in a windowed layer, itself included; None: no layer is windowed."""
-    windowed_layers: Literal["odd", "even", "all"] | tuple[Annotated[int, Field(ge=0)], ...] = "odd"
+    windowed_layers: Literal["odd", "even", "all"] | tuple[Count, ...] = "odd"
     """Layers with the window, counted from 0: the odd ones (as in the course), the even ones (gpt-oss), or a list."""
     num_experts: Size | None = None
     """Experts in each layer; None: one dense feed-forward network."""
@@ -60,7 +60,7 @@ class DecoderConfig(Config):
     """Probability of dropping an attention weight in training."""
     max_seq_len: Size = 2048
     """Longest text in tokens."""
-    rope_base: Annotated[float, Field(gt=1)] = 10000.0
+    rope_base: Annotated[float, Gt(1)] = 10000.0
     """Base of the rotary frequencies."""
     rope_layout: Layout = "half-split"
     """Which coordinates rotate together."""

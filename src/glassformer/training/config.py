@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from glassformer.config import Config, Count, Positive, Probability, Size, config
+from glassformer.config import Config, Count, Fraction, NonNegative, Positive, Probability, Size, config
 from glassformer.errors import require
 
 # Fields that decide when to look at a run and what to keep of it, or how the same sums are split.
@@ -40,7 +38,7 @@ class TrainingConfig(Config):
     """AdamW for every weight, Muon for the matrices inside the network and AdamW for the rest, or plain SGD."""
     muon_learning_rate: Positive = 0.02
     """Peak learning rate of the weights that Muon updates; unused without Muon."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: NonNegative = 0.01
     """Weight decay of matrices, decoupled (SGD's is part of the gradient); vectors, as biases, are never decayed."""
     betas: tuple[Probability, Probability] = (0.9, 0.95)
     """AdamW's decay rates of the first and the second moment."""
@@ -50,7 +48,7 @@ class TrainingConfig(Config):
     """Learning rate after warm-up: constant, or half a cosine down to final_lr_fraction."""
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly to its peak."""
-    final_lr_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    final_lr_fraction: Fraction = 0.0
     """Where the cosine ends, as a fraction of the peak learning rate."""
     clip_norm: Positive | None = 1.0
     """Largest norm of the gradient of all weights together; a larger gradient is scaled down. None: no clipping."""

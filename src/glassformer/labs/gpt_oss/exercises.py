@@ -71,7 +71,7 @@ def eval_acc(model: nn.Module, dataloader: Batches) -> Float[Tensor, ""]:
 
 
 @torch.no_grad()
-def calc_per_token_acc(model: nn.Module, data_loader: Batches) -> Float64[np.ndarray, "position"]:
+def calc_per_token_acc(model: nn.Module, data_loader: Batches) -> Float64[np.ndarray, " position"]:
     """Accuracy at each position of the sequence, averaged over all sequences, in [0, 1].
 
     Raises:
