@@ -77,11 +77,11 @@ web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 
 # The built page is in the repository, so that using and testing it needs no Node.
 page: web/node_modules/.package-lock.json $(VENV)/.installed-dev
-	$(BIN)/python -m glassformer.explorer.contract web
+	$(BIN)/python tools/page_contract.py web
 	cd web && npm run --silent messages && npm run --silent types && npm run --silent build
 
 page-check: web/node_modules/.package-lock.json $(VENV)/.installed-dev
-	$(BIN)/python -m glassformer.explorer.contract web --check
+	$(BIN)/python tools/page_contract.py web --check
 	cd web && npm run --silent messages -- --check && npm run --silent types && npm run --silent test && node build.mjs --check
 
 bench: $(VENV)/.installed-dev

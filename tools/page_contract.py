@@ -1,6 +1,6 @@
 """What the page's TypeScript takes from Python: the types of all messages, the schema of the state, and bounds.
 
-``python -m glassformer.explorer.contract web`` writes ``web/openapi.json``, from which openapi-typescript
+``python tools/page_contract.py web`` writes ``web/openapi.json``, from which openapi-typescript
 makes ``web/src/messages.d.ts``, and ``web/src/contract.json``, which the page reads at run time. With ``--check`` it
 only compares the latter.
 """
