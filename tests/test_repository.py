@@ -30,7 +30,7 @@ UNCLEAR_WORDS = re.compile(
 )
 TEXTS = sorted(
     [
-        *(path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".md", ".j2"}),
+        *(path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".md", ".j2", ".toml"}),
         *(path for path in (ROOT / "web" / "src").rglob("*") if path.suffix in {".ts", ".css", ".html"}),
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),

@@ -14,9 +14,9 @@ from torch import nn
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import NOT_FINITE
+from glassformer.explorer.exploration import Exploration
 from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.explorer.saving.picture import picture
 from glassformer.explorer.saving.saved_page import page
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words
@@ -82,7 +82,7 @@ def test_all_of_it(kind: str) -> None:
             explorer.answer("next", m.AskNext(model="given", text="1 2"))
     assert NOT_FINITE in page(explorer, from_words({"model": "given"}))
     with refused("nan"):
-        picture(explorer, from_words({"model": "given"}))
+        Exploration(explorer).figure()
 
 
 def test_where_it_begins_can_be_seen() -> None:

@@ -24,9 +24,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from glassformer.explorer import PAGE
 from glassformer.explorer.calls import CALLS
-from glassformer.explorer.guards import hosts_of
+from glassformer.explorer.guards import Guard, hosts_of
 from glassformer.explorer.messages import Message
-from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_app, listen, make_server
+from glassformer.explorer.server import HOST, OTHERS_AT_ONCE, create_api, listen, make_server
 from glassformer.explorer.service import Explorer
 from refusals import refused
 
@@ -50,7 +50,7 @@ OF_A_RUN: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture
 def client(small_explorer: Explorer) -> Iterator[TestClient]:
-    app = create_app(small_explorer, hosts_of(8017))
+    app = Guard(create_api(small_explorer), hosts_of(8017))
     with TestClient(app, base_url="http://127.0.0.1:8017") as opened:
         yield opened
 
@@ -165,7 +165,7 @@ def test_a_fault_of_ours_is_told_without_its_inside(
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(small_explorer, "answer", fails)
-    app = create_app(small_explorer, hosts_of(8017))
+    app = Guard(create_api(small_explorer), hosts_of(8017))
     client = TestClient(app, base_url="http://127.0.0.1:8017", raise_server_exceptions=False)
     response = client.post("/api/models", json={})
     assert response.status_code == 500
@@ -443,12 +443,14 @@ def test_ctrl_c_while_something_computes_is_quiet() -> None:
 _FIRST_PAGE = """
 import sys
 from starlette.testclient import TestClient
-from glassformer.explorer.guards import hosts_of
+from glassformer.explorer.guards import Guard, hosts_of
 from glassformer.explorer.loading.discovery import list_models
-from glassformer.explorer.server import create_app
+from glassformer.explorer.server import create_api
 from glassformer.explorer.service import Explorer
 
-client = TestClient(create_app(Explorer(list_models()), hosts_of(8017)), base_url="http://127.0.0.1:8017")
+client = TestClient(
+    Guard(create_api(Explorer(list_models())), hosts_of(8017)), base_url="http://127.0.0.1:8017"
+)
 for answer in (client.get("/"), client.get("/explorer.js"), client.post("/api/models", json={})):
     assert answer.status_code == 200
 print([name for name in ("matplotlib.pyplot", "accelerate", "glassformer.labs") if name in sys.modules])

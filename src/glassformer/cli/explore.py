@@ -14,8 +14,8 @@ from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_extra
 from glassformer.explorer import messages as m
+from glassformer.explorer.loading.codecs import halves
 from glassformer.explorer.loading.discovery import list_models
-from glassformer.explorer.loading.python_inputs import halves
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import from_words

@@ -15,16 +15,11 @@ from glassformer.explorer import messages as m
 
 @dataclass(frozen=True)
 class Call:
-    """One call.
-
-    Args:
-        asked: The type of its request.
-        answered: The type of its answer: a message, ``bytes`` for float32 numbers, ``str`` for a whole HTML page.
-        summary: What it does, in a sentence.
-    """
+    """One call: the types of its request and its answer, and what it does in a sentence."""
 
     asked: type[m.Message]
     answered: type[m.Message] | type[bytes] | type[str]
+    """``bytes`` for float32 numbers, ``str`` for a whole HTML page."""
     summary: str
 
 
@@ -51,16 +46,10 @@ class Answering(Protocol):
     """An object that answers calls, as an :class:`~glassformer.explorer.service.Explorer` does."""
 
     def answer(self, call: str, request: m.Message) -> m.Message | bytes | str:
-        """The answer to a call, of the type that :data:`CALLS` names.
-
-        Raises:
-            InputError: A request that cannot be answered.
-        """
-        ...
+        """The answer to a call, of the type that :data:`CALLS` names."""
 
     def catalogue(self) -> m.Catalogue:
-        """Every model, in the order in which they are listed."""
-        ...
+        """Every model."""
 
 
 class UnknownName(InputError):

@@ -15,15 +15,18 @@ from matplotlib.figure import Figure
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import import_extra
+from glassformer.explorer.loading.codecs import text_of, tokens_in, units_of
 from glassformer.explorer.loading.discovery import list_models
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, entry_of
-from glassformer.explorer.loading.python_inputs import text_of, tokens_in, units_of
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.explorer.saving.page_state import page_state
-from glassformer.explorer.saving.picture import picture
+from glassformer.explorer.messages import Run
+from glassformer.explorer.saving.recorded_answers import asks_of, page_state
+from glassformer.explorer.saving.recorded_weights import EXACT_TOKENS, coarse_enough, matrix
 from glassformer.explorer.saving.saved_page import save
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, changed, from_words, to_words
+from glassformer.observe.figures.attention_maps import attention_map
+from glassformer.observe.figures.heat_maps import MOST_NAMES
 
 if TYPE_CHECKING:
     from glassformer.explorer.widget import ExplorerWidget
@@ -46,7 +49,6 @@ class Exploration:
     def __init__(self, explorer: Explorer, state: dict[str, Any] | None = None) -> None:
         self.explorer = explorer
         self._widget: ExplorerWidget | None = None
-        self._words: dict[str, str] = {}
         self._words = self._checked(changed(State(), state or {}))
 
     @property
@@ -83,12 +85,23 @@ class Exploration:
         return save(self.explorer, from_words(self.words), path)
 
     def figure(self) -> Figure:
-        """The chosen head as a figure of matplotlib.
+        """The attention of the chosen head as a figure of matplotlib; of a long text in overview.
 
         Raises:
-            InputError: The model refuses the text.
+            InputError: The model refuses the text or the edited weights, or has no attention to draw.
         """
-        return picture(self.explorer, from_words(self.words))
+        shown = page_state(from_words(self.words), self.explorer.catalogue().models)
+        run = self.explorer.answer("run", asks_of(self.explorer, shown)[0])
+        assert isinstance(run, Run)
+        stack = shown.stack(run)
+        layer, head = min(shown.state.layer, stack.layers - 1), min(shown.state.head, stack.heads - 1)
+        level = coarse_enough(max(stack.queries, stack.keys), EXACT_TOKENS)
+        weights = matrix(self.explorer, run, stack, layer, head, level)
+        texts = {"tokens": run.tokens, "source": run.source or []}
+        named = level == 0 and max(stack.queries, stack.keys) <= MOST_NAMES
+        keys, queries = (texts[stack.keys_are], texts[stack.queries_are]) if named else ([], [])
+        title = f"{stack.label[:1].upper()}{stack.label[1:]}, layer {layer}, head {head}"
+        return attention_map(weights, keys, queries, title, axis_names=("token that is read", "token that reads"))
 
     def serve(self, port: int = 8017, *, browser: bool = True) -> None:
         """Serve the page on this machine alone until Ctrl-C, and open it in the browser.
@@ -150,10 +163,9 @@ def explore(
     if model is None or isinstance(model, str | Path):
         return _by_name(model, text, tokenizer, source, state)
     if isinstance(model, ModelEntry | LoadedModel):
-        chosen = model if isinstance(model, ModelEntry) else entry_of(model)
-        require(tokenizer is None, f"a tokenizer for {chosen.card.name}", "none", "It has its own.")
-        return _shown([chosen], text, source, state)
-    return _shown([entry_of(wrap_model(model, text, tokenizer, source))], None, None, state)
+        require(tokenizer is None, f"a tokenizer for {model.card.name}", "none", "It has its own.")
+        return _shown([model], text, source, state)
+    return _shown([wrap_model(model, text, tokenizer, source)], None, None, state)
 
 
 def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, state: dict[str, Any]) -> Exploration:
@@ -171,7 +183,7 @@ def _by_name(model: str | Path | None, text: Any, tokenizer: Any, source: Any, s
     return _shown(found, text, source, state if model is None else {**state, "model": found[0].card.name})
 
 
-def _shown(found: Sequence[ModelEntry], text: Any, source: Any, state: dict[str, Any]) -> Exploration:
+def _shown(found: Sequence[ModelEntry | LoadedModel], text: Any, source: Any, state: dict[str, Any]) -> Exploration:
     """The first of the models with its input."""
     explorer, card = Explorer(found), found[0].card
     if text is not None:

@@ -90,10 +90,7 @@ class Guard:
     Args:
         app: The application.
         hosts: The names of this server, with its port, in lower case.
-        most_bytes: Largest body.
-        body_within: Seconds that a body may take to arrive.
-        left_within: Seconds for which the rest of a refused body is read, so that its sender gets the answer.
-        most_at_once: Largest number of requests answered at a time, and of bodies waited for at a time.
+        most_bytes, body_within, left_within, most_at_once: See the constants of these names.
     """
 
     def __init__(
@@ -253,8 +250,7 @@ class Deadlines:
 
     Args:
         app: The application.
-        request_within: Seconds within which a connection has to send the head of a request.
-        answer_within: Seconds within which the request has to be answered and the answer read.
+        request_within, answer_within: See the constants of these names.
     """
 
     def __init__(

@@ -428,14 +428,9 @@ class Next(Message):
     """The rule that the text follows, such as "x[t] = 3 x[t-1] + 2 x[t-2] mod 11", if it is known."""
 
 
-class AskSteps(Request):
+class AskSteps(AskNext):
     """A request to continue a text."""
 
-    model: Name
-    text: Text
-    temperature: Temperature = 1.0
-    top_k: TopK | None = None
-    top_p: TopP = 1.0
     seed: Seed = 0
     steps: Annotated[int, Field(ge=1, le=64), WHOLE] = 1
     first: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None

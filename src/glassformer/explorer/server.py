@@ -105,17 +105,6 @@ def create_api(explorer: Explorer) -> FastAPI:
     return app
 
 
-def create_app(explorer: Explorer, hosts: frozenset[str], *, body_within: float = BODY_WITHIN) -> Guard:
-    """The whole application: :func:`create_api` behind a :class:`~glassformer.explorer.guards.Guard`.
-
-    Args:
-        explorer: Answers the calls.
-        hosts: The names of the server; see :func:`~glassformer.explorer.guards.hosts_of`.
-        body_within: Seconds within which a request's body has to arrive.
-    """
-    return Guard(create_api(explorer), hosts, body_within=body_within)
-
-
 def listen(port: int) -> socket.socket:
     """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any.
 
@@ -154,16 +143,15 @@ def make_server(
     request_within: float = REQUEST_WITHIN,
     body_within: float = BODY_WITHIN,
 ) -> uvicorn.Server:
-    """A server for :func:`create_app`; ``run(sockets=[listener])`` runs it until its ``should_exit`` is set.
+    """A guarded server of :func:`create_api`; ``run(sockets=[listener])`` runs it until its ``should_exit`` is set.
 
     Args:
         explorer: Answers the calls.
         listener: From :func:`listen`.
-        request_within: Seconds within which a connection has to send the head of a request.
-        body_within: Seconds within which a request's body has to arrive.
+        request_within, body_within: See the constants of these names in :mod:`~glassformer.explorer.guards`.
     """
-    app = create_app(explorer, hosts_of(listener.getsockname()[1]), body_within=body_within)
-    deadlines = Deadlines(app, request_within)
+    guard = Guard(create_api(explorer), hosts_of(listener.getsockname()[1]), body_within=body_within)
+    deadlines = Deadlines(guard, request_within)
     config = uvicorn.Config(
         deadlines,
         http=deadlines.protocol(),

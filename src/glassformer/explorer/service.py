@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from glassformer import __version__
 from glassformer.errors import require
 from glassformer.explorer import messages as m
@@ -79,35 +81,27 @@ class Explorer:
             f"a {asked.__name__}",
             "Make one from the request's JSON.",
         )
-        answered: m.Message | bytes | str = _ANSWERS[call](self, request)
-        return answered
+        answered: m.Message | np.ndarray | str = _ANSWERS[call](self, request)
+        return answered.astype("<f4").tobytes() if isinstance(answered, np.ndarray) else answered
 
     def catalogue(self) -> m.Catalogue:
         """Every model, in the order in which they are listed."""
         return m.Catalogue(models=[entry.card for entry in self.entries.values()], version=__version__)
 
 
-def _of_run(answer: Callable[[Runs, Any], Any]) -> Callable[[Explorer, Any], Any]:
-    return lambda explorer, ask: answer(explorer.runs, ask)
-
-
-def _of_model(answer: Callable[[LoadedModel, Any], Any]) -> Callable[[Explorer, Any], Any]:
-    return lambda explorer, ask: answer(explorer.model(ask.model), ask)
-
-
 _ANSWERS = MappingProxyType[str, Callable[[Explorer, Any], Any]](
     {
         "models": lambda explorer, ask: explorer.catalogue(),
         "run": lambda explorer, ask: explorer.runs.run(ask).message,
-        "weights": _of_run(weights),
-        "rows": _of_run(rows),
-        "measures": _of_run(measures),
-        "experts": _of_run(experts),
-        "head": _of_model(head),
-        "check": _of_model(check),
-        "scramble": _of_model(scramble),
-        "next": _of_model(next_token),
-        "steps": _of_model(steps),
+        "weights": lambda explorer, ask: weights(explorer.runs, ask),
+        "rows": lambda explorer, ask: rows(explorer.runs, ask),
+        "measures": lambda explorer, ask: measures(explorer.runs, ask),
+        "experts": lambda explorer, ask: experts(explorer.runs, ask),
+        "head": lambda explorer, ask: head(explorer.model(ask.model)),
+        "check": lambda explorer, ask: check(explorer.model(ask.model), ask),
+        "scramble": lambda explorer, ask: scramble(explorer.model(ask.model), ask),
+        "next": lambda explorer, ask: next_token(explorer.model(ask.model), ask),
+        "steps": lambda explorer, ask: steps(explorer.model(ask.model), ask),
         "page": lambda explorer, ask: page(explorer, from_words(ask.state)),
     }
 )

@@ -32,8 +32,6 @@ from glassformer.explorer.messages import (
     View,
 )
 
-Words = Mapping[str, str]
-
 CELL = r"(Km|Qm|Vm|pos)\.(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})"
 """The address of a cell of a head's matrices: name, row, column."""
 SIZE = r"0|[1-9][0-9]{0,2}"
@@ -120,7 +118,7 @@ PLAIN = ("model", "view", "text", "part", "shape", "measure", "across")
 """Fields that are text: their words are the text itself, those of other fields are JSON."""
 
 
-def from_words(words: Words) -> State:
+def from_words(words: Mapping[str, str]) -> State:
     """The state that an address describes. Unknown names and words that do not fit their field are ignored."""
     values = {}
     for name in NAMES.values():

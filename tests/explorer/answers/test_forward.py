@@ -80,16 +80,14 @@ def test_an_encoder_names_its_classes() -> None:
         input_help="",
         origin="given",
     )
-    loaded = LoadedEncoder(
-        card, model, lambda text: [int(word) for word in text.split()], lambda row: list(map(str, row)), ("x", "y", "z")
-    )
+    loaded = LoadedEncoder(card, model, lambda text: [int(word) for word in text.split()], str, ("x", "y", "z"))
     run = read(loaded, m.Ask(model="e", text="3 4 5"))
     with torch.no_grad():
         probabilities = model(torch.tensor([[3, 4, 5]]))[0].double().softmax(-1)
     assert dict(run.message.said.classes) == pytest.approx(dict(zip("xyz", probabilities.tolist(), strict=True)))
     assert not run.message.attentions[0].causal
     bare = Encoder(EncoderConfig(20, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, max_seq_len=16)).eval()
-    said = read(LoadedEncoder(card, bare, loaded.encode, loaded.words), m.Ask(model="e", text="3 4")).message.said
+    said = read(LoadedEncoder(card, bare, loaded.encode, loaded.word), m.Ask(model="e", text="3 4")).message.said
     assert said == m.Said(headline="a vector for each token")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from glassformer.errors import InputError
 from glassformer.explorer.answers.hand_designed import check, head, input_names, output_names, reading
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel
-from glassformer.explorer.messages import AskCheck, AskHead, HeadWeightsMessage, ModelCard
+from glassformer.explorer.messages import AskCheck, HeadWeightsMessage, ModelCard
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, unique
@@ -25,13 +25,13 @@ DESIGNS = ["identity", "copy-first", "unique"]
 def designed(by_name: dict[str, LoadedModel], name: str) -> tuple[LoadedHead, HeadWeightsMessage]:
     loaded = by_name[name]
     assert isinstance(loaded, LoadedHead)
-    return loaded, head(loaded, AskHead(model=name)).weights
+    return loaded, head(loaded).weights
 
 
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_design_is_shown_as_it_is(name: str, by_name: dict[str, LoadedModel]) -> None:
     loaded, weights = designed(by_name, name)
-    shown = head(loaded, AskHead(model=name))
+    shown = head(loaded)
     for matrix, cells in weights.model_dump(exclude_none=True).items():
         np.testing.assert_array_equal(loaded.weights.matrices[matrix], cells)
     assert len(shown.inputs) == len(weights.Km)
@@ -41,8 +41,8 @@ def test_a_design_is_shown_as_it_is(name: str, by_name: dict[str, LoadedModel]) 
 
 
 def test_rows_are_named_after_what_they_are_of(by_name: dict[str, LoadedModel]) -> None:
-    assert head(by_name["identity"], AskHead(model="identity")).inputs == ["A", "B", "C"]
-    shown = head(by_name["unique"], AskHead(model="unique"))
+    assert head(by_name["identity"]).inputs == ["A", "B", "C"]
+    shown = head(by_name["unique"])
     assert shown.inputs == ["A", "B", "C", "CLS", "@CLS", "@0", "@1", "@2", "@3"]
     assert shown.positions == ["@CLS", "@0", "@1", "@2", "@3"]
     two = HeadWeights(np.ones((6, 1)), np.ones((6, 1)), np.ones((6, 1)), np.arange(10).reshape(5, 2))
@@ -115,7 +115,7 @@ def test_a_task_too_large_to_list_is_decided_by_the_bound() -> None:
         name="long", title="", kind="head", about="", views=["design"], text="A", input_help="", origin="given"
     )
     loaded = LoadedHead(card, task, design(task).weights)
-    weights = head(loaded, AskHead(model="long")).weights
+    weights = head(loaded).weights
     certificate = check(loaded, AskCheck(model="long", weights=weights, text="A")).certificate
     assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound")
 
@@ -154,7 +154,7 @@ def test_texts_of_other_tasks_are_refused(text: str, words: str, by_name: dict[s
 
 def test_other_models_have_no_design(by_name: dict[str, LoadedModel]) -> None:
     with refused(expected="hand-designed"):
-        head(by_name["decoder"], AskHead(model="decoder"))
+        head(by_name["decoder"])
 
 
 cell = st.floats(-1e300, 1e300) | st.sampled_from([0.0, -0.0, 1e-320, 1e150, -1e300, 1e300, 26.0])

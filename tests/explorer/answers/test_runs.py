@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.attention import tile_of
+from glassformer.explorer.answers.attention import weights
 from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
@@ -36,7 +36,7 @@ def test_what_is_kept_is_what_was_used_last(steps: list[tuple[int, int, bool]]) 
         while sum(each for _, each in used) > 100 and len(used) > 1:
             used.pop(0)
         kept.put(name, min(size, 100), size)
-        assert kept.total == sum(each for _, each in used)
+        assert kept._entries.currsize == sum(each for _, each in used)
     for name in range(10):
         assert kept.get(name) == dict(used).get(name)
 
@@ -114,7 +114,7 @@ def test_what_is_told_of_one_run_fits_together(by_name: dict[str, LoadedModel]) 
     _trained(loaded.model)
     sound = Runs(by_name.__getitem__)
     sound.run(m.Ask(model="decoder", text="1 2 3"))
-    assert (tile_of(runs, ask) == tile_of(sound, ask)).all()
+    assert (weights(runs, ask) == weights(sound, ask)).all()
 
 
 def test_reading_alone_changes_no_stamp(by_name: dict[str, LoadedModel]) -> None:
@@ -135,6 +135,6 @@ def test_the_questions_stay_within_their_bound(
     first = runs.run(m.Ask(model="decoder", text="x" * 60_000)).message.run
     for number in range(8):
         runs.run(m.Ask(model="decoder", text=chr(0x1F600 + number) * 60_000))
-    assert sum(kept.total for kept in (runs._runs, runs._asks)) <= 2_000_000
+    assert sum(kept._entries.currsize for kept in (runs._runs, runs._asks)) <= 2_000_000
     with pytest.raises(UnknownName):
         runs.of(first)

@@ -13,8 +13,8 @@ from glassformer.explorer.loading.loaded_model import (
     entry_of,
     final_logits,
     last_logits,
+    of_kind,
     require_order,
-    wrong_kind,
 )
 from refusals import refused
 
@@ -69,6 +69,6 @@ def test_a_model_without_logits_is_refused_where_they_are_needed(by_name: dict[s
 
 
 def test_asking_the_wrong_kind_says_which_it_is(by_name: dict[str, LoadedModel]) -> None:
-    error = wrong_kind(by_name["identity"], "steps", "a decoder")
-    assert "steps of 'identity', whose kind is head" in str(error)
-    assert "a decoder" in str(error)
+    with refused("steps of 'identity', whose kind is head", expected="a decoder"):
+        of_kind(LoadedDecoder, by_name["identity"], "steps", "a decoder")
+    assert of_kind(LoadedDecoder, by_name["decoder"], "steps", "a decoder") is by_name["decoder"]

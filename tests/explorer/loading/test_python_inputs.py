@@ -9,8 +9,15 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.explorer.loading.codecs import numbers, text_of_numbers
-from glassformer.explorer.loading.python_inputs import halves, require_text, text_of, tokens_in, units_of
+from glassformer.explorer.loading.codecs import (
+    halves,
+    numbers,
+    require_text,
+    text_of,
+    text_of_numbers,
+    tokens_in,
+    units_of,
+)
 from refusals import refused
 
 

@@ -12,7 +12,7 @@ from glassformer.classifier import Classifier
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.attention import measures, tile_of
+from glassformer.explorer.answers.attention import measures, weights
 from glassformer.explorer.answers.forward import read
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sampling import next_token, steps
@@ -139,10 +139,10 @@ def test_models_of_transformers(family: str) -> None:
         eager.set_attn_implementation("eager")
         wanted = eager(torch.tensor([tokens]), output_attentions=True).attentions
     assert run.attentions[0].layers == len(wanted)
-    for layer, weights in enumerate(wanted):
+    for layer, wanted_layer in enumerate(wanted):
         for head in range(4):
-            found = tile_of(runs, m.AskTile(run=run.run, part="self", layer=layer, head=head))
-            np.testing.assert_allclose(found, weights[0, head], atol=1e-6)
+            found = weights(runs, m.AskTile(run=run.run, part="self", layer=layer, head=head))
+            np.testing.assert_allclose(found, wanted_layer[0, head], atol=1e-6)
     assert run.attentions[0].causal == (loaded.card.kind == "decoder")
     assert np.shape(measures(runs, m.AskMeasures(run=run.run, part="self")).entropy) == (2, 4)
     if family == "classifier":

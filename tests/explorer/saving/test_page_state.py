@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from glassformer.explorer.calls import UnknownName
-from glassformer.explorer.saving.page_state import PageState, page_state
+from glassformer.explorer.saving.recorded_answers import PageState, page_state
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, from_words
 from refusals import refused

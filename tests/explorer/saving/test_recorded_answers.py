@@ -5,8 +5,7 @@ from dataclasses import replace
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
-from glassformer.explorer.saving.page_state import PageState, page_state
-from glassformer.explorer.saving.recorded_answers import recorded_answers
+from glassformer.explorer.saving.recorded_answers import PageState, page_state, recorded_answers
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import State, changed
 from refusals import refused

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from glassformer.explorer.messages import AskHead, Head, HeadWeightsMessage
 from glassformer.explorer.saving.edited_weights import edited
-from glassformer.explorer.saving.page_state import page_state
-from glassformer.explorer.saving.recorded_answers import asks_of
+from glassformer.explorer.saving.recorded_answers import asks_of, page_state
 from glassformer.explorer.service import Explorer
 from glassformer.explorer.state import NAMES, from_words, to_words
 

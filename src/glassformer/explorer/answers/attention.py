@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -55,19 +56,13 @@ class Overview:
     finite: bool
 
 
-def weights(runs: Runs, ask: AskTile) -> bytes:
-    """The requested tile, float32 ``[row, column]``, little-endian.
+def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
+    """The requested tile, in float32.
 
     Raises:
         UnknownName: Unknown run, part, layer or head.
         InputError: A level or tile outside of the matrix.
     """
-    tile = tile_of(runs, ask)
-    return np.ascontiguousarray(tile, dtype="<f4").tobytes()
-
-
-def tile_of(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
-    """As :func:`weights`, as an array."""
     kept = runs.of(ask.run)
     given = _head_given(kept, ask.part, ask.layer, ask.head)
     queries, keys = given.q.shape[2], given.k.shape[2]
@@ -93,18 +88,16 @@ def tile_of(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     band = runs.derived.get(name)
     if band is None:
         first = ask.row * TILE << ask.level
-        band = _band(given, ask.head, range(first, min(queries, first + (TILE << ask.level))))
+        some = range(first, min(queries, first + (TILE << ask.level)))
+        band = np.concatenate([whole for *_, whole in _few_rows(given, ask.head, some)])
         for _ in range(ask.level):
             band = halved(band)
         runs.derived.put(name, band, band.nbytes)
-    cut: Float[np.ndarray, "row column"] = band[:, across]
-    return cut
+    return cast(np.ndarray, band[:, across])
 
 
-def rows(runs: Runs, ask: AskRows) -> bytes:
-    """The attention weights of one query, float32 ``[layer, head, key]``, little-endian.
-
-    All layers or heads, unless ``ask`` names one.
+def rows(runs: Runs, ask: AskRows) -> Float[np.ndarray, "layer head key"]:
+    """The attention weights of one query in all layers and heads, unless ``ask`` names one, in float32.
 
     Raises:
         UnknownName: Unknown run, part, query, layer or head.
@@ -120,7 +113,7 @@ def rows(runs: Runs, ask: AskRows) -> bytes:
         assert row.weights is not None
         read = row.weights[0, :, 0].float().cpu().numpy()
         found[place, :, row.first : row.first + read.shape[1]] = read
-    return found.astype("<f4").tobytes()
+    return found
 
 
 def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overview:
@@ -145,29 +138,23 @@ def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overvie
 
 def halved(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_row half_column"]:
     """The next coarser level: the maximum of each 2 x 2 cells, or fewer at an odd edge."""
-    tall = np.maximum(matrix[0::2], matrix[1::2]) if len(matrix) % 2 == 0 else _odd(matrix)
-    if tall.shape[1] % 2 == 0:
-        return np.maximum(tall[:, 0::2], tall[:, 1::2])
-    return np.ascontiguousarray(_odd(tall.T).T)
-
-
-def _odd(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_row column"]:
-    return np.concatenate([np.maximum(matrix[0:-1:2], matrix[1::2]), matrix[-1:]])
+    rows, columns = matrix.shape
+    if rows % 2 or columns % 2:
+        matrix = np.pad(matrix, ((0, rows % 2), (0, columns % 2)), mode="edge")
+    tall = np.maximum(matrix[0::2], matrix[1::2])
+    return np.maximum(tall[:, 0::2], tall[:, 1::2])
 
 
 def _pass(given: AttentionInputs, head: int, cross: bool) -> Overview:
-    """A pass over all rows of a head."""
     queries, keys = given.q.shape[2], given.k.shape[2]
     row_edges, column_edges = _edges(queries), _edges(keys)
     thumbnail = np.zeros((len(row_edges), len(column_edges)), np.float32)
     coarse, entropies, spans, sinks = [], [], [], []
-    for some, first, seen in _few_rows(given, head, range(queries)):
+    for some, first, seen, whole in _few_rows(given, head, range(queries)):
         entropies.append(entropy(seen))
         if not cross:
             spans.append(distances(seen, np.arange(some.start, some.stop) - first))
         sinks.append(np.maximum(0.0, 1.0 - seen.sum(-1, dtype=np.float64)))
-        whole = np.zeros((len(some), keys), np.float32)
-        whole[:, first : first + seen.shape[1]] = seen
         parts = np.maximum.reduceat(whole, column_edges, axis=1)
         np.maximum.at(thumbnail, np.searchsorted(row_edges, np.asarray(some), side="right") - 1, parts)
         for _ in range(COARSE):
@@ -186,24 +173,18 @@ def _pass(given: AttentionInputs, head: int, cross: bool) -> Overview:
     )
 
 
-def _band(given: AttentionInputs, head: int, queries: range) -> Float[np.ndarray, "query key"]:
-    """Rows of a head with all keys, in float32: 0 where attention is masked."""
-    band = np.zeros((len(queries), given.k.shape[2]), np.float32)
-    for some, first, seen in _few_rows(given, head, queries):
-        start = some.start - queries.start
-        band[start : start + len(some), first : first + seen.shape[1]] = seen
-    return band
-
-
 def _few_rows(
     given: AttentionInputs, head: int, queries: range
-) -> Iterator[tuple[range, int, Float[np.ndarray, "query key"]]]:
-    """Rows, ``_FEW`` at a time, with the number of the first key that they may see, and their weights from there."""
+) -> Iterator[tuple[range, int, Float[np.ndarray, "query seen"], Float[np.ndarray, "query key"]]]:
+    """Rows, ``_FEW`` at a time: the first key that they may see, their weights from there, and for all keys."""
     for start in range(queries.start, queries.stop, _FEW):
         some = range(start, min(queries.stop, start + _FEW))
         found = exact_rows(given, [head], some, ["weights"])
         assert found.weights is not None
-        yield some, found.first, found.weights[0, 0].float().cpu().numpy()
+        seen = found.weights[0, 0].float().cpu().numpy()
+        whole = np.zeros((len(some), given.k.shape[2]), np.float32)
+        whole[:, found.first : found.first + seen.shape[1]] = seen
+        yield some, found.first, seen, whole
 
 
 def _edges(count: int) -> np.ndarray:
@@ -244,13 +225,14 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
     stack = run.layers(ask.part)
     heads = range(stack[0].q.shape[1])
     found = [[overview(runs, ask.run, ask.part, layer, head) for head in heads] for layer in range(len(stack))]
-    with_sinks = any(given.sinks is not None for given in stack)
+
+    def where_finite(value: Callable[[Overview], Any], otherwise: Any = None) -> list[list[Any]]:
+        return [[value(each) if each.finite else otherwise for each in row] for row in found]
+
     return Measures(
-        entropy=[[each.entropy / math.log(2) if each.finite else None for each in row] for row in found],
-        distance=None
-        if ask.part == "cross"
-        else [[each.distance if each.finite else None for each in row] for row in found],
-        sink=[[each.sink if each.finite else None for each in row] for row in found] if with_sinks else None,
+        entropy=where_finite(lambda each: each.entropy / math.log(2)),
+        distance=None if ask.part == "cross" else where_finite(lambda each: each.distance),
+        sink=where_finite(lambda each: each.sink) if any(given.sinks is not None for given in stack) else None,
         # A thumbnail's colours resolve fewer than four digits.
-        thumbnails=[[each.thumbnail.round(4).tolist() if each.finite else [] for each in row] for row in found],
+        thumbnails=where_finite(lambda each: each.thumbnail.round(4).tolist(), []),
     )

@@ -62,12 +62,8 @@ def _layer(routed: Routed, whole: bool) -> ExpertLayer:
     return ExpertLayer(
         layer=routed.layer,
         choices=routed.choices.tolist(),
-        shares=_rounded(routed.shares.tolist()),
-        probabilities=_rounded(routed.probabilities.tolist()) if whole else [],
+        # float32 holds six digits; sixteen would triple the size of the answer.
+        shares=routed.shares.double().round(decimals=6).tolist(),
+        probabilities=routed.probabilities.double().round(decimals=6).tolist() if whole else [],
         load=(count.double() / routed.choices.numel()).tolist(),
     )
-
-
-def _rounded(rows: list[list[float]]) -> list[list[float]]:
-    # float32 holds six digits; sixteen would triple the size of the answer.
-    return [[round(number, 6) for number in row] for row in rows]

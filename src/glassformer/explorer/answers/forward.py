@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -74,8 +74,8 @@ class KeptRun:
     """
 
     message: m.Run
-    stacks: dict[m.Part, tuple[AttentionInputs, ...]]
-    routed: tuple[Routed, ...] = ()
+    stacks: Mapping[m.Part, Sequence[AttentionInputs]]
+    routed: Sequence[Routed] = ()
     stamp: Hashable = None
 
     @property
@@ -90,7 +90,7 @@ class KeptRun:
         words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
         return sum(held.values()) + sum(tensor.nbytes for tensor in routed) + words + size_of_ask(self.message.ask)
 
-    def layers(self, part: m.Part) -> tuple[AttentionInputs, ...]:
+    def layers(self, part: m.Part) -> Sequence[AttentionInputs]:
         """The inputs of each layer's attention in a part.
 
         Raises:
@@ -146,25 +146,17 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
         return _read_head(loaded, ask)
     tokens = loaded.encode(ask.text)
     require(len(tokens) > 0, f"the text {ask.text[:40]!r}, which has no tokens", "at least one", "Type something.")
-    require(
-        len(tokens) <= m.MOST_TOKENS,
-        f"a text of {len(tokens):,} tokens",
-        f"at most {m.MOST_TOKENS:,}",
-        "Shorten the text.",
-    )
+    most = f"at most {m.MOST_TOKENS:,}"
+    require(len(tokens) <= m.MOST_TOKENS, f"a text of {len(tokens):,} tokens", most, "Shorten the text.")
     row = torch.tensor([tokens], device=next(loaded.model.parameters()).device)
+    with evaluating(loaded.model), _watched(loaded.model) as seen:
+        logits = _classify(loaded, row) if isinstance(loaded, LoadedEncoder) else final_logits(loaded.model, row)
     if isinstance(loaded, LoadedEncoder):
-        with evaluating(loaded.model), _watched(loaded.model) as seen:
-            logits = _classify(loaded, row)
-        said = _said_of_classes(loaded.classes, logits)
-        words = loaded.words(tokens)
+        said = _said("", logits, loaded.classes.__getitem__)
     else:
-        with evaluating(loaded.model), _watched(loaded.model) as seen:
-            logits = final_logits(loaded.model, row)
-        said = _said_of_next(loaded, logits)
-        words = [loaded.word(token) for token in tokens]
-    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {"self": tuple(each.inputs for each in seen.inputs)}
-    return _kept(ask, words, None, stacks, said, _routed(seen), isinstance(loaded, LoadedDecoder))
+        said = _said("next: ", logits, loaded.word)
+    words = [loaded.word(token) for token in tokens]
+    return _kept(ask, words, None, seen, said, isinstance(loaded, LoadedDecoder))
 
 
 def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
@@ -193,11 +185,6 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
     read = target[:, :-1] if finite else target
     with _watched(model) as seen:
         model(source, read, source_real)
-    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {
-        "encoder": tuple(each.inputs for each in seen.inputs if each.source),
-        "decoder": tuple(each.inputs for each in seen.inputs if not each.source and not each.cross),
-        "cross": tuple(each.inputs for each in seen.inputs if each.cross),
-    }
     words = [loaded.word(token) for token in written]
     shown = [word for token, word in zip(written, words, strict=True) if token != loaded.end]
     if first is None:
@@ -207,7 +194,7 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
         headline = f"{' '.join(shown) or words[0]}, {share}"
         said = m.Said(headline=headline, classes=_likeliest(first, loaded.word), words=words)
     tokens = [loaded.word(token) for token in read[0].tolist()]
-    return _kept(ask, tokens, units, stacks, said, _routed(seen), True)
+    return _kept(ask, tokens, units, seen, said, True)
 
 
 def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
@@ -217,18 +204,13 @@ def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
     head = SingleHead.from_weights(weights)
     with _watched(head) as seen:
         given = head(torch.from_numpy(cases.inputs))[0].numpy()
-    require(
-        bool(np.isfinite(given).all()),
-        "scores or outputs beyond what float64 can hold",
-        "finite ones",
-        "Scale the weights down.",
-    )
+    finite = bool(np.isfinite(given).all())
+    require(finite, "scores or outputs beyond what float64 can hold", "finite ones", "Scale the weights down.")
     # Ties are reported as the call 'check' reports them for the same weights.
     outputs = NumpyHead(weights).trace(cases.inputs[0]).output
     says = [reading(row, task) for row in outputs[cases.counted[0]]]
     words = [space.token_names[token] for token in cases.block.tokens[0]]
-    stacks: dict[m.Part, tuple[AttentionInputs, ...]] = {"self": tuple(each.inputs for each in seen.inputs)}
-    return _kept(ask, words, None, stacks, m.Said(headline=" ".join(says), words=says), (), False)
+    return _kept(ask, words, None, seen, m.Said(headline=" ".join(says), words=says), False)
 
 
 def _watched(model: nn.Module) -> Any:
@@ -236,27 +218,22 @@ def _watched(model: nn.Module) -> Any:
     return capture(model, what=("inputs", "router", "choices", "shares") if routes else "inputs")
 
 
-def _routed(seen: Captured) -> tuple[Routed, ...]:
-    found: dict[tuple[str, int], dict[str, Tensor]] = {}
-    for record in seen.records:
-        found.setdefault((record.name, record.layer), {})[record.what] = record.values[0].cpu()
-    return tuple(
-        Routed(layer, each["router"].float(), each["choices"], each["shares"].float())
-        for (_, layer), each in found.items()
-    )
-
-
 def _kept(
-    ask: m.Ask,
-    tokens: Sequence[str],
-    source: Sequence[str] | None,
-    stacks: dict[m.Part, tuple[AttentionInputs, ...]],
-    said: m.Said,
-    routed: tuple[Routed, ...],
-    causal: bool,
+    ask: m.Ask, tokens: Sequence[str], source: Sequence[str] | None, seen: Captured, said: m.Said, causal: bool
 ) -> KeptRun:
+    stacks: dict[m.Part, list[AttentionInputs]] = {}
+    for each in seen.inputs:
+        own: m.Part = "self" if source is None else "encoder" if each.source else "decoder"
+        part: m.Part = "cross" if each.cross else own
+        stacks.setdefault(part, []).append(each.inputs)
+    routers: dict[tuple[str, int], dict[str, Tensor]] = {}
+    for record in seen.records:
+        routers.setdefault((record.name, record.layer), {})[record.what] = record.values[0].cpu()
+    routed = [
+        Routed(layer, each["router"].float(), each["choices"], each["shares"].float())
+        for (_, layer), each in routers.items()
+    ]
     attentions = []
-    stacks = {part: layers for part, layers in stacks.items() if layers}
     for part, layers in stacks.items():
         heads = {given.q.shape[1] for given in layers}
         require(len(heads) == 1, f"layers of {sorted(heads)} heads", "equally many in each", "Choose another model.")
@@ -294,22 +271,13 @@ def _classify(loaded: LoadedEncoder, row: Tensor) -> Tensor | None:
     return logits[0] if isinstance(logits, Tensor) and loaded.classes and logits.dim() == 2 else None
 
 
-def _said_of_classes(classes: Sequence[str], logits: Tensor | None) -> m.Said:
+def _said(begin: str, logits: Tensor | None, name: Callable[[int], str]) -> m.Said:
     if logits is None:
         return m.Said(headline="a vector for each token")
     if not _is_distribution(logits):
         return m.Said(headline=NOT_FINITE)
-    ranked = _likeliest(logits, lambda number: classes[number])
-    return m.Said(headline=f"{ranked[0][0]}, {_percent(ranked[0][1])}", classes=ranked)
-
-
-def _said_of_next(loaded: LoadedDecoder, logits: Tensor | None) -> m.Said:
-    if logits is None:
-        return m.Said(headline="a vector for each token")
-    if not _is_distribution(logits):
-        return m.Said(headline=NOT_FINITE)
-    ranked = _likeliest(logits, loaded.word)
-    return m.Said(headline=f"next: {ranked[0][0]}, {_percent(ranked[0][1])}", classes=ranked)
+    ranked = _likeliest(logits, name)
+    return m.Said(headline=f"{begin}{ranked[0][0]}, {_percent(ranked[0][1])}", classes=ranked)
 
 
 def _is_distribution(logits: Tensor) -> bool:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 from jaxtyping import Float
 
-from glassformer.errors import InputError, require
-from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel, wrong_kind
+from glassformer.errors import require
+from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel, of_kind
 from glassformer.explorer.messages import (
     MOST_CELLS,
     AskCheck,
-    AskHead,
     CertificateMessage,
     Check,
-    FailureMessage,
     Head,
     HeadWeightsMessage,
     Numbers,
 )
-from glassformer.handcraft.certificate import Certificate, Failure
+from glassformer.handcraft.certificate import Certificate
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import Task
@@ -33,13 +32,13 @@ _ALIKE = 1e-9
 _MOST_POSSIBLE = 10**300
 
 
-def head(loaded: LoadedModel, ask: AskHead) -> Head:
+def head(loaded: LoadedModel) -> Head:
     """The task of a hand-designed head, and its designed weights.
 
     Raises:
         InputError: A model of another kind.
     """
-    loaded = _designed(loaded, "head")
+    loaded = of_kind(LoadedHead, loaded, "head", "a hand-designed head")
     task, weights = loaded.task, loaded.weights
     return Head(
         task=task.name,
@@ -55,13 +54,13 @@ def head(loaded: LoadedModel, ask: AskHead) -> Head:
 
 
 def check(loaded: LoadedModel, ask: AskCheck) -> Check:
-    """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the loaded's task.
+    """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the head's task.
 
     Raises:
         InputError: A model of another kind; weights that are not matrices, have more than ``MOST_CELLS`` numbers in
             one, do not fit the task, or whose scores or values exceed float64; a text that is not of the task.
     """
-    task = _designed(loaded, "check").task
+    task = of_kind(LoadedHead, loaded, "check", "a hand-designed head").task
     space = task.space
     weights = chosen_weights(ask.weights, task)
     cases = task.cases(space.block([space.encode(ask.text)]))
@@ -144,42 +143,15 @@ def reading(output: Float[np.ndarray, " v_dim"], task: Task) -> str:
     )
 
 
-def _designed(loaded: LoadedModel, call: str) -> LoadedHead:
-    if not isinstance(loaded, LoadedHead):
-        raise wrong_kind(loaded, call, "a hand-designed head")
-    return loaded
-
-
 def _numbers(rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarray, "rows columns"]) -> Numbers:
     return Numbers(rows=list(rows), columns=list(columns), cells=cells.tolist())
 
 
 def _certificate(certificate: Certificate) -> CertificateMessage:
-    if not np.isfinite(certificate.largest_error):
-        raise InputError("outputs that float64 cannot represent", "finite outputs", "Scale the weights down.")
-    return CertificateMessage(
-        verdict=certificate.verdict,
-        rests_on=certificate.rests_on,
-        criterion=certificate.criterion,
-        num_checked=certificate.num_checked,
-        num_possible=float(min(certificate.num_possible, _MOST_POSSIBLE)),
-        num_right=certificate.num_right,
-        num_outputs=certificate.num_outputs,
-        largest_error=certificate.largest_error,
-        margin=certificate.margin,
-        bound=certificate.bound if np.isfinite(certificate.bound) else None,
-        counterexample=_failure(certificate.counterexample),
-        text=str(certificate),
-    )
-
-
-def _failure(failure: Failure | None) -> FailureMessage | None:
-    if failure is None:
-        return None
-    return FailureMessage(
-        sequence=failure.sequence,
-        position=failure.position,
-        output=list(failure.output),
-        target=list(failure.target),
-        error=failure.error,
-    )
+    finite = bool(np.isfinite(certificate.largest_error))
+    require(finite, "outputs that float64 cannot represent", "finite outputs", "Scale the weights down.")
+    values = asdict(certificate)
+    values["num_possible"] = min(certificate.num_possible, _MOST_POSSIBLE)
+    values["bound"] = certificate.bound if np.isfinite(certificate.bound) else None
+    values["text"] = str(certificate)
+    return CertificateMessage(**{name: values[name] for name in CertificateMessage.model_fields})

@@ -27,12 +27,6 @@ class SizedCache:
         self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(most, lambda entry: min(entry[1], most))
         self._lock = threading.Lock()
 
-    @property
-    def total(self) -> int:
-        """The sum of the sizes, at most the bound."""
-        with self._lock:
-            return int(self._entries.currsize)
-
     def get(self, name: Hashable) -> Any | None:
         """The value of this name, which becomes the most recently used; None if it is not in the cache."""
         with self._lock:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.errors import require
 from glassformer.explorer.answers.runs import SizedCache
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, last_logits, weights_stamp, wrong_kind
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, last_logits, of_kind, weights_stamp
 from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, Candidate, Ended, Next, Step, Steps
 from glassformer.generation.sampling import SamplingRule
 
@@ -30,7 +30,7 @@ def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
     Raises:
         InputError: A model of another kind, a text that it cannot read, or logits that are not finite.
     """
-    loaded = _decoder(loaded, "next")
+    loaded = of_kind(LoadedDecoder, loaded, "next", "a decoder, which continues texts")
     tokens = loaded.encode(ask.text)
     logits = _logits_after(loaded, tokens)
     plain = logits.softmax(-1)
@@ -76,16 +76,12 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
         InputError: A model of another kind; a text that it cannot read, or that leaves no room for a token; logits that
             are not finite.
     """
-    loaded = _decoder(loaded, "steps")
+    loaded = of_kind(LoadedDecoder, loaded, "steps", "a decoder, which continues texts")
     rule = SamplingRule(ask.temperature, ask.top_k, ask.top_p)
     tokens = list(loaded.encode(ask.text))
     begun = len(tokens)
-    require(
-        begun < loaded.longest,
-        f"a text of {begun:,} tokens",
-        f"at most {loaded.longest - 1:,}, so that one more can be read",
-        "Shorten the text.",
-    )
+    most = f"at most {loaded.longest - 1:,}, so that one more can be read"
+    require(begun < loaded.longest, f"a text of {begun:,} tokens", most, "Shorten the text.")
     written: list[Step] = []
     text, read = ask.text, 0
     ended: Ended = "asked"
@@ -98,8 +94,10 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
             break
         read += len(tokens)
         logits = _logits_after(loaded, tokens)
-        token = _chosen(ask, len(logits)) if written == [] else None
-        if token is None:
+        if written == [] and ask.first is not None:
+            token, known = ask.first, f"a token below {len(logits)}"
+            require(token < len(logits), f"first = {token}", known, "Choose one of the candidates of the call 'next'.")
+        else:
             token = int(rule.choose(logits, draw_at(ask.seed, len(tokens))))
         longer = _continued(loaded, ask.text, tokens[:begun], [*tokens, token])
         if len(longer) > MOST_CHARACTERS:
@@ -114,17 +112,6 @@ def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
         tokens.append(token)
         text = longer
     return Steps(text=text, steps=written, ended=ended)
-
-
-def _chosen(ask: AskSteps, vocab_size: int) -> int | None:
-    """The token that the user chose to come first."""
-    require(
-        ask.first is None or ask.first < vocab_size,
-        f"first = {ask.first}",
-        f"a token below {vocab_size}",
-        "Choose one of the candidates of the call 'next'.",
-    )
-    return ask.first
 
 
 def draw_at(seed: int, position: int) -> torch.Generator:
@@ -154,9 +141,3 @@ def _logits_after(loaded: LoadedDecoder, tokens: Sequence[int]) -> _Row:
 
 
 _recent = SizedCache(_CACHE_BYTES)
-
-
-def _decoder(loaded: LoadedModel, call: str) -> LoadedDecoder:
-    if not isinstance(loaded, LoadedDecoder):
-        raise wrong_kind(loaded, call, "a decoder, which continues texts")
-    return loaded

@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.errors import require
-from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel, require_order, wrong_kind
+from glassformer.explorer.loading.loaded_model import LoadedEncoderDecoder, LoadedModel, of_kind, require_order
 from glassformer.explorer.messages import AskScramble, Scrambled
 from glassformer.modes import evaluating
-from glassformer.observe.scrambling import scrambling_test
+from glassformer.observe.scrambling import ScrambledContext, Scrambling, scrambling_test
 
 MOST_ORDERS = 500
 """Largest number of orders to try: five units have 120, six 720."""
@@ -29,11 +29,9 @@ def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
         InputError: A model of another kind; a source or text that it cannot read; fewer than two different units; an
             order that is not a permutation of the source.
     """
-    if not isinstance(loaded, LoadedEncoderDecoder):
-        raise wrong_kind(loaded, "scramble", "a model that reads a source")
+    loaded = of_kind(LoadedEncoderDecoder, loaded, "scramble", "a model that reads a source")
     source, target = loaded.source_tokens(ask.source), loaded.target(ask.text)
     count = source.shape[1]
-    assert count == len(ask.source), "one place for each unit"
     if ask.order is not None:
         require_order(ask.order, count)
 
@@ -45,37 +43,26 @@ def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
         given = predict(source)
         tolerance = TOLERANCE * max(1.0, float(given.abs().max()))
         if ask.order is not None:
-            return _one_order(given, predict(source[:, ask.order]), ask.order, tolerance)
-        at_once = max(2, _PLACES_AT_ONCE // count)
-        found = scrambling_test(predict, source, max_orders=MOST_ORDERS, tolerance=tolerance, batch_size=at_once)
-    (context,) = found.contexts
+            found = Scrambling((_one_order(given, predict(source[:, ask.order]), ask.order),), tolerance)
+        else:
+            at_once = max(2, _PLACES_AT_ONCE // count)
+            found = scrambling_test(predict, source, max_orders=MOST_ORDERS, tolerance=tolerance, batch_size=at_once)
     return Scrambled(
-        orders=context.orders,
-        exhaustive=context.exhaustive,
-        largest_change=context.largest_change,
-        changed_tokens=context.changed_tokens,
+        orders=found.orders,
+        exhaustive=found.exhaustive,
+        largest_change=found.largest_change,
+        changed_tokens=found.changed_tokens,
         tolerance=tolerance,
         holds=found.holds,
-        worst=list(context.worst_order),
+        worst=list(found.contexts[0].worst_order),
     )
 
 
 def _one_order(
-    before: Float[Tensor, "one position vocab"],
-    after: Float[Tensor, "one position vocab"],
-    order: Sequence[int],
-    tolerance: float,
-) -> Scrambled:
+    before: Float[Tensor, "one position vocab"], after: Float[Tensor, "one position vocab"], order: Sequence[int]
+) -> ScrambledContext:
     finite = bool(before.isfinite().all() and after.isfinite().all())
     require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the model's forward pass.")
     change = float((after - before).abs().max())
-    changed = int((after.argmax(-1) != before.argmax(-1)).sum())
-    return Scrambled(
-        orders=1,
-        exhaustive=False,
-        largest_change=change,
-        changed_tokens=changed,
-        tolerance=tolerance,
-        holds=changed == 0 and change <= tolerance,
-        worst=list(order),
-    )
+    changed = after.argmax(-1) != before.argmax(-1)
+    return ScrambledContext(len(order), 1, False, change, int(changed.sum()), changed.numel(), tuple(order))

@@ -7,14 +7,16 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.errors import InputError, require
-from glassformer.explorer.loading import lab_runs
 from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_card, head_model
+from glassformer.explorer.loading.lab_runs import gpt_oss_decoder, in_context_lookup, lookup_course
 from glassformer.explorer.loading.loaded_model import ModelEntry
-from glassformer.explorer.loading.stored_models import Place, directory_entry, trained_decoder
+from glassformer.explorer.loading.stored_models import Place, checkpoint, stamp_of, trained_decoder
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
@@ -22,8 +24,9 @@ from glassformer.handcraft.verification import require_fits
 from glassformer.handcraft.weight_files import read_head
 from glassformer.text import one_line, shown
 
-RUN_READERS = (*lab_runs.READERS, trained_decoder)
-"""Every kind of training run that can be explored."""
+RUN_READERS = (in_context_lookup, lookup_course, gpt_oss_decoder, trained_decoder)
+"""Makers of the entry of a training run from its place and the description in its ``config.json``, tried in turn; None:
+a run of another kind."""
 
 MOST_FOUND = 64
 """Largest number of models taken from a directory of runs."""
@@ -48,7 +51,7 @@ def list_models(
         named: The name of a bundled model, which is then listed first; or the path of a run, a checkpoint or the
             weights of a head: a file, or a directory, which may hold several models.
         runs: The directory of runs, which need not exist. None: no directory.
-        warn: Receives one line for each directory that was skipped, with the reason.
+        warn: As in :func:`find_models`.
 
     Raises:
         InputError: The named model does not exist, is damaged, or is of no known kind.
@@ -70,16 +73,22 @@ def stored_entry(place: Place) -> ModelEntry | None:
     Raises:
         InputError: The model is damaged.
     """
-    return directory_entry(place, RUN_READERS)
+    path = place.path
+    if not (path / CONFIG_FILE).is_file():
+        return None
+    config = read_json(path / CONFIG_FILE)
+    if "training" in config and isinstance(config.get("description"), dict):
+        read = (reader(place, config["description"]) for reader in RUN_READERS)
+        entry = next((each for each in read if each is not None), None)
+    else:
+        entry = checkpoint(place, config)
+    return None if entry is None else replace(entry, stamp=lambda: stamp_of(path))
 
 
 def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[str] | None = None) -> list[ModelEntry]:
-    """The model at ``path``, or the models in the directories within it.
+    """The model in the directory or file ``path``, or the models in the directories within it.
 
-    Args:
-        path: A directory or file.
-        warn: Receives one line for each directory that was skipped, with the reason.
-        taken: Names of other models.
+    ``warn`` and ``taken`` are as in :func:`find_models`.
 
     Raises:
         InputError: The path does not exist, or its model is damaged or of no known kind.
@@ -121,7 +130,7 @@ def find_models(
     Args:
         directory: Where to look, a few levels deep; links are not followed.
         taken: Names of other models.
-        warn: Receives one line for each directory that was skipped, with the reason.
+        warn: Receives one line for each directory or file that was skipped, with the reason.
         apart: A directory or file to leave out, with all that it contains.
     """
     left_out = None if apart is None else apart.resolve()
@@ -195,17 +204,15 @@ def _head(place: Place) -> ModelEntry:
 
 def _task_of(path: Path, weights: HeadWeights) -> Task:
     """The task of weights: from the file task.json in their directory, from their name, or the one that they fit."""
-    task_file = path.parent / "task.json"
-    if task_file.is_file():
-        task = read_task(task_file)
-        require_fits(weights, task)
-        return task
-    named = _task_named(path.stem)
-    if named is not None:
+    file, named = path.parent / "task.json", _task_named(path.stem)
+    if file.is_file():
+        task = read_task(file)
+    elif named is not None:
         task = TASKS[named]()
-        require_fits(weights, task)
-        return task
-    return fitting_task(weights)
+    else:
+        return fitting_task(weights)
+    require_fits(weights, task)
+    return task
 
 
 def _task_named(stem: str) -> str | None:

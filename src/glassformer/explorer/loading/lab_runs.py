@@ -14,7 +14,6 @@ from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.stored_models import (
     NUMBERS,
     Place,
-    RunReader,
     damaged,
     decoder_card,
     described,
@@ -116,7 +115,3 @@ def gpt_oss_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry 
         return recurrence_model(card, filled(place.path, lambda: Transformer(**model), layers), DATA, longest)
 
     return ModelEntry(card, opened)
-
-
-READERS: tuple[RunReader, ...] = (in_context_lookup, lookup_course, gpt_oss_decoder)
-"""The labs' kinds of runs, in the order in which they are tried."""

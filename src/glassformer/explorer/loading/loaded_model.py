@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -43,17 +43,16 @@ class LoadedEncoder:
     """An encoder, with or without a classification head.
 
     Args:
-        card: Its description.
-        model: Ours, or a BERT of transformers.
+        card, model: Its description; ours, or a BERT of transformers.
         encode: The tokens of a text, truncated to what the model reads.
-        words: The name of each token.
+        word: The name of a single token.
         classes: The names of its classes; empty without a head.
     """
 
     card: ModelCard
     model: nn.Module
     encode: Callable[[str], list[int]]
-    words: Callable[[Sequence[int]], list[str]]
+    word: Callable[[int], str]
     classes: tuple[str, ...] = ()
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
@@ -63,8 +62,7 @@ class LoadedEncoderDecoder:
     """An encoder-decoder.
 
     Args:
-        card: Its description.
-        model: The model.
+        card, model: Its description, and the network.
         source_tokens: The encoder's input for some units, in the given order: ``[1, place]`` or ``[1, place, field]``.
         target: The decoder's initial tokens for a text, which may be empty: ``[1, position]``, at least one.
         word: The name of a token of the target.
@@ -87,8 +85,7 @@ class LoadedDecoder:
     """A decoder.
 
     Args:
-        card: Its description.
-        model: Ours, or a GPT-2, Llama or Mixtral of transformers.
+        card, model: Its description; ours, or a GPT-2, Llama or Mixtral of transformers.
         encode: The tokens of a text: at least one, and no more than the model reads.
         word: The name of a single token.
         join: The text of some tokens.
@@ -109,6 +106,7 @@ class LoadedDecoder:
 
 
 LoadedModel = LoadedHead | LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
+_Kind = TypeVar("_Kind", LoadedHead, LoadedEncoderDecoder, LoadedDecoder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +114,7 @@ class ModelEntry:
     """A model that is loaded on demand.
 
     Args:
-        card: Its description.
+        card: The model's description.
         open: Loads it; raises :class:`~glassformer.errors.InputError` if the stored weights are damaged.
         stamp: Changes when the stored weights do, such as those of a run that is still training: it is loaded again.
     """
@@ -131,18 +129,20 @@ def entry_of(loaded: LoadedModel) -> ModelEntry:
     return ModelEntry(loaded.card, lambda: loaded)
 
 
-def wrong_kind(loaded: LoadedModel, call: str, expected: str) -> InputError:
-    """The error for a call that models of this kind do not answer."""
-    got = f"{call} of {loaded.card.name!r}, whose kind is {loaded.card.kind}"
-    return InputError(got, expected, "Choose another model, or one of the views that its card names.")
+def of_kind(kind: type[_Kind], loaded: LoadedModel, call: str, expected: str) -> _Kind:
+    """``loaded``, for a call that only models of one kind answer.
+
+    Raises:
+        InputError: It is of another kind.
+    """
+    if not isinstance(loaded, kind):
+        got = f"{call} of {loaded.card.name!r}, whose kind is {loaded.card.kind}"
+        raise InputError(got, expected, "Choose another model, or one of the views that its card names.")
+    return loaded
 
 
 def require_order(order: Sequence[int], count: int) -> None:
-    """Check that ``order`` is a permutation of ``count`` units.
-
-    Raises:
-        InputError: It is not each number from 0 to ``count - 1`` once.
-    """
+    """Raise :class:`~glassformer.errors.InputError` unless ``order`` is a permutation of ``count`` units."""
     require(
         sorted(order) == list(range(count)),
         f"order = {list(order)[:20]} of {count} units",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from threading import Lock
 
 import numpy as np
+from cachetools import LRUCache, cached
 from jaxtyping import Int
 
 from glassformer.data.recurrence import RecurrenceConfig
@@ -20,6 +21,8 @@ _MOST_COMPARED = 1 << 22
 """Largest number of rules times different steps; each takes some 30 bytes during the computation."""
 
 
+# Cached because it is called for every candidate for the next number.
+@cached(LRUCache(8), key=lambda tokens, config: (tuple(tokens), config), lock=Lock())
 def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tuple[int, ...] | None:
     """The coefficients that most probably generated the numbers, oldest place first; None if that is uncertain.
 
@@ -29,12 +32,6 @@ def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tupl
     as the best give the same next number, the one with the fewest terms is returned. The result is also None if there
     are too many rules and numbers to compare.
     """
-    return _likely(tuple(tokens), config)
-
-
-# Cached because it is called for every candidate for the next number.
-@lru_cache(maxsize=8)
-def _likely(tokens: tuple[int, ...], config: RecurrenceConfig) -> tuple[int, ...] | None:
     order, size = config.order, config.vocab_size
     if len(tokens) <= order:
         return None

@@ -7,40 +7,34 @@ weights are read when the model is opened. Nothing is allocated before the store
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import torch
-from torch import nn
+from typing import Any, TypeVar
 
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.gpt_oss_config import layout_of
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, read_tensors, stored_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
 from glassformer.classifier import load_classifier
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.data.subword import SubwordTokenizer, load_subwords
 from glassformer.data.tokenizer_sources import TOKENIZER_FILES, tokenizer_beside, tokenizer_places
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, first_line, require
 from glassformer.explorer.loading.codecs import byte_word, text_bytes, text_of_bytes
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
-from glassformer.explorer.loading.task_models import classifier_model, recurrence_model
+from glassformer.explorer.loading.task_models import Model, classifier_model, load_exact, recurrence_model
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 
-if TYPE_CHECKING:
-    from glassformer.training.run_directory import RunDirectory
-
 _T = TypeVar("_T")
-_Model = TypeVar("_Model", bound=nn.Module)
 _REVIEW = "A slow start, but the ending is wonderful."
 NUMBERS = "1 2 3 5 1 6 0 6"
 """The initial text of decoders trained on a recurrence."""
 _BYTES_OF = "Once upon a time"
+_TOKENS = "1 2 3", "token numbers between spaces"
 _DECODERS = {"mixtral": "Mixtral", "gpt_oss": "gpt-oss", decoders.OWN: "glassformer"}
 _ENCODERS = (*bert.FAMILY, bert.OWN)
 
@@ -54,41 +48,12 @@ class Place:
     title: str
 
 
-RunReader = Callable[[Place, Mapping[str, Any]], ModelEntry | None]
-"""Makes the entry of a training run from its place and the description in its ``config.json``; None: another kind."""
-
-
-def directory_entry(place: Place, run_readers: Sequence[RunReader]) -> ModelEntry | None:
-    """The entry of the model in a directory; None if it holds no model of a known kind.
-
-    Args:
-        place: The directory.
-        run_readers: The kinds of training runs, tried in turn.
-
-    Raises:
-        InputError: The model is damaged.
-    """
-    path = place.path
-    if not (path / CONFIG_FILE).is_file():
-        return None
-    config = read_json(path / CONFIG_FILE)
-    if "training" in config and isinstance(config.get("description"), dict):
-        read = (reader(place, config["description"]) for reader in run_readers)
-        entry = next((each for each in read if each is not None), None)
-    else:
-        entry = _checkpoint(place, config)
-    return None if entry is None else replace(entry, stamp=lambda: stamp_of(path))
-
-
 def trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
     """The entry of a run of ``glassformer train``."""
     model, data = description.get("model"), description.get("data")
     if not (isinstance(model, dict) and isinstance(data, dict) and data.get("kind") in ("text", "recurrence")):
         return None
-    try:
-        config = DecoderConfig.from_json(json.dumps(model))
-    except TypeError as error:
-        raise damaged(place.path, error) from error
+    config = DecoderConfig.from_json(json.dumps(model))
     run_weights(place.path)
     longest = min(config.max_seq_len, MOST_TOKENS)
 
@@ -111,7 +76,8 @@ def trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry 
     )
 
 
-def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
+def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
+    """The entry of a checkpoint with this ``config.json``; None: of another kind."""
     path, kind = place.path, config.get("model_type")
     if (path / "classes.json").is_file() and (path / "tokenizer.json").is_file():
         stored_tensors(path)  # refuses missing or truncated weights
@@ -130,7 +96,7 @@ def _encoder(place: Place) -> ModelEntry:
     stored_tensors(place.path)
     about = "An encoder of the BERT family, or of glassformer."
     has_tokenizer = _has_tokenizer(place.path)
-    text, help_text = (_REVIEW, "any text") if has_tokenizer else ("1 2 3", "token numbers between spaces")
+    text, help_text = (_REVIEW, "any text") if has_tokenizer else _TOKENS
     card = model_card(place, "encoder", about, ["attention"], text, help_text)
 
     def opened() -> LoadedModel:
@@ -145,11 +111,9 @@ def _decoder(place: Place, family: str, dense: bool) -> ModelEntry:
     about = f"A {family} checkpoint: a decoder" + ("." if dense else " with a mixture of experts.")
     views: list[View] = ["attention", "sampling"] if dense else ["attention", "sampling", "experts"]
     own = family == _DECODERS[decoders.OWN]
-    has_tokenizer = any(
-        (folder / name).is_file() for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES
-    )
-    has_tokenizer = has_tokenizer or (own and _has_tokenizer(place.path))
-    text, help_text = (_BYTES_OF, "any text") if has_tokenizer else ("1 2 3", "token numbers between spaces")
+    files = [folder / name for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES]
+    has_tokenizer = any(file.is_file() for file in files) or (own and _has_tokenizer(place.path))
+    text, help_text = (_BYTES_OF, "any text") if has_tokenizer else _TOKENS
     card = model_card(place, "decoder", about, views, text, help_text)
 
     def opened() -> LoadedModel:
@@ -201,25 +165,15 @@ def described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
         InputError: Unknown fields, or values of other types.
     """
     try:
-        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-        unknown = sorted(set(values) - known)
-        got = f"{path / CONFIG_FILE} with {unknown[:3]}"
-        require(not unknown, got, "known fields", "Use the version of glassformer that wrote it.")
         return kind(**values)
-    except (TypeError, AttributeError) as error:
+    except (InputError, TypeError, AttributeError) as error:
         raise damaged(path, error) from error
 
 
 def damaged(path: Path, error: Exception) -> InputError:
     """What to raise for a ``config.json`` that describes no model."""
-    return InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", "Train it again.")
-
-
-def _run_directory(path: Path) -> RunDirectory:
-    # Imported here because training loads accelerate, which the bundled models do not need.
-    from glassformer.training.run_directory import RunDirectory
-
-    return RunDirectory(path)
+    fix = "Use the version of glassformer that wrote it, or train again."
+    return InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix)
 
 
 def run_weights(run: Path) -> Path:
@@ -228,7 +182,10 @@ def run_weights(run: Path) -> Path:
     Raises:
         InputError: There are none yet, or the file's header shows that they are damaged.
     """
-    weights = _run_directory(run).weights()
+    # Imported here because training loads accelerate, which the bundled models do not need.
+    from glassformer.training.run_directory import RunDirectory
+
+    weights = RunDirectory(run).weights()
     if weights is None:
         raise InputError(f"{run}, which has no weights yet", "a run with a checkpoint", "Train it further.")
     stored_tensors(weights)
@@ -240,7 +197,9 @@ def stamp_of(directory: Path) -> Hashable:
 
     None: there are no weights at the moment.
     """
-    run = _run_directory(directory)
+    from glassformer.training.run_directory import RunDirectory
+
+    run = RunDirectory(directory)
     for place in (directory, run.best, *reversed(run.checkpoints())):
         try:
             found = [(file, file.stat()) for file in sorted(place.glob("*.safetensors"))]
@@ -251,38 +210,22 @@ def stamp_of(directory: Path) -> Hashable:
     return None
 
 
-def filled(run: Path, build: Callable[[], _Model], layers: int) -> _Model:
-    """A model with the weights of a run, in float32 whatever the file's format.
-
-    Args:
-        run: Its directory.
-        build: Makes the model; also on the device "meta", where it takes no memory.
-        layers: Number of layers according to the run's configuration.
+def filled(run: Path, build: Callable[[], Model], layers: int) -> Model:
+    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number that its configuration names.
 
     Raises:
         InputError: Weights that are missing, damaged, or do not fit the configuration.
     """
-    from glassformer.training.checkpoint import named_tensors
-
-    stored = stored_tensors(run_weights(run))
-    config = run / CONFIG_FILE
+    weights, config = run_weights(run), run / CONFIG_FILE
+    stored = len(stored_tensors(weights))
     require(
-        layers <= len(stored),
-        f"{config} with {layers:,} layers, but {len(stored):,} stored tensors",
+        layers <= stored,
+        f"{config} with {layers:,} layers, but {stored:,} stored tensors",
         "a configuration and weights of one run",
         "Restore config.json, or train again.",
     )
     try:
-        with torch.device("meta"):
-            shapes = {name: (name, list(tensor.shape)) for name, tensor in named_tensors(build()).items()}
-        tensors = read_tensors(stored, shapes, torch.float32)
-        model = build()
+        return load_exact(build, weights)
     except (RuntimeError, MemoryError) as error:  # such as a table of positions of any length, which is not stored
-        first = str(error).split("\n")[0]
-        raise InputError(
-            f"{config}, whose model cannot be built ({first})", "the configuration of a run", "Restore config.json."
-        ) from error
-    with torch.no_grad():
-        for name, tensor in named_tensors(model).items():
-            tensor.copy_(tensors[name])
-    return model
+        got = f"{config}, whose model cannot be built ({first_line(error)})"
+        raise InputError(got, "the configuration of a run", "Restore config.json.") from error

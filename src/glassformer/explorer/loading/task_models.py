@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,7 +41,13 @@ def encoder_model(
 ) -> LoadedEncoder:
     """An encoder with the tokenizer that it was trained with; a text is truncated to what it reads."""
     longest = encoder.config.max_seq_len
-    return LoadedEncoder(card, encoder.eval(), lambda text: tokenizer.encode(text, longest), tokenizer.pieces, classes)
+    return LoadedEncoder(
+        card,
+        encoder.eval(),
+        lambda text: tokenizer.encode(text, longest),
+        lambda token: tokenizer.pieces([token])[0],
+        classes,
+    )
 
 
 def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder:
@@ -48,9 +55,8 @@ def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder
 
     def tokens(words: Sequence[str], longest: int) -> Int64[Tensor, "one position"]:
         unknown = [word for word in words if word not in lookup.VOCAB]
-        require(
-            not unknown, f"the word {(unknown or [''])[0]!r}", f"words of {', '.join(lookup.VOCAB)}", "Use these words."
-        )
+        known = f"words of {', '.join(lookup.VOCAB)}"
+        require(not unknown, f"the word {(unknown or [''])[0]!r}", known, "Use these words.")
         require(len(words) <= longest, f"{len(words)} words", f"at most {longest}", "Remove some.")
         return torch.tensor([[lookup.VOCAB[word] for word in words]], dtype=torch.int64)
 
@@ -61,10 +67,8 @@ def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder
     def target(text: str) -> Int64[Tensor, "one position"]:
         return tokens(["[SOS]", *text.split()], model.config.max_target_len)
 
-    def word(token: int) -> str:
-        return lookup.ID_TO_TOKEN[token]
-
-    return LoadedEncoderDecoder(card, model.eval(), source, target, word, max_new_tokens=2, end=lookup.EOS)
+    words = lookup.ID_TO_TOKEN.__getitem__
+    return LoadedEncoderDecoder(card, model.eval(), source, target, words, max_new_tokens=2, end=lookup.EOS)
 
 
 @dataclass(frozen=True)
@@ -144,18 +148,30 @@ def recurrence_model(card: ModelCard, model: nn.Module, config: RecurrenceConfig
 
 
 def load_exact(build: Callable[[], Model], directory: Path) -> Model:
-    """A model with the weights of ``directory``, all of them and no others, as float32.
+    """A model with the weights of ``directory``, all of them and no others, as float32 whatever the file's format.
 
     The global random state is not changed.
+
+    Args:
+        build: Makes the model. It is first made on the device "meta", and in memory only if its tensors fit.
+        directory: Holds safetensors.
 
     Raises:
         InputError: A file is missing or damaged, or its tensors do not fit.
     """
+    with torch.device("meta"):
+        wanted = {name: (name, list(tensor.shape)) for name, tensor in _saved_tensors(build()).items()}
+    tensors = read_tensors(stored_tensors(directory), wanted, torch.float32)
     with torch.random.fork_rng(devices=[]):
         model = build()
-    wanted = {name: (name, list(tensor.shape)) for name, tensor in model.state_dict().items()}
-    model.load_state_dict(read_tensors(stored_tensors(directory), wanted, torch.float32), assign=True)
+    model.load_state_dict(tensors, strict=False)  # a shared table is stored once, under its first name
     return model
+
+
+def _saved_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, each once."""
+    saved = model.state_dict().keys()
+    return {name: each for name, each in chain(model.named_parameters(), model.named_buffers()) if name in saved}
 
 
 def _listed(words: Sequence[str]) -> str:

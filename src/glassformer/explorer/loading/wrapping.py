@@ -9,8 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.classifier import Classifier
-from glassformer.errors import InputError, require
-from glassformer.explorer.loading.codecs import Codec, codec_of, numbers, text_of_numbers
+from glassformer.errors import require
+from glassformer.explorer.loading.codecs import (
+    Codec,
+    codec_of,
+    numbers,
+    require_text,
+    text_of,
+    text_of_numbers,
+    tokens_in,
+    units_of,
+)
 from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_card, head_model
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
@@ -20,8 +29,7 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedModel,
     final_logits,
 )
-from glassformer.explorer.loading.python_inputs import require_text, text_of, tokens_in, units_of
-from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
+from glassformer.explorer.messages import MOST_TOKENS, ModelCard, View
 from glassformer.handcraft.designs import Design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
@@ -73,7 +81,7 @@ def wrap_model(
     Raises:
         InputError: A model whose attention cannot be captured, an unusable tokenizer, or a text that does not fit.
     """
-    if isinstance(model, LoadedHead | LoadedEncoder | LoadedDecoder | LoadedEncoderDecoder):
+    if isinstance(model, LoadedModel):
         return model
     if isinstance(model, Design):
         model = model.weights
@@ -93,8 +101,9 @@ def wrap_model(
     absent = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     require(not absent, f"a {type(model).__name__} on the device meta", "one with weights", "Load its weights first.")
     points = find_hook_points(model)
+    attention = next((point.module for point in points if point.role == "attention"), None)
     require(
-        any(point.role == "attention" for point in points),
+        attention is not None,
         f"{type(model).__name__}, whose attention cannot be captured",
         "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of transformers",
         "Pass one of these.",
@@ -104,7 +113,7 @@ def wrap_model(
         return _encoder_decoder(model, text, source, tokenizer, name, title)
     require(source is None, f"a source for {title}", "an encoder-decoder", "Leave source out.")
     routes = any(point.role == "experts" for point in points)
-    return _one_stack(model, text, tokenizer, classes, routes, name, title)
+    return _one_stack(model, text, tokenizer, classes, _is_causal(model, attention), routes, name, title)
 
 
 def _head(weights: HeadWeights, text: Any, task: Task | None, name: str, title: str | None) -> LoadedHead:
@@ -118,34 +127,38 @@ def _head(weights: HeadWeights, text: Any, task: Task | None, name: str, title: 
 
 
 def _one_stack(
-    model: nn.Module, text: Any, tokenizer: Any, classes: tuple[str, ...], routes: bool, name: str, title: str
+    model: nn.Module,
+    text: Any,
+    tokenizer: Any,
+    classes: tuple[str, ...],
+    causal: bool,
+    routes: bool,
+    name: str,
+    title: str,
 ) -> LoadedEncoder | LoadedDecoder:
     longest, vocab_size = min(MOST_TOKENS, _longest(model)), _vocab_size(model)
     codec = codec_of(tokenizer, vocab_size, longest, text)
     encode, word, join = codec.encode, codec.word, codec.join
     initial = _initial_text(text, codec, vocab_size)
     tokens = encode(initial)  # refuses a text that does not fit
-    kind: Kind = "decoder" if _continues(model) else "encoder"
     views: list[View] = ["attention"]
-    if kind == "decoder" and _predicts_tokens(model, tokens[:1], vocab_size):
+    if causal and _predicts_tokens(model, tokens[:1], vocab_size):
         views.append("sampling")
     if routes:
         views.append("experts")
     card = ModelCard(
         name=name,
         title=title,
-        kind=kind,
+        kind="decoder" if causal else "encoder",
         about=f"{title}, passed from Python.",
         views=views,
         text=initial,
         input_help=f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP,
         origin="given",
     )
-    if kind == "decoder":
+    if causal:
         return LoadedDecoder(card, model, encode, word, join, longest=longest)
-    if not classes:
-        classes = _classes(model)
-    return LoadedEncoder(card, model, encode, lambda tokens: [word(token) for token in tokens], classes)
+    return LoadedEncoder(card, model, encode, word, classes or _classes(model))
 
 
 def _encoder_decoder(
@@ -167,9 +180,6 @@ def _encoder_decoder(
     def read_target(written: str) -> list[int]:
         return numbers(written, config.target_vocab, config.max_target_len)
 
-    def target(written: str) -> Tensor:
-        return torch.tensor([read_target(written)])
-
     absent = text is None or (isinstance(text, str) and text == "")
     require(not absent, f"{title} without a text", "at least the start token", "Pass text=[start token].")
     plain = Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
@@ -185,8 +195,9 @@ def _encoder_decoder(
         input_help=f"{_NUMBERS_HELP}: the decoder's initial tokens",
         origin="given",
     )
-    source_tokens(units), target(initial)
-    return LoadedEncoderDecoder(card, model, source_tokens, target, str, max_new_tokens=1)
+    loaded = LoadedEncoderDecoder(card, model, source_tokens, lambda text: torch.tensor([read_target(text)]), str)
+    loaded.source_tokens(units), loaded.target(initial)  # refuse a source or text that does not fit
+    return loaded
 
 
 def _initial_text(text: Any, codec: Codec, vocab_size: int) -> str:
@@ -195,13 +206,9 @@ def _initial_text(text: Any, codec: Codec, vocab_size: int) -> str:
     tokens = tokens_in(text)
     if tokens is None:
         return require_text(text)
-    unknown = [token for token in tokens if not 0 <= token < vocab_size]
-    require(
-        not unknown,
-        f"the token {(unknown or [0])[0]}",
-        f"numbers from 0 to {vocab_size - 1}",
-        "Use tokens of the vocabulary.",
-    )
+    for token in tokens:
+        known = f"numbers from 0 to {vocab_size - 1}"
+        require(0 <= token < vocab_size, f"the token {token}", known, "Use tokens of the vocabulary.")
     return require_text(text_of(tokens, codec.encode, codec.joins))
 
 
@@ -214,19 +221,15 @@ def _predicts_tokens(model: nn.Module, tokens: Sequence[int], vocab_size: int) -
     return logits is not None and len(logits) >= vocab_size
 
 
-def _continues(model: nn.Module) -> bool:
-    """Whether a model is causal, by its attention modules, since the masks of transformers do not show it."""
+def _is_causal(model: nn.Module, attention: Any) -> bool:
+    """Whether a model is causal, by its first attention, since the masks of transformers do not show it."""
     if isinstance(model, Decoder | Encoder):
         return isinstance(model, Decoder)
-    for point in find_hook_points(model):
-        if point.role == "attention":
-            pattern = getattr(point.module, "pattern", None)
-            if pattern is not None:
-                return bool(pattern.causal)
-            config: Any = getattr(model, "config", None)
-            is_decoder = bool(getattr(config, "is_decoder", False))
-            return is_decoder or bool(getattr(point.module, "is_causal", False))
-    raise InputError("a model without attention", "one with", "Pass another.")
+    pattern = getattr(attention, "pattern", None)
+    if pattern is not None:
+        return bool(pattern.causal)
+    is_decoder = bool(getattr(getattr(model, "config", None), "is_decoder", False))
+    return is_decoder or bool(getattr(attention, "is_causal", False))
 
 
 def _classes(model: nn.Module) -> tuple[str, ...]:

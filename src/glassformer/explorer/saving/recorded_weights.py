@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.calls import Answering
-from glassformer.explorer.saving.page_state import PageState
+from glassformer.explorer.saving.recorded_answers import PageState
 from glassformer.explorer.state import HeadPlace
 
 EXACT_TOKENS = 512

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import html
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.experts import without_probabilities
 from glassformer.explorer.calls import Answering, refusal_of
-from glassformer.explorer.saving.page_state import page_state
-from glassformer.explorer.saving.recorded_answers import Recorded, recorded_answers
+from glassformer.explorer.saving.recorded_answers import Recorded, page_state, recorded_answers
 from glassformer.explorer.saving.recorded_weights import recorded_weights
 from glassformer.explorer.state import State, to_words
 from glassformer.files import write_text
@@ -32,12 +30,9 @@ MOST_BYTES = 24_000_000
 
 
 def save(explorer: Answering, state: State, path: str | Path) -> Path:
-    """Write :func:`page` to a file. On an error the file keeps its former content.
+    """Write :func:`page` to the file ``path``, in directories that are created where missing.
 
-    Args:
-        explorer: Answers the requests.
-        state: What the page shows.
-        path: The file. Missing directories are created.
+    On an error the file keeps its former content.
 
     Raises:
         InputError: As :func:`page`, or ``path`` is a directory or cannot be written to.
@@ -58,7 +53,7 @@ def page(explorer: Answering, state: State, most_bytes: int = MOST_BYTES) -> str
 
     Args:
         explorer: Answers the requests.
-        state: What the page shows.
+        state: What to show.
         most_bytes: The largest file. Where the other answers take more than half of it, the routers' probabilities are
             left out. Attention weights that do not fit are left out, and the page reports which. All else is held.
 
@@ -79,7 +74,7 @@ def page(explorer: Answering, state: State, most_bytes: int = MOST_BYTES) -> str
     left_out = []
     room = most_bytes - len(_document(shown.card.title, saved).encode())
     if room < most_bytes / 2 and any(isinstance(each.answer, m.Experts) for each in answers):
-        saved["answers"] = [_json(_shortened(each)) for each in answers]
+        saved["answers"] = [_json(each, probabilities=False) for each in answers]
         left_out = ["The routers' probabilities are left out."]
         room = most_bytes - len(_document(shown.card.title, saved).encode())
     runs = [each.answer for each in answers if isinstance(each.answer, m.Run)]
@@ -88,17 +83,13 @@ def page(explorer: Answering, state: State, most_bytes: int = MOST_BYTES) -> str
     return _document(shown.card.title, saved)
 
 
-def _shortened(recorded: Recorded) -> Recorded:
-    if not isinstance(recorded.answer, m.Experts):
-        return recorded
-    return replace(recorded, answer=without_probabilities(recorded.answer))
-
-
-def _json(recorded: Recorded) -> dict[str, Any]:
-    asked = {"call": recorded.call, "asked": recorded.request.model_dump(mode="json")}
-    if isinstance(recorded.answer, InputError):
-        return {**asked, "refusal": refusal_of(recorded.answer).model_dump(mode="json")}
-    return {**asked, "answer": recorded.answer.model_dump(mode="json")}
+def _json(recorded: Recorded, *, probabilities: bool = True) -> dict[str, Any]:
+    asked, answer = {"call": recorded.call, "asked": recorded.request.model_dump(mode="json")}, recorded.answer
+    if isinstance(answer, InputError):
+        return {**asked, "refusal": refusal_of(answer).model_dump(mode="json")}
+    if isinstance(answer, m.Experts) and not probabilities:
+        answer = without_probabilities(answer)
+    return {**asked, "answer": answer.model_dump(mode="json")}
 
 
 def _document(title: str, saved: dict[str, Any]) -> str:

@@ -7,9 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from glassformer.explorer import messages as m
-from glassformer.explorer.saving.picture import picture
+from glassformer.explorer.exploration import Exploration
 from glassformer.explorer.service import Explorer
-from glassformer.explorer.state import State, from_words
 from refusals import refused
 
 
@@ -20,7 +19,7 @@ def drawn(figure: Figure) -> np.ndarray:
 
 def test_it_shows_the_chosen_head(small_explorer: Explorer, check_readable: Callable[[Figure], None]) -> None:
     text = "1 2 3 4 5 6"
-    figure = picture(small_explorer, from_words({"model": "decoder", "text": text, "layer": "1", "head": "1"}))
+    figure = Exploration(small_explorer, {"model": "decoder", "text": text, "layer": 1, "head": 1}).figure()
     run = small_explorer.answer("run", m.Ask(model="decoder", text=text))
     assert isinstance(run, m.Run)
     tile = small_explorer.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1))
@@ -35,7 +34,7 @@ def test_it_shows_the_chosen_head(small_explorer: Explorer, check_readable: Call
 def test_cross_attention_has_the_source_across(
     small_explorer: Explorer, check_readable: Callable[[Figure], None]
 ) -> None:
-    figure = picture(small_explorer, from_words({"model": "lookup", "text": "4", "part": "cross"}))
+    figure = Exploration(small_explorer, {"model": "lookup", "text": "4", "part": "cross"}).figure()
     assert drawn(figure).shape[1] == 5
     check_readable(figure)
 
@@ -43,17 +42,20 @@ def test_cross_attention_has_the_source_across(
 def test_a_long_text_is_drawn_in_overview(
     small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch, check_readable: Callable[[Figure], None]
 ) -> None:
-    monkeypatch.setattr("glassformer.explorer.saving.picture.EXACT_TOKENS", 20)
-    figure = picture(small_explorer, from_words({"model": "decoder", "text": " ".join(["1 2 3"] * 15)}))
+    monkeypatch.setattr("glassformer.explorer.exploration.EXACT_TOKENS", 20)
+    figure = Exploration(small_explorer, {"model": "decoder", "text": " ".join(["1 2 3"] * 15)}).figure()
     assert drawn(figure).shape == (12, 12)
     check_readable(figure)
 
 
 def test_absent_layers_and_heads_are_the_last(small_explorer: Explorer) -> None:
-    last, beyond = (drawn(picture(small_explorer, State(model="decoder", layer=place, head=place))) for place in (1, 9))
+    last, beyond = (
+        drawn(Exploration(small_explorer, {"model": "decoder", "layer": place, "head": place}).figure())
+        for place in (1, 9)
+    )
     np.testing.assert_array_equal(beyond, last)
 
 
 def test_a_refused_text(small_explorer: Explorer) -> None:
     with refused(expected="numbers between spaces"):
-        picture(small_explorer, from_words({"model": "decoder", "text": "words"}))
+        Exploration(small_explorer, {"model": "decoder", "text": "words"}).figure()
