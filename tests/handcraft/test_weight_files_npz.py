@@ -81,7 +81,7 @@ def shaped(shape: str, descr: str = "'<f8'") -> str:
         (b"", ["damaged"]),
         (npy(np.array([[np.nan, 0], [0, 1]])), ["Km[0, 0] = nan", "finite"]),
         (npy(np.array([[0, 1], [-np.inf, 1]])), ["Km[1, 0] = -inf", "finite"]),
-        (npy(np.eye(3)), ["3 rows (Km)"]),
+        (npy(np.eye(3)), ["Km of shape [3, 3]"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )

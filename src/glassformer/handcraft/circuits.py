@@ -19,6 +19,8 @@ constant per query place, the mean over the possible keys.
 Values have no such freedom: weights add up to 1, so a constant added to all values moves every output by it. Values are
 compared as they are, including those of places to which no query attends.
 
+Functions of a head and a space raise :class:`~glassformer.errors.InputError` if the head does not fit the space.
+
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", QK and OV circuits. Here the output
 matrix is the identity, so Vm is the OV circuit.
 """
@@ -50,9 +52,6 @@ def qk_parts(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "p
     ``score((t, p), (u, q)) = part[t, u] + part[t, q] + part[p, u] + part[p, q]``. A row and a column for each token
     and, where the head has positions, one for each position. The sums are well defined, their division among the four
     blocks is one of many: what is constant along a block's rows or columns can move to its neighbour.
-
-    Raises:
-        InputError: The weights do not fit the space.
     """
     inputs = _part_inputs(weights, space)
     return inputs @ qk_circuit(weights) @ inputs.T
@@ -62,7 +61,7 @@ def qk_between_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.nd
     """The score of every query place with every key place, ordered as ``space.places``.
 
     Raises:
-        InputError: The weights do not fit the space, or scores exceed what float64 can hold.
+        InputError: Scores exceed what float64 can hold.
     """
     inputs = place_inputs(weights, space)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -81,34 +80,22 @@ def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarr
     """The scores between places without what the softmax ignores: each row minus its mean over the possible keys.
 
     NaN where the two places cannot occur in one sequence. Heads with equal attention everywhere have equal tables.
-
-    Raises:
-        InputError: As :func:`qk_between_places`.
     """
     scores, possible = qk_between_places(weights, space), possible_pairs(space)
     mean = scores.sum(axis=1, keepdims=True, where=possible) / possible.sum(axis=1, keepdims=True)
     centred = scores - mean
     # Rounding errors would otherwise be all that is left of a head with uniform attention.
-    largest = np.abs(scores).max()
-    centred[np.abs(centred) <= _ROUNDING * largest] = 0.0
+    centred[np.abs(centred) <= _ROUNDING * np.abs(scores).max()] = 0.0
     return np.where(possible, centred, np.nan)
 
 
 def value_circuit(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts v_dim"]:
-    """The value of every token and, if the head has positions, of every position; a place's value is their sum.
-
-    Raises:
-        InputError: The weights do not fit the space.
-    """
+    """The value of every token and, if the head has positions, of every position; a place's value is their sum."""
     return _part_inputs(weights, space) @ weights.Vm
 
 
 def values_at_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place v_dim"]:
-    """The value of every place, ordered as ``space.places``.
-
-    Raises:
-        InputError: The weights do not fit the space.
-    """
+    """The value of every place, ordered as ``space.places``."""
     return place_inputs(weights, space) @ weights.Vm
 
 
@@ -130,12 +117,8 @@ def place_names(space: SequenceSpace) -> list[str]:
 def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
     """The same head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``: equal outputs up to rounding.
 
-    Args:
-        weights: The head.
-        matrix: M, ``[qk_dim, qk_dim]``.
-
     Raises:
-        InputError: M has another shape, NaN or infinity, or a condition number above 1e6.
+        InputError: M is not ``[qk_dim, qk_dim]``, has NaN or infinity, or a condition number above 1e6.
     """
     _require_basis(matrix, weights.qk_dim, "qk_dim")
     return HeadWeights(weights.Km @ matrix, np.linalg.solve(matrix, weights.Qm.T).T, weights.Vm, weights.pos)
@@ -144,22 +127,16 @@ def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]
 def change_position_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
     """The same head with ``pos M`` for its position vectors, and M⁻¹ times their rows of Km, Qm and Vm.
 
-    Args:
-        weights: A head with positions.
-        matrix: M, ``[pos_dim, pos_dim]``.
-
     Raises:
-        InputError: The head has no positions, or M is refused as by :func:`change_basis`.
+        InputError: The head has no positions, or M, ``[pos_dim, pos_dim]``, is refused as by :func:`change_basis`.
     """
     require(weights.pos is not None, "a head without pos", "a head with positions", "Use change_basis instead.")
     _require_basis(matrix, weights.pos_dim, "pos_dim")
-
-    def changed(name: str) -> Float[np.ndarray, "inputs columns"]:
-        rows = weights.matrices[name]
-        below = np.linalg.solve(matrix, rows[weights.input_dim :])
-        return np.concatenate([rows[: weights.input_dim], below])
-
-    return HeadWeights(changed("Km"), changed("Qm"), changed("Vm"), weights.matrices["pos"] @ matrix)
+    changed = weights.matrices
+    pos, first = changed.pop("pos"), weights.input_dim
+    for name, rows in changed.items():
+        changed[name] = np.concatenate([rows[:first], np.linalg.solve(matrix, rows[first:])])
+    return HeadWeights(**changed, pos=pos @ matrix)
 
 
 def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
@@ -178,12 +155,9 @@ def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
 def _part_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts inputs"]:
     """The input vector's share of each token and of each position."""
     require_fits(weights, space)
+    pos = np.empty((0, 0)) if weights.pos is None else weights.pos[: space.num_positions]
     tokens = np.eye(space.num_tokens, space.num_tokens + weights.pos_dim)
-    if weights.pos is None:
-        return tokens
-    positions = np.zeros((space.num_positions, tokens.shape[1]))
-    positions[:, space.num_tokens :] = weights.pos[: space.num_positions]
-    return np.concatenate([tokens, positions])
+    return np.concatenate([tokens, np.pad(pos, ((0, 0), (space.num_tokens, 0)))])
 
 
 def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place inputs"]:

@@ -148,11 +148,9 @@ def head_distance(
 def _blocks(space: SequenceSpace, limit: int, seed: int) -> Iterator[Block]:
     size = max(1, _SCORES_AT_ONCE // space.num_positions**2)
     if space.count <= limit:
-        yield from space.blocks(size)
-        return
+        return space.blocks(size)
     sampled = space.sample(limit, seed)
-    for start in range(0, limit, size):
-        yield space.block(sampled[start : start + size])
+    return (space.block(sampled[start : start + size]) for start in range(0, limit, size))
 
 
 def _weights(

@@ -10,6 +10,7 @@ PyTorch version computes batches and can be trained.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,16 +45,10 @@ class HeadWeights:
         self.Km, self.Qm, self.Vm = _matrix("Km", Km), _matrix("Qm", Qm), _matrix("Vm", Vm)
         self.pos = None if pos is None else _matrix("pos", pos)
         require(
-            len(self.Km) == len(self.Qm) == len(self.Vm),
-            f"matrices with {len(self.Km)} rows (Km), {len(self.Qm)} rows (Qm), {len(self.Vm)} rows (Vm)",
-            "the same number of rows, input_dim + pos_dim",
+            self.Km.shape == self.Qm.shape and len(self.Km) == len(self.Vm),
+            ", ".join(f"{name} of shape {list(self.matrices[name].shape)}" for name in ("Km", "Qm", "Vm")),
+            "the same number of rows (input_dim + pos_dim) in all three, and of columns (qk_dim) in Km and Qm",
             "Give each matrix one row for each entry of the input vector, including those of the position.",
-        )
-        require(
-            self.Km.shape[1] == self.Qm.shape[1],
-            f"Km with {self.Km.shape[1]} columns and Qm with {self.Qm.shape[1]}",
-            "the same number of columns, qk_dim",
-            "Give Km and Qm equally many columns.",
         )
         require(
             self.pos_dim < len(self.Km),
@@ -124,11 +119,7 @@ class HeadTrace:
 
 
 class NumpyHead:
-    """The head in NumPy: one query after another with every step visible; the reference for the PyTorch version.
-
-    Args:
-        weights: The head's matrices.
-    """
+    """The head in NumPy: one query after another with every step visible; the reference for the PyTorch version."""
 
     def __init__(self, weights: HeadWeights) -> None:
         self.weights = weights
@@ -140,8 +131,6 @@ class NumpyHead:
     def trace(self, seq: ArrayLike) -> HeadTrace:
         """All intermediate results for ``seq`` [position, input_dim].
 
-        The largest score of a query is subtracted before the exponential, which float64 cannot hold above 709.
-
         Raises:
             InputError: ``seq`` does not fit the weights; see :meth:`HeadWeights.with_positions`.
         """
@@ -150,7 +139,7 @@ class NumpyHead:
         scores, weights, outputs = [], [], []
         for query in Q:
             score = K @ query / np.sqrt(self.weights.qk_dim)
-            exponential = np.exp(score - score.max())
+            exponential = np.exp(score - score.max())  # float64 cannot hold it for scores above 709
             weight = exponential / exponential.sum()
             scores.append(score)
             weights.append(weight)
@@ -175,12 +164,11 @@ class NumpyHead:
             "one name for each position",
             "Pass one name for each position, or None.",
         )
-        tables = [_table(title, rows, names) for title, rows in (("K", trace.K), ("Q", trace.Q), ("V", trace.V))] + [
-            _table(f"query {i} ({name})", np.stack([trace.scores[i], trace.weights[i]], axis=1), names, "score weight")
-            + "\noutput  "
-            + " ".join(f"{number:10.4f}" for number in trace.output[i])
-            for i, name in enumerate(names)
-        ]
+        tables = [_table(title, getattr(trace, title), names) for title in "KQV"]
+        for i, name in enumerate(names):
+            rows = np.stack([trace.scores[i], trace.weights[i]], axis=1)
+            output = " ".join(f"{number:10.4f}" for number in trace.output[i])
+            tables.append(_table(f"query {i} ({name})", rows, names, ["score", "weight"]) + f"\noutput  {output}")
         return "\n\n".join(tables)
 
 
@@ -194,14 +182,8 @@ def run_head(
 ) -> Float[Tensor, "*batch position v_dim"]:
     """The output of the head with these matrices for one sequence ``[position, input_dim]`` or for a batch of them.
 
-    Args:
-        seq: The input vectors.
-        Km: Key matrix.
-        Qm: Query matrix.
-        Vm: Value matrix.
-        pos: A vector for each position, concatenated to the input.
-        real: For a batch of sequences of different lengths: True for positions of the sequence, False for padding.
-            Padding is not attended to, and its own output is zero.
+    ``real``, for a batch of sequences of different lengths, is True for positions of the sequence and False for
+    padding. Padding is not attended to, and its own output is zero.
 
     Raises:
         InputError: Vectors of another length than ``input_dim``, a sequence longer than ``max_seq_len``, or ``real``
@@ -273,8 +255,7 @@ class SingleHead(nn.Module):
         head = head.to(dtype)
         with torch.no_grad():
             for name, matrix in weights.matrices.items():
-                parameter = getattr(head, name).weight
-                parameter.copy_(torch.from_numpy(matrix.copy() if name == "pos" else matrix.T.copy()))
+                head.get_parameter(f"{name}.weight").copy_(torch.tensor(matrix if name == "pos" else matrix.T))
         return head
 
     def to_weights(self) -> HeadWeights:
@@ -283,10 +264,9 @@ class SingleHead(nn.Module):
         Raises:
             InputError: A weight is NaN or infinite, as after diverged training.
         """
-        transposed = {name: getattr(self, name).weight.detach().cpu().double().numpy().T for name in ("Km", "Qm", "Vm")}
-        return HeadWeights(
-            **transposed, pos=None if self.pos is None else self.pos.weight.detach().cpu().double().numpy()
-        )
+        named = {name: weight.double().cpu().numpy() for name, weight in self.state_dict().items()}
+        pos = named.pop("pos.weight", None)
+        return HeadWeights(*(named[f"{name}.weight"].T for name in ("Km", "Qm", "Vm")), pos)
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
@@ -319,11 +299,9 @@ def _require_length(length: int, longest: int | None) -> None:
     )
 
 
-def _table(title: str, rows: Array, names: list[str], columns: str = "") -> str:
+def _table(title: str, rows: Array, names: list[str], columns: Sequence[object] = ()) -> str:
     width = max(len(name) for name in names)
-    heads = columns.split() or [str(i) for i in range(rows.shape[1])]
-    lines = [f"{title}", " " * width + "".join(f"{head:>11}" for head in heads)]
-    lines += [
-        f"{name:>{width}}" + "".join(f"{number:11.4f}" for number in row) for name, row in zip(names, rows, strict=True)
-    ]
+    lines = [title, " " * width + "".join(f"{column:>11}" for column in columns or range(rows.shape[1]))]
+    for name, row in zip(names, rows, strict=True):
+        lines.append(f"{name:>{width}}" + "".join(f"{number:11.4f}" for number in row))
     return "\n".join(lines)

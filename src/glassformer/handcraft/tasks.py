@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from glassformer.errors import InputError, require
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.selectors import (
+    Selector,
     at_position,
     earlier,
     everything,
@@ -195,85 +196,56 @@ def queries_of(
 
 def identity(letters: str = "ABC", max_len: int = 6) -> Task:
     """Every position outputs its own letter; needs content only."""
-    space = SequenceSpace(tuple(letters), max_len)
-    description = Description(space, same_token())
-    return _of_letters("identity", "every position outputs its own letter", space, lambda x: x, description)
+    summary = "every position outputs its own letter"
+    return _of_letters("identity", summary, letters, max_len, lambda x: x, same_token())
 
 
 def copy_first(letters: str = "ABC", max_len: int = 4) -> Task:
     """Every position outputs the first letter; needs positions only."""
-    space = SequenceSpace(tuple(letters), max_len)
-    description = Description(space, at_position(0))
-    first = lambda x: np.repeat(x[:, :1], x.shape[1], axis=1)  # noqa: E731
-    return _of_letters("copy_first", "every position outputs the first letter", space, first, description)
+    summary = "every position outputs the first letter"
+    return _of_letters(
+        "copy_first", summary, letters, max_len, lambda x: np.broadcast_to(x[:, :1], x.shape), at_position(0)
+    )
 
 
 def unique(letters: str = "ABC", max_len: int = 4) -> Task:
     """+1 for a letter that occurs once, -1 for one that is repeated; needs content and positions."""
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
-    values = {CLS: 1.0} | dict.fromkeys(letters, -1.0)
     attend = same_token().but_not(itself()).otherwise(token(CLS))
-
-    def target(x: Letters) -> Float[np.ndarray, "sequence letter one"]:
-        times = (x[:, :, None] == x[:, None, :]).sum(axis=2, keepdims=True)
-        return np.where(times == 1, 1.0, -1.0)
-
+    description = Description(space, attend, {CLS: 1.0} | dict.fromkeys(letters, -1.0))
     summary = "+1 for a letter that occurs once, -1 for one that occurs again"
-    return _of_signs("unique", summary, space, target, Description(space, attend, values))
+    return _of_signs("unique", summary, space, lambda x: _same_letters(x).sum(axis=2) == 1, description)
 
 
 def previous_token(letters: str = "ABC", max_len: int = 4) -> Task:
     """Every position outputs the letter before it; the first position its own."""
-    space = SequenceSpace(tuple(letters), max_len)
-    description = Description(space, previous().otherwise(itself()))
-    shift = lambda x: np.concatenate([x[:, :1], x[:, :-1]], axis=1)  # noqa: E731
     summary = "every position outputs the letter before it, the first its own"
-    return _of_letters("previous_token", summary, space, shift, description)
+    shift = lambda x: np.concatenate([x[:, :1], x[:, :-1]], axis=1)  # noqa: E731
+    return _of_letters("previous_token", summary, letters, max_len, shift, previous().otherwise(itself()))
 
 
 def last_token(letters: str = "ABC", max_len: int = 4) -> Task:
     """Every position outputs the last letter of the sequence, however long it is."""
-    space = SequenceSpace(tuple(letters), max_len)
-    last = lambda x: np.repeat(x[:, -1:], x.shape[1], axis=1)  # noqa: E731
-    return _of_letters(
-        "last_token", "every position outputs the last letter", space, last, Description(space, latest())
-    )
+    summary = "every position outputs the last letter"
+    return _of_letters("last_token", summary, letters, max_len, lambda x: np.broadcast_to(x[:, -1:], x.shape), latest())
 
 
 def majority_letter(letters: str = "ABC", max_len: int = 4) -> Task:
     """Every position outputs each letter's share of the sequence; the largest is the majority."""
     space = SequenceSpace(tuple(letters), max_len)
-
-    def shares(x: Letters) -> Float[np.ndarray, "sequence letter v_dim"]:
-        share = np.eye(len(letters))[x].mean(axis=1, keepdims=True)
-        return np.repeat(share, x.shape[1], axis=1)
-
-    return Task(
-        "majority_letter",
-        "every position outputs each letter's share of the sequence; the largest entry is the majority",
-        space,
-        len(letters),
-        shares,
-        "argmax",
-        1e-3,
-        0.5 / max_len,
-        Description(space, everything()),
-    )
+    description, one_hot = Description(space, everything()), np.eye(len(letters))
+    shares = lambda x: np.repeat(one_hot[x].mean(axis=1, keepdims=True), x.shape[1], axis=1)  # noqa: E731
+    summary = "every position outputs each letter's share of the sequence; the largest entry is the majority"
+    return Task("majority_letter", summary, space, len(letters), shares, "argmax", 1e-3, 0.5 / max_len, description)
 
 
 def occurs_earlier(letters: str = "ABC", max_len: int = 4) -> Task:
     """+1 where the same letter occurs earlier, -1 elsewhere."""
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
-    values = {CLS: -1.0} | dict.fromkeys(letters, 1.0)
     attend = (same_token() & earlier()).otherwise(token(CLS))
-
-    def target(x: Letters) -> Float[np.ndarray, "sequence letter one"]:
-        same = x[:, :, None] == x[:, None, :]
-        before = np.tril(np.ones((x.shape[1], x.shape[1]), dtype=bool), -1)
-        return np.where((same & before).any(axis=2, keepdims=True), 1.0, -1.0)
-
+    description = Description(space, attend, {CLS: -1.0} | dict.fromkeys(letters, 1.0))
     summary = "+1 where the same letter stands somewhere earlier, -1 where it does not"
-    return _of_signs("occurs_earlier", summary, space, target, Description(space, attend, values))
+    return _of_signs("occurs_earlier", summary, space, lambda x: np.tril(_same_letters(x), -1).any(axis=2), description)
 
 
 def parity(letters: str = "AB", max_len: int = 4) -> Task:
@@ -295,43 +267,39 @@ def parity(letters: str = "AB", max_len: int = 4) -> Task:
         "Use more letters or longer sequences: smaller cases are possible for a single head.",
     )
     space = SequenceSpace(tuple(letters), max_len)
-
-    def target(x: Letters) -> Float[np.ndarray, "sequence letter one"]:
-        even = (x == 0).sum(axis=1) % 2 == 0
-        return np.repeat(np.where(even, 1.0, -1.0)[:, None, None], x.shape[1], axis=1)
-
+    even = lambda x: np.broadcast_to((x == 0).sum(axis=1, keepdims=True) % 2 == 0, x.shape)  # noqa: E731
     summary = f"+1 if {letters[0]} occurs an even number of times, else -1; beyond any single head"
-    return _of_signs("parity", summary, space, target, None)
+    return _of_signs("parity", summary, space, even, None)
 
 
 TASKS: dict[str, Callable[..., Task]] = {
-    "identity": identity,
-    "copy_first": copy_first,
-    "unique": unique,
-    "previous_token": previous_token,
-    "last_token": last_token,
-    "majority_letter": majority_letter,
-    "occurs_earlier": occurs_earlier,
-    "parity": parity,
+    make.__name__: make
+    for make in (identity, copy_first, unique, previous_token, last_token, majority_letter, occurs_earlier, parity)
 }
 """The built-in tasks; each takes ``letters`` and ``max_len``."""
 
 
+def _same_letters(x: Letters) -> Bool[np.ndarray, "sequence letter letter"]:
+    return x[:, :, None] == x[:, None, :]
+
+
 def _of_letters(
+    name: str, summary: str, letters: str, max_len: int, wanted: Callable[[Letters], Letters], attend: Selector
+) -> Task:
+    """A task whose outputs are one-hot letters, with the numbers ``wanted``."""
+    space, one_hot = SequenceSpace(tuple(letters), max_len), np.eye(len(letters))
+    tolerance = 1e-3  # what the course asks for
+    target = lambda x: one_hot[wanted(x)]  # noqa: E731
+    return Task(name, summary, space, len(letters), target, "argmax", tolerance, 0.5, Description(space, attend))
+
+
+def _of_signs(
     name: str,
     summary: str,
     space: SequenceSpace,
-    wanted: Callable[[Letters], Letters],
-    description: Description,
+    positive: Callable[[Letters], Bool[np.ndarray, "sequence letter"]],
+    description: Description | None,
 ) -> Task:
-    """A task whose outputs are one-hot letters, with the numbers ``wanted``."""
-    one_hot = np.eye(len(space.letters))
-    tolerance = 1e-3  # what the course asks for
-    return Task(
-        name, summary, space, len(space.letters), lambda x: one_hot[wanted(x)], "argmax", tolerance, 0.5, description
-    )
-
-
-def _of_signs(name: str, summary: str, space: SequenceSpace, target: Target, description: Description | None) -> Task:
-    """A task whose outputs are +1 or -1, where only the sign counts."""
+    """A task whose outputs are +1 where ``positive`` holds and -1 elsewhere, where only the sign counts."""
+    target = lambda x: np.where(positive(x), 1.0, -1.0)[:, :, None]  # noqa: E731
     return Task(name, summary, space, 1, target, "sign", None, 1.0, description)
