@@ -8,11 +8,10 @@ import pytest
 
 from glassformer.cli import design as command
 from glassformer.cli.main import main
-from glassformer.handcraft.certificate import Certificate
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS
-from glassformer.handcraft.verification import verify
+from glassformer.handcraft.verification import Certificate, verify
 from glassformer.handcraft.weight_files import read_head
 
 POSSIBLE = [name for name in TASKS if name != "parity"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from glassformer.handcraft.certificate import Certificate, Failure
+from glassformer.handcraft.verification import Certificate, Failure
 
 FAILURE = Failure("ABB", 1, (0.25, 0.75), (1.0, 0.0), 0.75)
 PROOF = Certificate(

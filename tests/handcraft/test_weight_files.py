@@ -160,7 +160,10 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         ('{"Km": [[]], "Qm": [[1]], "Vm": [[1]]}', ["Km of shape [1, 0]"]),
         ('{"Km": 7, "Qm": [[1]], "Vm": [[1]]}', ["Km = "]),
         ('{"Km": {"a": 1}, "Qm": [[1]], "Vm": [[1]]}', ["Km = "]),
-        ('{"Km": [[1], [2]], "Qm": [[1]], "Vm": [[1]]}', ["Km of shape [2, 1], Qm of shape [1, 1]", "input_dim + pos_dim"]),
+        (
+            '{"Km": [[1], [2]], "Qm": [[1]], "Vm": [[1]]}',
+            ["Km of shape [2, 1], Qm", "input_dim + pos_dim"],
+        ),
         ('{"Km": [[1, 2]], "Qm": [[1]], "Vm": [[1]]}', ["Km of shape [1, 2], Qm of shape [1, 1]"]),
         ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "pos": [[1]]}', ["pos of 1 columns"]),
         ('{"Km": [[1]], "Qm"', ["invalid JSON", "line 1, column"]),

@@ -8,10 +8,9 @@ from glassformer.cli.flags import DesignFlags
 from glassformer.cli.terminal import say
 from glassformer.cli.verify import built_in
 from glassformer.errors import InputError, require
-from glassformer.handcraft.certificate import Certificate
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verification import verify
+from glassformer.handcraft.verification import Certificate, verify
 from glassformer.handcraft.weight_files import require_place, require_size, write_head
 from glassformer.text import shown
 

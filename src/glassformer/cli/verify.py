@@ -15,11 +15,10 @@ from glassformer.cli.flags import VerifyFlags
 from glassformer.cli.terminal import draw_attention_map, draw_outputs, needs_plain, say, terminal_width
 from glassformer.errors import InputError
 from glassformer.files import write_text
-from glassformer.handcraft.certificate import Certificate, Failure
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verification import verify
+from glassformer.handcraft.verification import Certificate, Failure, verify
 from glassformer.handcraft.weight_files import read_head
 
 Written = TypeVar("Written")

@@ -1,6 +1,5 @@
 """Single attention heads designed by hand: described, built, verified, and compared with trained ones."""
 
-from glassformer.handcraft.certificate import Certificate, Failure
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.designs import Design, build, design
 from glassformer.handcraft.selectors import (
@@ -18,7 +17,7 @@ from glassformer.handcraft.selectors import (
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verification import verify
+from glassformer.handcraft.verification import Certificate, Failure, verify
 
 __all__ = [
     "CLS",

@@ -140,13 +140,8 @@ def _name(description: Description, place: int) -> str:
 
 
 def _weights(description: Description, sharpness: float) -> HeadWeights:
-    space, terms = description.space, description.table.terms
-    columns = sum(term.factors.query.shape[1] for term in terms)
-    scale = sharpness * math.sqrt(columns)
-    query = np.concatenate([scale * term.coefficient * term.factors.query for term in terms], axis=1)
-    query += 0.0  # turns -0 into 0
-    key = np.concatenate([term.factors.key for term in terms], axis=1)
-    values = description.value_rows
+    space, (query, key), values = description.space, description.table.factors, description.value_rows
+    query = sharpness * math.sqrt(key.shape[1]) * query + 0.0  # turns -0 into 0
     tokens = slice(space.num_tokens)
     if not any(matrix[space.num_tokens :].any() for matrix in (query, key, values)):
         return HeadWeights(key[tokens], query[tokens], values[tokens])

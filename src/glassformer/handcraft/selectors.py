@@ -28,26 +28,19 @@ from glassformer.handcraft.sequences import SequenceSpace
 class Factors(NamedTuple):
     """A relation as two matrices: its score for a query x and a key y is ``(x query) . (y key)``.
 
-    x and y are the token's one-hot vector followed by the position's: inputs = num_tokens + num_positions.
+    x and y are the token's one-hot vector followed by the position's.
     """
 
     query: Float[np.ndarray, "inputs columns"]
     key: Float[np.ndarray, "inputs columns"]
 
 
-class Term(NamedTuple):
-    """``coefficient`` times the score of a relation."""
-
-    coefficient: float
-    factors: Factors
-
-
 class Table(NamedTuple):
-    """A selector evaluated for all pairs of places; ``scores`` is the sum of ``terms``, tier 0 is unwanted."""
+    """A selector evaluated for all pairs of places; ``scores`` are those of ``factors``, tier 0 is unwanted."""
 
     tiers: Int[np.ndarray, "query key"]
     scores: Float[np.ndarray, "query key"]
-    terms: tuple[Term, ...]
+    factors: Factors
 
 
 @dataclass(frozen=True)
@@ -68,8 +61,7 @@ class Selector:
         def table(space: SequenceSpace) -> Table:
             first, second = self.table(space), fallback.table(space)
             tiers = np.where(first.tiers > 0, first.tiers + second.tiers.max(), second.tiers)
-            weight = _fallback_weight(space, first, second)
-            return _sum(tiers, first, second, weight)
+            return _sum(tiers, first, second, _fallback_weight(space, first, second))
 
         return Selector(f"{self.text}, otherwise {fallback.text}", table)
 
@@ -85,24 +77,22 @@ class Selector:
     def __and__(self, other: Selector) -> Selector:
         def table(space: SequenceSpace) -> Table:
             first, second = self.table(space), other.table(space)
-            return _sum(((first.tiers > 0) & (second.tiers > 0)).astype(np.int64), first, second, 1.0)
+            return _sum((first.tiers > 0) & (second.tiers > 0), first, second, 1.0)
 
         return Selector(f"{self.text} and {other.text}", table)
 
 
 def everything() -> Selector:
     """Every key equally: the output is the mean of all values."""
-    return _relation("everything", lambda space: _between(space, 1))
+    return _relation("everything", lambda space: Factors(*np.zeros((2, space.num_tokens + space.num_positions, 1))))
 
 
 def same_token() -> Selector:
     """Keys with the query's own token, including the query's own place."""
 
     def factors(space: SequenceSpace) -> Factors:
-        made = _between(space, space.num_tokens)
-        diagonal = np.arange(space.num_tokens)
-        made.query[diagonal, diagonal] = made.key[diagonal, diagonal] = 1
-        return made
+        rows = np.eye(space.num_tokens + space.num_positions, space.num_tokens)
+        return Factors(rows, rows)
 
     return _relation("the same token", factors)
 
@@ -143,9 +133,7 @@ def token(name: str) -> Selector:
     def factors(space: SequenceSpace) -> Factors:
         if name not in space.token_names:
             raise InputError(f"the token {name!r}", f"one of {', '.join(space.token_names)}", "Name one of these.")
-        made = _from_any_query(space)
-        made.key[space.token_names.index(name), 0] = 1
-        return made
+        return _from_any_query(space, space.token_names.index(name))
 
     return _relation(f"the token {name}", factors)
 
@@ -165,30 +153,23 @@ def at_position(index: int) -> Selector:
             f"a position below {space.max_len}",
             "Count letters from 0, or allow longer sequences.",
         )
-        made = _from_any_query(space)
-        made.key[space.num_tokens + space.has_cls + index, 0] = 1
-        return made
+        return _from_any_query(space, space.num_tokens + space.has_cls + index)
 
     return _relation(f"position {index}", factors)
 
 
 def latest() -> Selector:
     """The last place of the sequence: the later a key, the higher its tier."""
-
-    def factors(space: SequenceSpace) -> Factors:
-        made = _from_any_query(space)
-        made.key[space.num_tokens :, 0] = np.arange(1, space.num_positions + 1)
-        return made
-
-    return _relation("the last place", factors)
+    return _relation(
+        "the last place",
+        lambda space: _from_any_query(space, slice(space.num_tokens, None), np.arange(1, space.num_positions + 1)),
+    )
 
 
 def pair_scores(factors: Factors, space: SequenceSpace) -> Float[np.ndarray, "query key"]:
     """The scores of ``factors`` for every query place and key place of ``space``."""
     tokens, positions = space.places
-    rows = tokens, space.num_tokens + positions
-    queries = factors.query[rows[0]] + factors.query[rows[1]]
-    keys = factors.key[rows[0]] + factors.key[rows[1]]
+    queries, keys = (side[tokens] + side[space.num_tokens + positions] for side in factors)
     return queries @ keys.T
 
 
@@ -198,37 +179,33 @@ def _relation(text: str, factors: Callable[[SequenceSpace], Factors]) -> Selecto
     def table(space: SequenceSpace) -> Table:
         made = factors(space)
         scores = pair_scores(made, space)
-        return Table(scores.astype(np.int64), scores, (Term(1.0, made),))
+        return Table(scores.astype(np.int64), scores, made)
 
     return Selector(text, table)
 
 
 def _by_positions(text: str, holds: Callable[[Any, Any], Any]) -> Selector:
     def factors(space: SequenceSpace) -> Factors:
-        made = _between(space, space.num_positions)
         positions = np.arange(space.num_positions)
-        made.query[space.num_tokens :] = holds(positions[:, None], positions[None, :])
-        made.key[space.num_tokens :] = np.eye(space.num_positions)
-        return made
+        no_token = np.zeros((space.num_tokens, space.num_positions))
+        query = holds(positions[:, None], positions[None, :])
+        return Factors(np.concatenate([no_token, query]), np.concatenate([no_token, np.eye(space.num_positions)]))
 
     return _relation(text, factors)
 
 
-def _between(space: SequenceSpace, columns: int) -> Factors:
-    inputs = space.num_tokens + space.num_positions
-    return Factors(np.zeros((inputs, columns)), np.zeros((inputs, columns)))
+def _from_any_query(space: SequenceSpace, key_rows: int | slice, scores: Any = 1) -> Factors:
+    """One column whose query side is 1 for every token, and whose key side is ``scores`` in ``key_rows``."""
+    query, key = np.zeros((2, space.num_tokens + space.num_positions, 1))
+    query[: space.num_tokens] = 1
+    key[key_rows, 0] = scores
+    return Factors(query, key)
 
 
-def _from_any_query(space: SequenceSpace) -> Factors:
-    """One column whose query side is 1 for every token."""
-    made = _between(space, 1)
-    made.query[: space.num_tokens] = 1
-    return made
-
-
-def _sum(tiers: Int[np.ndarray, "query key"], first: Table, second: Table, weight: float) -> Table:
-    terms = (*first.terms, *(Term(weight * term.coefficient, term.factors) for term in second.terms))
-    return Table(tiers.astype(np.int64), first.scores + weight * second.scores, terms)
+def _sum(tiers: Any, first: Table, second: Table, weight: float) -> Table:
+    query = np.concatenate([first.factors.query, weight * second.factors.query], axis=1)
+    key = np.concatenate([first.factors.key, second.factors.key], axis=1)
+    return Table(tiers.astype(np.int64), first.scores + weight * second.scores, Factors(query, key))
 
 
 def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float:

@@ -6,6 +6,7 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,12 +138,6 @@ class SequenceSpace:
         """The letters with these numbers as text."""
         return "".join(self.letters[number] for number in letters)
 
-    def letters_of(self, length: int, first: int, last: int) -> Int[np.ndarray, "sequence letter"]:
-        """Numbers ``first`` to ``last - 1`` of the sequences with ``length`` letters, in alphabetical order."""
-        numbers = np.arange(first, last, dtype=np.int64)[:, None]
-        powers = len(self.letters) ** np.arange(length - 1, -1, -1, dtype=np.int64)
-        return numbers // powers % len(self.letters)
-
     def block(self, letters: Sequence[Int[np.ndarray, "..."]]) -> Block:
         """A batch of sequences, or of matrices of equally long ones, with CLS in front of each."""
         matrices = [np.atleast_2d(each) for each in letters]
@@ -166,19 +161,15 @@ class SequenceSpace:
             longest: The largest number of letters; ``max_len`` when None.
         """
         require_positive(size=size)
-        waiting: list[Int[np.ndarray, "..."]] = []
-        room = size
-        for length in range(1, (self.max_len if longest is None else longest) + 1):
-            total, first = len(self.letters) ** length, 0
-            while first < total:
-                last = min(total, first + room)
-                waiting.append(self.letters_of(length, first, last))
-                room, first = room - (last - first), last
-                if room == 0:
-                    yield self.block(waiting)
-                    waiting, room = [], size
-        if waiting:
-            yield self.block(waiting)
+        letters, longest = len(self.letters), self.max_len if longest is None else longest
+        ends = [0, *accumulate(letters**length for length in range(1, longest + 1))]
+        for start in range(0, ends[-1], size):
+            matrices = []
+            for length, (first, end) in enumerate(pairwise(ends), start=1):
+                if first < start + size and start < end:
+                    numbers = np.arange(max(start, first) - first, min(start + size, end) - first)[:, None]
+                    matrices.append(numbers // letters ** np.arange(length - 1, -1, -1) % letters)
+            yield self.block(matrices)
 
     def sample(self, count: int, seed: int) -> list[Int[np.ndarray, " letter"]]:
         """``count`` random sequences: every length equally often, then every letter."""
@@ -205,9 +196,5 @@ class SequenceSpace:
 
     def longest_listable(self, limit: int) -> int:
         """The largest length up to which there are at most ``limit`` sequences; 0 if there is none."""
-        total = 0
-        for length in range(1, self.max_len + 1):
-            total += len(self.letters) ** length
-            if total > limit:
-                return length - 1
-        return self.max_len
+        totals = accumulate(len(self.letters) ** length for length in range(1, self.max_len + 1))
+        return sum(total <= limit for total in totals)

@@ -264,9 +264,8 @@ class SingleHead(nn.Module):
         Raises:
             InputError: A weight is NaN or infinite, as after diverged training.
         """
-        named = {name: weight.double().cpu().numpy() for name, weight in self.state_dict().items()}
-        pos = named.pop("pos.weight", None)
-        return HeadWeights(*(named[f"{name}.weight"].T for name in ("Km", "Qm", "Vm")), pos)
+        named = {key.removesuffix(".weight"): each.double().cpu().numpy() for key, each in self.state_dict().items()}
+        return HeadWeights(**{name: matrix if name == "pos" else matrix.T for name, matrix in named.items()})
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:

@@ -297,7 +297,7 @@ def _of_signs(
     name: str,
     summary: str,
     space: SequenceSpace,
-    positive: Callable[[Letters], Bool[np.ndarray, "sequence letter"]],
+    positive: Callable[[Letters], Any],
     description: Description | None,
 ) -> Task:
     """A task whose outputs are +1 where ``positive`` holds and -1 elsewhere, where only the sign counts."""

@@ -1,11 +1,15 @@
-"""Verify a head on a task: by running every sequence if there are few enough, else by a bound on the error."""
+"""Verify a head on a task: by running every sequence if there are few enough, else by a bound on the error.
+
+The result is a :class:`Certificate`: a proof, a counterexample, or neither.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +19,6 @@ from torch import Tensor
 from glassformer.errors import InputError, require
 from glassformer.handcraft import circuits
 from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries
-from glassformer.handcraft.certificate import Certificate, Failure, RestsOn, Verdict
 from glassformer.handcraft.single_head import HeadWeights, run_head
 from glassformer.handcraft.tasks import Cases, Queries, Task, queries_of
 
@@ -25,6 +28,112 @@ _SAMPLES = 2_000
 _SAMPLED_SCORES = 1 << 26
 _SAME_TARGET = 1e-9
 _DTYPES = (torch.float64, torch.float32)
+
+Verdict = Literal["holds", "fails", "undecided"]
+RestsOn = Literal["every sequence", "the listed examples", "the bound", "samples"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One output of one sequence, with its target.
+
+    Attributes:
+        sequence: The letters, without CLS.
+        position: Index of the letter, from 0.
+        output: What the head computed.
+        target: What was wanted.
+        error: The largest absolute difference of the two.
+    """
+
+    sequence: str
+    position: int
+    output: tuple[float, ...]
+    target: tuple[float, ...]
+    error: float
+
+    def __str__(self) -> str:
+        got, wanted = (" ".join(f"{number:.4g}" for number in numbers) for numbers in (self.output, self.target))
+        return f"{self.sequence}, position {self.position}: got [{got}], wanted [{wanted}]"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict on one head and one task, with the figures that support it.
+
+    Attributes:
+        task: Name of the task.
+        verdict: "holds", "fails" with a counterexample, or "undecided": neither a counterexample nor a proof.
+        rests_on: "every sequence" and "the listed examples" were all run. "the bound" follows from the scores and
+            values of all pairs of places, and covers all sequences though only some were run. "samples" proves nothing.
+        criterion: The condition on every output.
+        dtype: Number format of the head.
+        num_checked: Number of sequences run.
+        num_possible: Number of sequences of the task.
+        num_outputs: Number of outputs of the sequences run.
+        num_right: Number of these whose readout is correct.
+        largest_error: Largest absolute error of an output in the sequences run.
+        worst: The output with that error.
+        margin: Smallest difference between a query's best wanted score and its best unwanted one; None if no query
+            has unwanted keys, or if neither all sequences were run nor a description says which keys are wanted.
+        bound: Upper bound on the error, see :mod:`glassformer.handcraft.bounds`; infinite if unknown.
+        counterexample: The first output that fails, in order of length and alphabet.
+    """
+
+    task: str
+    verdict: Verdict
+    rests_on: RestsOn
+    criterion: str
+    dtype: str
+    num_checked: int
+    num_possible: int
+    num_outputs: int
+    num_right: int
+    largest_error: float
+    worst: Failure | None
+    margin: float | None
+    bound: float
+    counterexample: Failure | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict is "holds": a proof for all sequences that ``rests_on`` names.
+
+        If that is the bound, the head is proved to do what the task's description says on every sequence; that the
+        description agrees with the target was checked on ``num_checked`` sequences.
+        """
+        return self.verdict == "holds"
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes as JSON values, with null for numbers that JSON does not have."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)
+        return values
+
+    def __str__(self) -> str:
+        share = self.num_right / self.num_outputs
+        margin = f"{self.margin:.6g}" if self.margin is not None else "none needed"
+        known = math.isfinite(self.bound)
+        lines = [
+            f"{self.task}: {self.verdict.upper()} ({self.criterion}; {self.dtype})",
+            f"  based on        {self._basis()}",
+            f"  correct         {self.num_right:,} of {self.num_outputs:,} outputs ({share:.2%})",
+            f"  largest error   {self.largest_error:.3g}" + (f" at {self.worst}" if self.worst else ""),
+            f"  margin          {margin if known or self.margin is not None else 'unknown'}",
+            f"  bound on error  {f'{self.bound:.3g}' if known else 'unknown'}",
+        ]
+        if self.counterexample is not None:
+            lines.append(f"  counterexample  {self.counterexample}")
+        return "\n".join(lines)
+
+    def _basis(self) -> str:
+        checked = f"{self.num_checked:,}"
+        possible = f"{self.num_possible:,}" if self.num_possible < 10**12 else f"{self.num_possible:.3g}"
+        return {
+            "every sequence": f"every sequence: {checked} of {possible} run",
+            "the listed examples": f"the {checked} listed examples, all run; other sequences were not checked",
+            "the bound": f"the bound, for all {possible} sequences; "
+            f"that the description matches the task was checked on {checked} of them",
+            "samples": f"samples: {checked} of {possible} sequences run, and no bound covers the rest",
+        }[self.rests_on]
 
 
 def verify(
@@ -63,36 +172,31 @@ def verify(
     )
     require(dtype in _DTYPES, f"dtype = {dtype}", "torch.float64 or torch.float32", "Choose one of these.")
     require_fits(head, task)
-    matrices = {name: torch.from_numpy(matrix.copy()).to(dtype) for name, matrix in head.matrices.items()}
-    tables = PlaceTables.of(_rounded(head, matrices, dtype), task.space, torch.finfo(dtype).eps / 2)
-    most = torch.finfo(dtype).max / 4
-    for what, size, matrices_to_scale in (
-        ("scores", tables.largest_score, "Km or Qm"),
-        ("values", tables.largest_value, "Vm"),
-    ):
-        require(
-            size < most,
-            f"{what} of up to {size:.3g}",
-            f"{what} that {str(dtype).removeprefix('torch.')} can hold, below {most:.2g}",
-            f"Scale {matrices_to_scale} down.",
-        )
+    matrices = {name: torch.tensor(matrix, dtype=dtype) for name, matrix in head.matrices.items()}
+    try:
+        rounded = HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
+    except InputError as error:
+        raise InputError(error.got, f"weights that {dtype} can hold", "Scale the weights down.") from error
+    tables, most = PlaceTables.of(rounded, task.space, torch.finfo(dtype).eps / 2), torch.finfo(dtype).max / 4
+    below = f"below {most:.2g}, which {dtype} can hold"
+    require(tables.largest_score < most, f"scores of up to {tables.largest_score:.3g}", below, "Scale Km or Qm down.")
+    require(tables.largest_value < most, f"values of up to {tables.largest_value:.3g}", below, "Scale Vm down.")
     tally = _Tally(task, matrices, tables, tolerance)
+    per_block = max(1, _SCORES_AT_ONCE // task.space.num_positions**2)
     if task.examples is not None or task.count <= limit:
-        for cases in task.case_blocks(_block_size(task)):
+        for cases in task.case_blocks(per_block):
             tally.add(cases)
-        return tally.certificate(
-            "every sequence" if task.examples is None else "the listed examples", Bound(tally.margin, tally.bound)
-        )
-    for cases in _search(task):
+        return tally.certificate("every sequence" if task.examples is None else "the listed examples", tally.known)
+    for cases in _search(task, per_block):
         tally.add(cases)
     if task.description is None or not tally.as_described:
         return tally.certificate("samples", Bound(math.inf, math.inf))
     return tally.certificate("the bound", bound_of_pairs(tables, task.description))
 
 
-def _search(task: Task) -> Iterator[Cases]:
+def _search(task: Task, per_block: int) -> Iterator[Cases]:
     """Candidates for a counterexample: all short sequences, regular ones of every length, random ones."""
-    space, per_block = task.space, _block_size(task)
+    space = task.space
     yield from task.case_blocks(per_block, space.longest_listable(_SHORT_SEQUENCES))
     square = space.num_positions**2
     regular = space.regular(max(4, min(64, _SAMPLED_SCORES // (2 * len(space.letters) * square))))
@@ -132,14 +236,15 @@ class _Tally:
     largest_error: float = -math.inf
     worst: Failure | None = None
     first: Failure | None = None
-    margin: float = math.inf
-    bound: float = 0.0
+    known: Bound = field(default_factory=lambda: Bound(math.inf, 0.0))
     as_described: bool = True
 
     def add(self, cases: Cases) -> None:
         """Run the sequences of ``cases``."""
         block, counted, target = cases[:3]
-        output = self._run(cases)
+        with torch.inference_mode():
+            inputs = torch.from_numpy(cases.inputs).to(self.matrices["Km"].dtype)
+            output = run_head(inputs, **self.matrices, real=torch.from_numpy(block.real)).double().numpy()
         # numpy is slow along a short last axis.
         by_entry = np.ascontiguousarray(np.abs(output - target).transpose(2, 0, 1))
         error = by_entry.max(axis=0)
@@ -159,7 +264,7 @@ class _Tally:
         if self.first is None and failing.any():
             self.first = self._failure(cases, output, int(failing.argmax()))
         found = bound_of_queries(self.tables, cases.queries or self._queries_by_value(cases))
-        self.margin, self.bound = min(self.margin, found.margin), float(np.maximum(self.bound, found.error))
+        self.known = Bound(min(self.known.margin, found.margin), float(np.maximum(self.known.error, found.error)))
         self.as_described &= cases.as_described
 
     def certificate(self, rests_on: RestsOn, known: Bound) -> Certificate:
@@ -192,12 +297,6 @@ class _Tally:
             counterexample=self.first,
         )
 
-    def _run(self, cases: Cases) -> Float[np.ndarray, "sequence position v_dim"]:
-        dtype = self.matrices["Km"].dtype
-        inputs = torch.from_numpy(cases.inputs).to(dtype)
-        with torch.inference_mode():
-            return run_head(inputs, **self.matrices, real=torch.from_numpy(cases.block.real)).double().numpy()
-
     def _queries_by_value(self, cases: Cases) -> Queries:
         """The queries without a description: wanted are the keys whose value is the target, or all if there is none."""
         space, block = self.task.space, cases.block
@@ -214,17 +313,3 @@ class _Tally:
         got, wanted = output[row, position].tolist(), cases.target[row, position].tolist()
         error = float(np.abs(output[row, position] - cases.target[row, position]).max())
         return Failure(self.task.space.decode(letters), position - first, tuple(got), tuple(wanted), error)
-
-
-def _rounded(head: HeadWeights, matrices: dict[str, Tensor], dtype: torch.dtype) -> HeadWeights:
-    """The weights as they are after rounding to ``dtype``."""
-    if dtype == torch.float64:
-        return head
-    try:
-        return HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
-    except InputError as error:
-        raise InputError(error.got, f"weights that {dtype} can hold", "Scale the weights down.") from error
-
-
-def _block_size(task: Task) -> int:
-    return max(1, _SCORES_AT_ONCE // task.space.num_positions**2)

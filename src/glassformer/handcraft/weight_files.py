@@ -58,8 +58,9 @@ def read_head(path: Path | str) -> HeadWeights:
     require(kind in readers, shown(path), _FORMATS, fix)
     matrices = readers[kind](path)
     with in_file(path):
-        _require_size(matrices, "Use a smaller head.")
-        return HeadWeights(**matrices)
+        weights = HeadWeights(**matrices)
+        require_size(weights)
+    return weights
 
 
 def write_head(weights: HeadWeights, path: Path | str) -> None:
@@ -79,12 +80,14 @@ def write_head(weights: HeadWeights, path: Path | str) -> None:
     kind = require_place(path)
     require_size(weights)
     if kind == ".json":
-        write_text(path, _json_text(weights))
+        tables = []
+        for name, matrix in weights.matrices.items():
+            rows = ",\n    ".join(json.dumps(row) for row in matrix.tolist())
+            tables.append(f'  "{name}": [\n    {rows}\n  ]')
+        write_text(path, "{\n" + ",\n".join(tables) + "\n}\n")
     elif kind == ".npz":
-        buffer = io.BytesIO()
-        np.savez(buffer, **weights.matrices)  # type: ignore[arg-type]
-        with new_file(path) as draft:
-            draft.write_bytes(buffer.getvalue())
+        with new_file(path) as draft, draft.open("wb") as file:
+            np.savez(file, **weights.matrices)  # type: ignore[arg-type]
     else:
         _write_directory(weights, path)
 
@@ -112,12 +115,8 @@ def require_size(weights: HeadWeights) -> None:
     Raises:
         InputError: They have more.
     """
-    _require_size(weights.matrices, "Use numpy.savez for a head of this size.")
-
-
-def _require_size(matrices: dict[str, Matrix], fix: str) -> None:
-    total = sum(matrix.size for matrix in matrices.values())
-    require(total <= MAX_NUMBERS, f"{total:,} numbers", f"at most {MAX_NUMBERS:,}", fix)
+    total = sum(matrix.size for matrix in weights.matrices.values())
+    require(total <= MAX_NUMBERS, f"{total:,} numbers", f"at most {MAX_NUMBERS:,}", "Use a smaller head.")
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -202,33 +201,23 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Matrix:
     require(info.file_size <= largest, f"{name} of {info.file_size:,} bytes", f"at most {largest:,}", "Use fewer.")
     with archive.open(info) as member:
         start = io.BytesIO(member.read(_NPY_HEADER))
-        readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            shape, by_columns, dtype = readers[npy.read_magic(start)](start, max_header_size=_NPY_HEADER)
-        # Arrays of objects are pickled: unpickling them would run code.
-        numeric = dtype.kind in "iuf" and dtype.itemsize <= 8
-        require(numeric, f"{name} of type {short(str(dtype))}", "an array of numbers", "Save it as float64.")
-        require(len(shape) == 2, f"{name} of shape {short(str(shape))}", "a matrix", "Reshape it to two dimensions.")
-        count = math.prod(shape)
-        size = start.tell() + count * dtype.itemsize
-        require(
-            min(shape) > 0 and count <= MAX_NUMBERS and info.file_size == size,
-            f"{name} of {info.file_size:,} bytes with a header for the shape {short(str(shape))}",
-            f"1 to {MAX_NUMBERS:,} numbers, and the bytes that they need",
-            "Write the file again.",
-        )
-        # With the last byte zipfile compares the checksum.
-        content = start.read() + member.read(size - len(start.getvalue()))
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C").astype(np.float64)
-
-
-def _json_text(weights: HeadWeights) -> str:
-    tables = []
-    for name, matrix in weights.matrices.items():
-        rows = ",\n    ".join(json.dumps(row) for row in matrix.tolist())
-        tables.append(f'  "{name}": [\n    {rows}\n  ]')
-    return "{\n" + ",\n".join(tables) + "\n}\n"
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shape, _, dtype = readers[npy.read_magic(start)](start, max_header_size=_NPY_HEADER)
+    # Arrays of objects are pickled: unpickling them would run code.
+    numeric = dtype.kind in "iuf" and dtype.itemsize <= 8
+    require(numeric, f"{name} of type {short(str(dtype))}", "an array of numbers", "Save it as float64.")
+    require(len(shape) == 2, f"{name} of shape {short(str(shape))}", "a matrix", "Reshape it to two dimensions.")
+    count = math.prod(shape)
+    require(
+        min(shape) > 0 and count <= MAX_NUMBERS and info.file_size == start.tell() + count * dtype.itemsize,
+        f"{name} of {info.file_size:,} bytes with a header for the shape {short(str(shape))}",
+        f"1 to {MAX_NUMBERS:,} numbers, and the bytes that they need",
+        "Write the file again.",
+    )
+    with archive.open(info) as member:  # whose last byte makes zipfile compare the checksum
+        return npy.read_array(member, allow_pickle=False, max_header_size=_NPY_HEADER).astype(np.float64)
 
 
 def _write_directory(weights: HeadWeights, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.handcraft.certificate import Failure
+from glassformer.handcraft.verification import Failure
 from glassformer.labs.hand_designed import answers
 from glassformer.labs.hand_designed.results import Comparison, Results
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glassformer.handcraft.certificate import Certificate
+from glassformer.handcraft.verification import Certificate
 from glassformer.labs.hand_designed.results import Results, comparison_text, read_comparison
 from glassformer.labs.hand_designed.study import Story
 from refusals import refused

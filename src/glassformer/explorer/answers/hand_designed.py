@@ -19,11 +19,10 @@ from glassformer.explorer.messages import (
     HeadWeightsMessage,
     Numbers,
 )
-from glassformer.handcraft.certificate import Certificate
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import Task
-from glassformer.handcraft.verification import require_fits, verify
+from glassformer.handcraft.verification import Certificate, require_fits, verify
 
 MOST_RUN = 20_000
 """Largest number of sequences that are all run, so that the verdict keeps up with typing; beyond, the bound decides."""

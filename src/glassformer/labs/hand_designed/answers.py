@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from glassformer.handcraft.certificate import Certificate
 from glassformer.handcraft.circuits import values_at_places
 from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.verification import Certificate
 from glassformer.labs.hand_designed.results import Comparison, Results
 
 _ALIKE = 0.8

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from glassformer.files import write_text
-from glassformer.handcraft.certificate import Certificate
+from glassformer.handcraft.verification import Certificate
 from glassformer.labs.hand_designed.answers import by_both, by_content, by_position
 from glassformer.labs.hand_designed.cases import COURSE_TASKS
 from glassformer.labs.hand_designed.results import DesignResult, Refutation, Results

@@ -9,9 +9,9 @@ from typing import Any
 
 from glassformer.errors import InputError
 from glassformer.files import write_text
-from glassformer.handcraft.certificate import Certificate, Failure
 from glassformer.handcraft.distances import HeadDistance
 from glassformer.handcraft.single_head import HeadWeights
+from glassformer.handcraft.verification import Certificate, Failure
 from glassformer.labs.hand_designed.study import Cell, Story, Summary
 from glassformer.labs.hand_designed.training_runs import Circuit, Minimum, Moment
 
