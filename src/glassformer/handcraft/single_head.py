@@ -47,8 +47,8 @@ class HeadWeights:
         require(
             self.Km.shape == self.Qm.shape and len(self.Km) == len(self.Vm),
             ", ".join(f"{name} of shape {list(self.matrices[name].shape)}" for name in ("Km", "Qm", "Vm")),
-            "the same number of rows (input_dim + pos_dim) in all three, and of columns (qk_dim) in Km and Qm",
-            "Give each matrix one row for each entry of the input vector, including those of the position.",
+            "the same number of rows, input_dim + pos_dim, and in Km and Qm the same number of columns, qk_dim",
+            "Give each a row for every entry of the input and of its position, and Km and Qm equally many columns.",
         )
         require(
             self.pos_dim < len(self.Km),
