@@ -25,14 +25,14 @@ def measure(length: int, window: int = 128) -> dict[str, float]:
     torch.set_num_threads(2)
     torch.manual_seed(0)
     layer = GroupedQueryAttention(256, 8, 32, 2, window=window)
-    rotation = RotaryEmbedding(32, length).rotation(length)
+    rotation = RotaryEmbedding(32).rotation(length)
     x = torch.randn(1, length, 256, requires_grad=True)
 
     def run() -> None:
         layer(x, rotation=rotation).sum().backward()
 
     warm = torch.randn(1, 256, 256)
-    layer(warm, rotation=RotaryEmbedding(32, 256).rotation(256)).sum().backward()
+    layer(warm, rotation=RotaryEmbedding(32).rotation(256)).sum().backward()
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     run()

@@ -13,7 +13,7 @@ def test_it_is_its_formula() -> None:
     block = Block(12, GroupedQueryAttention(12, 2, 6), SwiGLU(12, 20), norm_eps=1e-3)
     for norm in (block.attention_norm, block.ffn_norm):
         nn.init.normal_(norm.weight)
-    x, rotation = torch.randn(2, 5, 12), RotaryEmbedding(6, 8).rotation(5)
+    x, rotation = torch.randn(2, 5, 12), RotaryEmbedding(6).rotation(5)
 
     def normed(x: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         return x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * norm.weight

@@ -129,7 +129,7 @@ def test_dropout_acts_in_training_only() -> None:
 @pytest.mark.parametrize("chunks", [[12], [1] * 12, [5, 1, 1, 3, 2]])
 def test_with_a_cache_and_rotation(chunks: list[int], window: int | None) -> None:
     attention = GroupedQueryAttention(16, 4, 8, 2, window=window, sinks=True, key_weights=True)
-    rotary = RotaryEmbedding(8, 32)
+    rotary = RotaryEmbedding(8)
     x = torch.randn(2, 12, 16)
     real = torch.arange(12) >= torch.tensor([[3], [0]])
     with torch.no_grad():
@@ -147,7 +147,7 @@ def test_the_layout_is_that_of_the_rotation() -> None:
     """The same layer in both layouts differs: the option reaches the rotation."""
     half, inter = (GroupedQueryAttention(16, 2, 8, layout=layout) for layout in ("half-split", "interleaved"))
     inter.load_state_dict(half.state_dict())
-    x, rotation = torch.randn(1, 6, 16), RotaryEmbedding(8, 8).rotation(6)
+    x, rotation = torch.randn(1, 6, 16), RotaryEmbedding(8).rotation(6)
     torch.testing.assert_close(half(x), inter(x))
     assert (half(x, rotation=rotation) - inter(x, rotation=rotation)).abs().max() > 1e-3
 

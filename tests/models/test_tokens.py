@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.models.tokens import check_real, check_tokens, look_up, unless_all
+from glassformer.kernels.embedding import look_up
+from glassformer.kernels.pattern import unless_all
+from glassformer.models.tokens import check_real, check_tokens
 from refusals import refused
 
 GOOD = torch.zeros(2, 3, dtype=torch.long)

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from glassformer.generation import generate, greedy_decode
 from glassformer.generation.compiled import SlotCache
 from glassformer.handcraft.single_head import SingleHead
-from glassformer.layers.attention import attention_weights
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import AXES
-from glassformer.observe.exact_attention import exact_rows
+from glassformer.observe.exact_attention import attention_weights, exact_rows
 from glassformer.observe.hook_points import own_points
 from glassformer.observe.recorder import Frame, key_order
 from refusals import refused

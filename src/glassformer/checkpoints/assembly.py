@@ -25,7 +25,7 @@ FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
 FileSize = Annotated[int, Field(ge=1, lt=2**40)]
 """The same, at least 1."""
 
-# No kernel takes wider heads, and the rotary tables are as wide.
+# No kernel takes wider heads.
 _WIDEST_HEAD = 2048
 # In every format a layer has two norms, query, key, value and output or these fused with biases, and an MLP of three.
 _TENSORS_OF_LAYER = 9
@@ -126,7 +126,7 @@ def read_decoder(
     device = torch.device("cpu") if device is None else device
     decoder = empty_decoder(config, dtype)
     require_memory(decoder, device, directory)
-    return fill(decoder, state(dtype, device), device)
+    return fill(decoder, state(dtype, device))
 
 
 def machine_memory() -> int | None:
@@ -169,14 +169,12 @@ def require_no_nan(exponents: Tensor, stored: StoredTensor) -> None:
         )
 
 
-def fill(decoder: Decoder, state: Mapping[str, Tensor], device: torch.device) -> Decoder:
-    """Make ``state`` the decoder's own, without a copy; its rotary tables are computed.
+def fill(decoder: Decoder, state: Mapping[str, Tensor]) -> Decoder:
+    """Make ``state`` the decoder's own, without a copy.
 
     Args:
         decoder: Of :func:`empty_decoder`.
-        state: A tensor for each name of its state dict, on ``device``; the output projection may be left out if it is
-            the embedding.
-        device: Where the decoder is to be.
+        state: A tensor for each name of its state dict; the output projection may be left out if it is the embedding.
     """
     state = dict(state)
     if decoder.config.tied_output:
@@ -184,5 +182,4 @@ def fill(decoder: Decoder, state: Mapping[str, Tensor], device: torch.device) ->
     decoder.load_state_dict(state, assign=True)
     if decoder.config.tied_output:
         decoder.output.weight = decoder.embedding.weight
-    decoder.rotary.to(device)
     return decoder

@@ -105,7 +105,7 @@ def decoder_from_mixtral(config: Mapping[str, Any], tensors: Mapping[str, Tensor
     _check(decoder_config, stored, place)
     dtype = tensors["model.embed_tokens.weight"].dtype
     state = _state(lambda name: tensors[name].to("cpu", dtype, copy=True), decoder_config, stored)
-    return fill(empty_decoder(decoder_config, dtype), state, torch.device("cpu"))
+    return fill(empty_decoder(decoder_config, dtype), state)
 
 
 def load_mixtral(

@@ -9,6 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from glassformer.errors import InputError, require
+from glassformer.kernels.rule import transformed
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,14 @@ class Pattern:
         if self.key_padding is not None:
             allowed = allowed & self.key_padding[:, None, None, :]
         return allowed
+
+
+def unless_all(real: Tensor) -> Tensor | None:
+    """``real``, or None if it is True everywhere: without a mask the fused kernel is faster.
+
+    Under ``torch.compile`` and ``torch.func``, which cannot branch on values, it is ``real``.
+    """
+    return real if torch.compiler.is_compiling() or transformed() or not bool(real.all()) else None
 
 
 FULL = Pattern()

@@ -85,46 +85,21 @@ def attend(
     Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
     (windows).
     """
-    _check(q, k, v, pattern, key_weights, sinks)
+    check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if not torch.compiler.is_compiling():
         for watcher in _watchers.get():
             watcher(Attended(q, k, v, pattern, scale, key_weights, sinks))
-    return kernel.attention(_weighted(q, key_weights), k, v, pattern, scale, sinks, dropout)
-
-
-def attention_weights(
-    q: Float[Tensor, "batch head query head_dim"],
-    k: Float[Tensor, "batch kv_head key head_dim"],
-    pattern: Pattern = FULL,
-    *,
-    scale: float | None = None,
-    key_weights: Float[Tensor, " head"] | None = None,
-    sinks: Float[Tensor, " head"] | None = None,
-) -> Float[Tensor, "batch head query key"]:
-    """The weights with which :func:`attend` mixes the values; see there for the formula and the arguments.
-
-    All ``batch * head * query * key`` of them are held. They can be differentiated.
-
-    Returns:
-        Rows that sum to 1, to less with a sink, or to 0 for a query without an allowed key; in float32 or wider.
-
-    Raises:
-        InputError: Sizes that do not fit one another, or a pattern that does not fit them.
-    """
-    _check(q, k, k, pattern, key_weights, sinks)
-    allowed = pattern.mask(q.shape[2], k.shape[2], q.device)
-    scale = q.shape[3] ** -0.5 if scale is None else scale
-    return kernel.weights(_weighted(q, key_weights), k, allowed, scale, None if sinks is None else sinks.view(1, -1, 1))
-
-
-def _weighted(q: Tensor, key_weights: Tensor | None) -> Tensor:
     # w (q . k) = (w q) . k, and q is the smaller of the two.
-    return q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
+    weighted = q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
+    return kernel.attention(weighted, k, v, pattern, scale, sinks, dropout)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, key_weights: Tensor | None, sinks: Tensor | None) -> None:
+def check_inputs(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, key_weights: Tensor | None, sinks: Tensor | None
+) -> None:
+    """Raise :class:`InputError` if these arguments of :func:`attend` do not fit one another."""
     shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
     fits = fits and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -30,62 +29,34 @@ class RotaryEmbedding(nn.Module):
     (1, d/2 + 1), ... (``"half-split"``, the default). They are the same up to the order of coordinates, which a
     projection is free to choose: :func:`~glassformer.kernels.rotation.convert_rows` converts trained weights.
 
-    Cosines and sines are float32 and not part of the state dict. Those of the first ``max_seq_len`` positions are kept;
-    of later positions they are computed when needed. A module made on the meta device has them on the CPU, and keeps
-    them through ``to_empty``.
-
     Args:
         head_dim: Even.
-        max_seq_len: Positions to keep.
         base: The slowest frequency is about 1 / base.
         layout: ``"half-split"`` or ``"interleaved"``.
         yarn: Stretch to longer texts, see :class:`Yarn`.
 
     Raises:
-        InputError: Odd head_dim, sizes below 1, base <= 1, or an unknown layout.
+        InputError: An odd head_dim or one below 1, base <= 1, or an unknown layout.
 
     Source: Su et al. 2021, "RoFormer", arXiv 2104.09864, section 3.2.
     """
 
-    cos: Tensor
-    sin: Tensor
-
     def __init__(
-        self,
-        head_dim: int,
-        max_seq_len: int = 2048,
-        base: float = 10000.0,
-        *,
-        layout: Layout = "half-split",
-        yarn: Yarn | None = None,
+        self, head_dim: int, base: float = 10000.0, *, layout: Layout = "half-split", yarn: Yarn | None = None
     ) -> None:
         super().__init__()
-        require_positive(head_dim=head_dim, max_seq_len=max_seq_len)
+        require_positive(head_dim=head_dim)
         require(head_dim % 2 == 0, f"head_dim = {head_dim}", "an even number", "Rotation works on pairs; use 2 n.")
         require(base > 1, f"base = {base}", "a number above 1", "The paper uses 10000.")
         require_layout(layout)
         self.head_dim, self.base, self.layout, self.yarn = head_dim, base, layout, yarn
-        self._keep(max_seq_len, torch.get_default_device())
+        # Not a buffer: those of a model on the meta device are empty, and half precision would blur late positions.
+        even = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu")
+        self._frequencies = 1.0 / base ** (even / head_dim)
+        if yarn is not None:
+            self._frequencies = yarn_frequencies(self._frequencies, yarn, base)
 
-    def _keep(self, length: int, device: torch.device) -> None:
-        # No file holds them, so a module on the meta device needs them on a real one.
-        device = torch.device("cpu") if device == torch.device("meta") else device
-        cos, sin = self.rotation_at(torch.arange(length, device="cpu"))
-        self.register_buffer("cos", cos.to(device), persistent=False)
-        self.register_buffer("sin", sin.to(device), persistent=False)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> RotaryEmbedding:
-        """Move to other devices, but keep float32 and the values: half precision blurs late positions."""
-        cos, sin = self.cos, self.sin
-        super()._apply(fn, recurse)
-        device = self.cos.device
-        if cos.is_meta and not self.cos.is_meta:
-            self._keep(len(cos), device)
-        elif self.cos is not cos:  # what fn returned may be of another dtype, or empty
-            self.cos, self.sin = cos.to(device), sin.to(device)
-        return self
-
-    def rotation(self, length: int, start: int = 0) -> Rotation:
+    def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
         """Cosines and sines of positions ``start .. start + length - 1``, each ``[position, head_dim / 2]``.
 
         Raises:
@@ -93,20 +64,14 @@ class RotaryEmbedding(nn.Module):
         """
         require(start >= 0, f"start = {start}", "0 or more", "Positions count from 0.")
         require_positive(length=length)
-        stop = start + length
-        if stop <= len(self.cos):
-            return self.cos[start:stop], self.sin[start:stop]
-        cos, sin = self.rotation_at(torch.arange(start, stop, device="cpu"))
-        return cos.to(self.cos.device), sin.to(self.cos.device)
+        return self.rotation_at(torch.arange(start, start + length, device=device))
 
     def rotation_at(self, positions: Int[Tensor, " position"]) -> Rotation:
-        """Cosines and sines of the given positions, computed anew on their device."""
-        even = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=positions.device)
-        frequencies, size = 1.0 / self.base ** (even / self.head_dim), 1.0
-        if self.yarn is not None:
-            frequencies, size = yarn_frequencies(frequencies, self.yarn, self.base), self.yarn.concentration
-        angles = torch.outer(positions.to(torch.float32), frequencies)
-        return angles.cos() * size, angles.sin() * size
+        """Cosines and sines of the given positions, in float32 on their device."""
+        angles = torch.outer(positions.to(torch.float32), self._frequencies.to(positions.device))
+        if self.yarn is None:
+            return angles.cos(), angles.sin()
+        return angles.cos() * self.yarn.concentration, angles.sin() * self.yarn.concentration
 
     def forward(
         self, x: Float[Tensor, "batch head position head_dim"], start_pos: int = 0
@@ -118,7 +83,7 @@ class RotaryEmbedding(nn.Module):
             f"head_dim = {self.head_dim}",
             "Build the rotary embedding with the head_dim of the heads.",
         )
-        return rotate(x, self.rotation(x.shape[-2], start_pos), self.layout)
+        return rotate(x, self.rotation(x.shape[-2], start_pos, x.device), self.layout)
 
 
 def yarn_frequencies(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> Float[Tensor, " pair"]:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require
+from glassformer.kernels.embedding import look_up
 from glassformer.kernels.rotation import Rotation
 from glassformer.kernels.rule import autocast_dtype
 from glassformer.layers.blocks import Block
@@ -22,7 +23,7 @@ from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.initialisation import initialise
-from glassformer.models.tokens import check_tokens, look_up
+from glassformer.models.tokens import check_tokens
 
 
 class Decoder(nn.Module):
@@ -45,9 +46,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        kept = min(config.max_seq_len, 4096)
         layout, yarn = config.rope_layout, config.yarn
-        self.rotary = RotaryEmbedding(config.head_dim, kept, config.rope_base, layout=layout, yarn=yarn)
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope_base, layout=layout, yarn=yarn)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
         self.final_norm = RMSNorm(config.hidden_dim, config.norm_eps)
         self.output = nn.Linear(config.hidden_dim, config.vocab_size, bias=False)
@@ -127,7 +127,7 @@ class Decoder(nn.Module):
         batch, length = tokens.shape
         if cache is not None:
             key_padding = cache.begin(batch, length, key_padding)
-        rotation = self.rotary.rotation(length, start)
+        rotation = self.rotary.rotation(length, start, x.device)
         return self.run_layers(x, rotation, key_padding, None if cache is None else cache.layers)
 
     def run_layers(

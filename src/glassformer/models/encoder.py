@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from glassformer.errors import InputError, require, require_positive
+from glassformer.kernels.embedding import look_up
+from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import EncoderBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.initialisation import initialise
-from glassformer.models.tokens import check_tokens, look_up, unless_all
+from glassformer.models.tokens import check_tokens
 from glassformer.modes import evaluating
 
 

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require
+from glassformer.kernels.embedding import look_up
+from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import CrossBlock, EncoderBlock
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.feedforward import MLP
@@ -18,7 +20,7 @@ from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder_config import Positions
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.models.initialisation import initialise
-from glassformer.models.tokens import check_real, check_tokens, look_up, unless_all
+from glassformer.models.tokens import check_real, check_tokens
 
 
 @dataclass(frozen=True, eq=False)

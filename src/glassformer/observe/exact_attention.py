@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from glassformer.kernels.attention import weights_of_scores
+from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
+from glassformer.layers.attention import check_inputs
 
 BLOCK_BYTES = 2**21
 """The most memory that the scores of one block take; a block has at least one row of one head."""
@@ -45,6 +46,32 @@ class Rows:
     weights: Float[Tensor, "batch head query key"] | None = None
     scores: Float[Tensor, "batch head query key"] | None = None
     sinks: Float[Tensor, "batch head query"] | None = None
+
+
+def attention_weights(
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch kv_head key head_dim"],
+    pattern: Pattern = FULL,
+    *,
+    scale: float | None = None,
+    key_weights: Float[Tensor, " head"] | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
+) -> Float[Tensor, "batch head query key"]:
+    """The weights with which :func:`~glassformer.layers.attention.attend` mixes the values of these arguments.
+
+    All ``batch * head * query * key`` of them are held. They can be differentiated.
+
+    Returns:
+        Rows that sum to 1, to less with a sink, or to 0 for a query without an allowed key; in float32 or wider.
+
+    Raises:
+        InputError: Sizes that do not fit one another, or a pattern that does not fit them.
+    """
+    check_inputs(q, k, k, pattern, key_weights, sinks)
+    allowed = pattern.mask(q.shape[2], k.shape[2], q.device)
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    q = q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
+    return kernel.weights(q, k, allowed, scale, None if sinks is None else sinks.view(1, -1, 1))
 
 
 def seen_keys(inputs: AttentionInputs, queries: Sequence[int]) -> tuple[int, int]:
@@ -100,7 +127,7 @@ def exact_rows(inputs: AttentionInputs, heads: Sequence[int], queries: Sequence[
                 if sinks is not None:
                     sinks[place] = share
             if weights is not None:
-                mixed = block.softmax(-1) if allowed is None else weights_of_scores(block, allowed)
+                mixed = block.softmax(-1) if allowed is None else kernel.weights_of_scores(block, allowed)
                 weights[(*place, keys)] = mixed if share is None else mixed.mul_(1 - share[..., None])
     return Rows(first, weights, scores, sinks)
 

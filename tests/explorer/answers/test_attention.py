@@ -21,10 +21,9 @@ from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedModel
 from glassformer.kernels.pattern import Pattern
-from glassformer.layers.attention import attention_weights
 from glassformer.observe.attention_measures import head_measures
 from glassformer.observe.capture import capture
-from glassformer.observe.exact_attention import AttentionInputs
+from glassformer.observe.exact_attention import AttentionInputs, attention_weights
 from refusals import refused
 
 Matrix = Float[np.ndarray, "query key"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from glassformer.labs import gpt_oss as lab
+from glassformer.layers.positions import RotaryEmbedding
 from refusals import refused
 
 CPU = torch.device("cpu")
@@ -124,6 +125,14 @@ def test_experts_are_feed_forward_networks_weighted_by_the_router() -> None:
 )
 def test_signatures_begin_as_the_courses(part: type, arguments: list[str]) -> None:
     assert list(inspect.signature(part).parameters)[: len(arguments)] == arguments
+
+
+def test_rotary_tables_are_computed_in_advance_and_change_nothing() -> None:
+    short, x = lab.RotaryPositionalEmbedding(8, 4), torch.randn(1, 2, 6, 8)
+    assert short.cos.shape == short.sin.shape == (4, 4)
+    assert torch.equal(short(x), RotaryEmbedding(8)(x))
+    assert torch.equal(short(x[:, :, :2], 2), RotaryEmbedding(8)(x[:, :, :2], 2))
+    assert short.state_dict() == {}
 
 
 def test_bad_arguments_are_refused() -> None:

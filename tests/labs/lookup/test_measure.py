@@ -17,7 +17,7 @@ from glassformer.labs.lookup.measure import (
     measure_course,
     measure_orders,
 )
-from glassformer.layers.attention import attention_weights
+from glassformer.observe.exact_attention import attention_weights
 
 
 def test_shares_of_heads_are_means_over_contexts() -> None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.errors import require
+from glassformer.errors import require, require_positive
 from glassformer.kernels.pattern import CAUSAL, Pattern
 from glassformer.layers import experts, feedforward, grouped_query
 from glassformer.layers.attention import attend
@@ -30,7 +30,36 @@ __all__ = [
     "calculate_sliding_attention",
 ]
 
-RotaryPositionalEmbedding = RotaryEmbedding
+
+class RotaryPositionalEmbedding(RotaryEmbedding):
+    """The rotary embedding with the cosines and sines of ``max_seq_len`` positions computed in advance.
+
+    Args:
+        head_dim: Width of a head, even.
+        max_seq_len: Number of positions; those of later ones are computed when they are needed.
+        base: The slowest frequency is about 1 / base.
+
+    Raises:
+        InputError: As for :class:`~glassformer.layers.positions.RotaryEmbedding`, or ``max_seq_len`` below 1.
+
+    Source: Su et al. 2021, arXiv 2104.09864.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, head_dim: int, max_seq_len: int = 2048, base: float = 10000.0) -> None:
+        super().__init__(head_dim, base)
+        require_positive(max_seq_len=max_seq_len)
+        for name, table in zip(("cos", "sin"), super().rotation(max_seq_len), strict=True):
+            self.register_buffer(name, table, persistent=False)
+
+    def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
+        """As there, from the tables where they reach."""
+        stop = start + length
+        if start < 0 or length < 1 or stop > len(self.cos):
+            return super().rotation(length, start, device or self.cos.device)
+        return self.cos[start:stop], self.sin[start:stop]
 
 
 class SwiGLUFeedForward(feedforward.SwiGLU):

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from glassformer.data.lookup import PAD
 from glassformer.errors import require, require_positive
+from glassformer.kernels.embedding import look_up
 from glassformer.layers.blocks import CrossBlock, EncoderBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.models.tokens import check_tokens, look_up
+from glassformer.models.tokens import check_tokens
 
 
 class MultiHeadAttention(GroupedQueryAttention):

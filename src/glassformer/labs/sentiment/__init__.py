@@ -15,7 +15,7 @@ from glassformer.labs.sentiment.parts import (
     TransformerEmbeddings,
 )
 from glassformer.labs.sentiment.text import SentimentDataset, SimpleTokenizer
-from glassformer.layers.attention import attention_weights
+from glassformer.observe.exact_attention import attention_weights
 
 __all__ = [
     "FeedForward",

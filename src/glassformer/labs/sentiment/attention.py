@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.kernels.pattern import FULL, Pattern
-from glassformer.layers.attention import attend, attention_weights
+from glassformer.layers.attention import attend
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.observe.exact_attention import attention_weights
 
 
 def scaled_dot_product_attention(

@@ -18,10 +18,11 @@ from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example, SentimentData, fingerprint
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
 from glassformer.errors import require, require_positive
+from glassformer.kernels.embedding import look_up
 from glassformer.labs.sentiment.measured import Measured, measure
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
 from glassformer.labs.sentiment.training_runs import Epoch, epochs_of
-from glassformer.models.tokens import check_tokens, look_up
+from glassformer.models.tokens import check_tokens
 from glassformer.training import train
 from glassformer.training.classification import ClassificationTask
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from glassformer.kernels.attention import weights_of_scores
 from glassformer.kernels.pattern import CAUSAL, Pattern
-from glassformer.layers.attention import attend, attention_weights
+from glassformer.layers.attention import attend
+from glassformer.observe.exact_attention import attention_weights
 from refusals import refused
 
 
