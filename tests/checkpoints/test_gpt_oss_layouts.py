@@ -100,6 +100,6 @@ def test_the_fused_rows_are_cut_without_rest() -> None:
 def test_packed_files_are_known_by_their_names() -> None:
     for layout in ("huggingface", "openai"):
         for packed in (True, False):
-            assert are_packed(layout, wanted(CONFIG, layout, packed=packed)) == packed
-    assert expert_names("huggingface", 3).packed("down")[1] == "model.layers.3.mlp.experts.down_proj_scales"
-    assert expert_names("openai", 3).packed("gate_up")[0] == "block.3.mlp.mlp1_weight.blocks"
+            assert are_packed(wanted(CONFIG, layout, packed=packed)) == packed
+    assert expert_names("huggingface", 3, "down", packed=True)[0][1] == "model.layers.3.mlp.experts.down_proj_scales"
+    assert expert_names("openai", 3, "gate_up", packed=True)[0][0] == "block.3.mlp.mlp1_weight.blocks"

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from glassformer.checkpoints.gpt_oss_config import read_gpt_oss_config
+from glassformer.checkpoints.gpt_oss_layouts import Matrix
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel, write_gpt_oss, write_openai_config
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY
 from glassformer.checkpoints.shards import Planned, plan
@@ -52,7 +53,10 @@ def model() -> tuple[PlannedModel, dict[str, Tensor]]:
         Planned(list(each.shape), each.dtype, lambda each=each: iter(each))
         for each in (both["gate_up"], state[ffn + "down"])
     ]
-    experts = PlannedExperts(dense[0], plan(both["gate_up_bias"]), dense[1], plan(state[ffn + "down_bias"]))
+    experts: dict[Matrix, PlannedExperts] = {
+        "gate_up": PlannedExperts((dense[0],), plan(both["gate_up_bias"])),
+        "down": PlannedExperts((dense[1],), plan(state[ffn + "down_bias"])),
+    }
     others = {name: plan(tensor) for name, tensor in state.items() if "ffn." not in name or "router" in name}
     return PlannedModel(CONFIG, others, [experts]), {**state, **{ffn + name: tensor for name, tensor in both.items()}}
 

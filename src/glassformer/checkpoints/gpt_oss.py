@@ -23,7 +23,7 @@ from glassformer.checkpoints.gpt_oss_layouts import (
     sources,
     wanted,
 )
-from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedExperts, PlannedModel
+from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.headers import DTYPES, StoredTensor
 from glassformer.checkpoints.shards import Planned
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, check_tensors, open_tensors, stored_tensors
@@ -102,7 +102,10 @@ def stored_model(directory: Path, config: Mapping[str, Any]) -> Iterator[Planned
             ours: files.rows(source.name, source.start, source.stop) for ours, source in sources(form, layout).items()
         }
         packed = form.expert_format == "mxfp4"
-        yield PlannedModel(form, weights, [files.experts(layer, packed) for layer in range(form.num_layers)])
+        experts = [
+            {matrix: files.experts(layer, matrix, packed) for matrix in MATRICES} for layer in range(form.num_layers)
+        ]
+        yield PlannedModel(form, weights, experts)
 
 
 def checked_config(
@@ -122,7 +125,7 @@ def checked_config(
     file = directory / CONFIG_FILE
     form = read_gpt_oss_config(config, layout, file)
     check_sizes(form, stored, directory)
-    packed = are_packed(layout, stored)
+    packed = are_packed(stored)
     with config_errors(file):
         form = replace(form, expert_format="mxfp4" if packed else "dense")
         tensors = wanted(form, layout, packed=packed)
@@ -153,26 +156,22 @@ class _Files:
 
         return Planned(shape, dtype, parts, lambda: self.read(name, start, stop), f"{name} in {tensor.file}")
 
-    def experts(self, layer: int, packed: bool) -> PlannedExperts:
-        """One layer's, in parts of one expert."""
-        names = expert_names(self.layout, layer)
-
-        def matrix(which: Matrix) -> Planned | Packed:
-            if packed:
-                blocks, scales = names.packed(which)
-                return self.rows(blocks, step=1), self._checked(scales)
-            stacked = self.rows(names.dense(which), step=1)
-            turned = self.layout == "huggingface"  # [expert, in, out]
-            count, *shape = stacked.shape
-            return Planned(
-                [count, *(reversed(shape) if turned else shape)],
-                stacked.dtype,
-                lambda: (part[0].t() if turned else part[0] for part in stacked.parts()),
-                source=stacked.source,
-            )
-
-        biases = self.rows(names.gate_up_bias), self.rows(names.down_bias)
-        return PlannedExperts(matrix("gate_up"), biases[0], matrix("down"), biases[1])
+    def experts(self, layer: int, matrix: Matrix, packed: bool) -> PlannedExperts:
+        """A matrix of one layer's, in parts of one expert."""
+        names, bias = expert_names(self.layout, layer, matrix, packed=packed)
+        if packed:
+            blocks, scales = names
+            return PlannedExperts((self.rows(blocks, step=1), self._checked(scales)), self.rows(bias))
+        stacked = self.rows(names[0], step=1)
+        transposed = self.layout == "huggingface"
+        count, *shape = stacked.shape
+        weights = Planned(
+            [count, *(reversed(shape) if transposed else shape)],
+            stacked.dtype,
+            lambda: (part[0].t() if transposed else part[0] for part in stacked.parts()),
+            source=stacked.source,
+        )
+        return PlannedExperts((weights,), self.rows(bias))
 
     def _checked(self, name: str) -> Planned:
         """Exponents, none of which means NaN."""
@@ -196,25 +195,22 @@ def _state(model: PlannedModel, dtype: torch.dtype, device: torch.device) -> dic
     return state
 
 
-def _packed_state(experts: PlannedExperts, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+_Layer = Mapping[Matrix, PlannedExperts]
+
+
+def _packed_state(experts: _Layer, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     """What :class:`~glassformer.quantized.packed_experts.PackedMixture` holds, as packed files do."""
-    state = {
-        "gate_up_bias": experts.gate_up_bias.whole().to(device, dtype),
-        "down_bias": experts.down_bias.whole().to(device, dtype),
-    }
-    for matrix in MATRICES:
-        packed = experts.matrix(matrix)
-        assert isinstance(packed, tuple)
-        for name, planned in zip(("blocks", "scales"), packed, strict=True):
-            state[f"{matrix}_{name}"] = planned.whole().to(device)
+    state = {}
+    for matrix, planned in experts.items():
+        blocks, scales = planned.weights
+        state[f"{matrix}_blocks"], state[f"{matrix}_scales"] = blocks.whole().to(device), scales.whole().to(device)
+        state[f"{matrix}_bias"] = planned.bias.whole().to(device, dtype)
     return state
 
 
-def _dense_state(experts: PlannedExperts, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+def _dense_state(experts: _Layer, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     """What :class:`~glassformer.layers.experts.MixtureOfExperts` holds: gate and up apart."""
-    gate_up, down = experts.gate_up, experts.down
-    assert isinstance(gate_up, Planned)
-    assert isinstance(down, Planned)
+    (gate_up,), (down,) = experts["gate_up"].weights, experts["down"].weights
     count, hidden, ff = down.shape
     state = {
         "gate": torch.empty(count, ff, hidden, dtype=dtype, device=device),
@@ -226,9 +222,9 @@ def _dense_state(experts: PlannedExperts, dtype: torch.dtype, device: torch.devi
         state["up"][expert].copy_(both[1::2])
     for expert, matrix in enumerate(down.parts()):
         state["down"][expert].copy_(matrix)
-    bias = experts.gate_up_bias.whole().to(device, dtype)
+    bias = experts["gate_up"].bias.whole().to(device, dtype)
     return state | {
         "gate_bias": bias[:, 0::2].contiguous(),
         "up_bias": bias[:, 1::2].contiguous(),
-        "down_bias": experts.down_bias.whole().to(device, dtype),
+        "down_bias": experts["down"].bias.whole().to(device, dtype),
     }

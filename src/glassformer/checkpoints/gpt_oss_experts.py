@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedModel
+from glassformer.checkpoints.gpt_oss_writing import PlannedModel
 from glassformer.checkpoints.shards import Planned
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.quantized import mxfp4
@@ -30,16 +30,15 @@ def with_experts(model: PlannedModel, kind: ExpertKind | None) -> PlannedModel:
     if kind is None or (kind == "mxfp4") == packed:
         return model
     config = replace(model.config, expert_format="dense" if packed else "mxfp4")
-    experts = [replace(each, gate_up=_other(each.gate_up), down=_other(each.down)) for each in model.experts]
+    other = _expanded if packed else _packed
+    experts = [
+        {matrix: replace(planned, weights=other(*planned.weights)) for matrix, planned in layer.items()}
+        for layer in model.experts
+    ]
     return replace(model, config=config, experts=experts)
 
 
-def _other(weights: Planned | Packed) -> Planned | Packed:
-    return _expanded(weights) if isinstance(weights, tuple) else _packed(weights)
-
-
-def _expanded(packed: Packed) -> Planned:
-    blocks, scales = packed
+def _expanded(blocks: Planned, scales: Planned) -> tuple[Planned]:
     experts, rows, groups = scales.shape
 
     def matrices() -> Iterator[Tensor]:
@@ -47,10 +46,10 @@ def _expanded(packed: Packed) -> Planned:
             for one, its_exponents in zip(codes, exponents, strict=True):
                 yield mxfp4.decode(one, its_exponents, torch.bfloat16)
 
-    return Planned([experts, rows, groups * mxfp4.GROUP], torch.bfloat16, matrices)
+    return (Planned([experts, rows, groups * mxfp4.GROUP], torch.bfloat16, matrices),)
 
 
-def _packed(experts: Planned) -> Packed:
+def _packed(experts: Planned) -> tuple[Planned, Planned]:
     count, rows, width = experts.shape
     shape = [count, rows, width // mxfp4.GROUP]
     # Encoding gives exponents with the codes, a sixteenth of their size; they are written next.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections, router_of
+from glassformer.checkpoints.gpt_oss_layouts import MATRICES, Matrix
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
@@ -127,16 +128,14 @@ def particulars(written: dict[str, Any]) -> list[str]:
     return [part for part, present in found.items() if present]
 
 
-def _experts(ffn: nn.Module, *, plain: bool) -> PlannedExperts:
+def _experts(ffn: nn.Module, *, plain: bool) -> dict[Matrix, PlannedExperts]:
     if isinstance(ffn, PackedMixture):
-        experts, rows = ffn.gate_up_scales.shape[:2]
-        like = ffn.router.score.weight
-        gate_up_bias = like.new_zeros(experts, rows) if ffn.gate_up_bias is None else ffn.gate_up_bias
-        down_bias = like.new_zeros(experts, ffn.hidden_dim) if ffn.down_bias is None else ffn.down_bias
-        packed = plan(ffn.gate_up_blocks), plan(ffn.gate_up_scales)
-        return PlannedExperts(
-            packed, plan(gate_up_bias), (plan(ffn.down_blocks), plan(ffn.down_scales)), plan(down_bias)
-        )
+        packed = {}
+        for matrix in MATRICES:
+            blocks, scales, bias = (getattr(ffn, f"{matrix}_{part}") for part in ("blocks", "scales", "bias"))
+            bias = ffn.router.score.weight.new_zeros(scales.shape[:2]) if bias is None else bias
+            packed[matrix] = PlannedExperts((plan(blocks), plan(scales)), plan(bias))
+        return packed
     weights = as_experts(ffn)
     gate, up, down = weights.gate, weights.up, weights.down
     experts, ff, hidden = gate.shape
@@ -147,12 +146,12 @@ def _experts(ffn: nn.Module, *, plain: bool) -> PlannedExperts:
         for expert in range(experts):
             yield torch.stack([gate[expert], up[expert]], dim=1).flatten(0, 1)
 
-    return PlannedExperts(
-        Planned([experts, 2 * ff, hidden], gate.dtype, gate_up_of_each),
-        plan(gate_up_bias),
-        Planned([experts, hidden, ff], down.dtype, down.unbind),
-        plan(_or_zeros(weights.down_bias, down)),
-    )
+    gate_up = Planned([experts, 2 * ff, hidden], gate.dtype, gate_up_of_each)
+    rows = Planned([experts, hidden, ff], down.dtype, down.unbind)
+    return {
+        "gate_up": PlannedExperts((gate_up,), plan(gate_up_bias)),
+        "down": PlannedExperts((rows,), plan(_or_zeros(weights.down_bias, down))),
+    }
 
 
 def _or_zeros(bias: Tensor | None, weight: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from glassformer.checkpoints.assembly import empty_decoder
+from glassformer.checkpoints.headers import FLOATS
 from glassformer.checkpoints.tensor_files import Wanted
 from glassformer.models import DecoderConfig
 
@@ -69,7 +70,6 @@ _MATRICES = {
     },
 }
 """Modules with a weight and, in gpt-oss, a bias."""
-_ATTENTION = ("attention.query", "attention.key", "attention.value", "attention.output")
 
 
 @dataclass(frozen=True)
@@ -81,46 +81,26 @@ class Source:
     stop: int | None = None
 
 
-@dataclass(frozen=True)
-class ExpertNames:
-    """The names of one layer's experts."""
-
-    gate_up: str
-    gate_up_bias: str
-    down: str
-    down_bias: str
-    mark: str
-    """Separator between a name and ``blocks`` or ``scales``."""
-
-    def dense(self, matrix: Matrix) -> str:
-        """The name of the dense weights."""
-        return self.gate_up if matrix == "gate_up" else self.down
-
-    def packed(self, matrix: Matrix) -> tuple[str, str]:
-        """The names of the codes and of the exponents."""
-        name = self.dense(matrix)
-        return f"{name}{self.mark}blocks", f"{name}{self.mark}scales"
-
-
-def expert_names(layout: GptOssLayout, layer: int) -> ExpertNames:
-    """The names of the experts of layer ``layer``, counted from 0."""
+def expert_names(layout: GptOssLayout, layer: int, matrix: Matrix, *, packed: bool) -> tuple[list[str], str]:
+    """The names of a matrix of a layer's experts, which are two (codes, exponents) if it is packed; and of its bias."""
     if layout == "openai":
-        mlp = f"block.{layer}.mlp."
-        return ExpertNames(f"{mlp}mlp1_weight", f"{mlp}mlp1_bias", f"{mlp}mlp2_weight", f"{mlp}mlp2_bias", ".")
-    moe = f"model.layers.{layer}.mlp.experts."
-    gate_up, down = f"{moe}gate_up_proj", f"{moe}down_proj"
-    return ExpertNames(gate_up, f"{gate_up}_bias", down, f"{down}_bias", "_")
+        name = f"block.{layer}.mlp.mlp{1 + MATRICES.index(matrix)}"
+        weights, mark = f"{name}_weight", "."
+    else:
+        name = weights = f"model.layers.{layer}.mlp.experts.{matrix}_proj"
+        mark = "_"
+    return [f"{weights}{mark}blocks", f"{weights}{mark}scales"] if packed else [weights], f"{name}_bias"
 
 
-def are_packed(layout: GptOssLayout, names: Iterable[str]) -> bool:
+def are_packed(names: Iterable[str]) -> bool:
     """Whether tensors of these names hold the experts in MXFP4."""
-    end = f"{expert_names(layout, 0).mark}blocks"
-    return any(name.endswith(end) for name in names)
+    return any(name.endswith("blocks") for name in names)
 
 
 def sources(config: DecoderConfig, layout: GptOssLayout) -> dict[str, Source]:
     """The source of each of our tensors except the experts (see :func:`expert_names`)."""
-    query, kv = _attention_rows(config)
+    query = config.num_heads * config.head_dim
+    kv = (config.num_kv_heads or config.num_heads) * config.head_dim
     fused = {
         "attention.query": (0, query),
         "attention.key": (query, query + kv),
@@ -132,10 +112,12 @@ def sources(config: DecoderConfig, layout: GptOssLayout) -> dict[str, Source]:
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.", _PREFIX[layout].format(layer)
         found |= {ours + name: Source(theirs + their_name) for name, their_name in _VECTORS[layout].items()}
+        if not config.sinks:
+            del found[f"{ours}attention.sinks"]
         for name, their_name in _MATRICES[layout].items():
             rows = fused.get(name, ()) if layout == "openai" else ()
             found[f"{ours}{name}.weight"] = Source(f"{theirs}{their_name}.weight", *rows)
-            if config.attention_bias or name not in _ATTENTION:
+            if config.attention_bias if name.startswith("attention") else config.ff_bias:
                 found[f"{ours}{name}.bias"] = Source(f"{theirs}{their_name}.bias", *rows)
     return found
 
@@ -149,27 +131,14 @@ def wanted(config: DecoderConfig, layout: GptOssLayout, *, packed: bool) -> dict
         rows, *others = shapes[re.sub(r"^layers\.\d+", "layers.0", ours)].shape
         before = found[source.name].shape[0] if source.name in found else 0
         found[source.name] = Wanted([before + rows, *others])
-    for layer in range(config.num_layers):
-        found |= _wanted_experts(config, layout, layer, packed)
-    return found
-
-
-def _attention_rows(config: DecoderConfig) -> tuple[int, int]:
-    return config.num_heads * config.head_dim, (config.num_kv_heads or config.num_heads) * config.head_dim
-
-
-def _wanted_experts(config: DecoderConfig, layout: GptOssLayout, layer: int, packed: bool) -> dict[str, Wanted]:
-    names, experts = expert_names(layout, layer), config.num_experts or 0
-    hidden, ff = config.hidden_dim, config.ff_dim
-    found = {names.gate_up_bias: Wanted([experts, 2 * ff]), names.down_bias: Wanted([experts, hidden])}
-    if packed:
-        for matrix in MATRICES:
-            out, into = matrix_sizes(config, matrix)
-            blocks, scales = names.packed(matrix)
-            found[blocks] = Wanted([experts, out, into // 32, 16], ("U8",))
-            found[scales] = Wanted([experts, out, into // 32], ("U8",))
-        return found
-    transposed = layout == "huggingface"
-    found[names.gate_up] = Wanted([experts, hidden, 2 * ff] if transposed else [experts, 2 * ff, hidden])
-    found[names.down] = Wanted([experts, ff, hidden] if transposed else [experts, hidden, ff])
+    experts, kinds = config.num_experts or 0, ("U8",) if packed else tuple(FLOATS)
+    for matrix in MATRICES:
+        out, into = matrix_sizes(config, matrix)
+        of_each = [[into, out] if layout == "huggingface" else [out, into]]
+        if packed:
+            of_each = [[out, into // 32, 16], [out, into // 32]]
+        for layer in range(config.num_layers):
+            names, bias = expert_names(layout, layer, matrix, packed=packed)
+            found |= {name: Wanted([experts, *shape], kinds) for name, shape in zip(names, of_each, strict=True)}
+            found[bias] = Wanted([experts, out])
     return found

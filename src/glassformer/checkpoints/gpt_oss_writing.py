@@ -15,15 +15,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config, write_openai_config
-from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matrix, expert_names, sources
+from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout, Matrix, expert_names, sources
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import CONFIG_FILE
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
 from glassformer.models import DecoderConfig
-
-Packed = tuple[Planned, Planned]
-"""Codes and exponents of MXFP4."""
 
 # OpenAI stores the 20b in one file, and the 120b in several.
 _SHARD_BYTES: dict[GptOssLayout, int] = {"huggingface": SHARD_BYTES, "openai": 2 * 10**10}
@@ -34,20 +31,12 @@ _RELEASED_VOCABULARY = 201088
 
 @dataclass(frozen=True)
 class PlannedExperts:
-    """One layer's experts, independent of a layout.
+    """A matrix of one layer's experts, independent of a layout. Gate and up rows alternate."""
 
-    A matrix is ``[expert, out, in]`` with one part ``[out, in]`` for each expert, or packed. Gate and up rows
-    alternate.
-    """
-
-    gate_up: Planned | Packed
-    gate_up_bias: Planned
-    down: Planned | Packed
-    down_bias: Planned
-
-    def matrix(self, matrix: Matrix) -> Planned | Packed:
-        """One of the two by its name."""
-        return self.gate_up if matrix == "gate_up" else self.down
+    weights: tuple[Planned, ...]
+    """``[expert, out, in]`` with one part ``[out, in]`` for each expert; or the codes and the exponents of MXFP4."""
+    bias: Planned
+    """``[expert, out]``."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +51,7 @@ class PlannedModel:
 
     config: DecoderConfig
     weights: Mapping[str, Planned]
-    experts: Sequence[PlannedExperts]
+    experts: Sequence[Mapping[Matrix, PlannedExperts]]
 
     def completed(self) -> PlannedModel:
         """The same model with all tensors of the released files: biases of 0 where attention or the router has none,
@@ -86,15 +75,13 @@ class PlannedModel:
         for ours, source in sources(complete.config, layout).items():
             rows.setdefault(source.name, []).append(complete.weights[ours])  # they come in the order of their rows
         found = {name: _concatenated(parts) for name, parts in rows.items()}
+        packed = self.config.expert_format == "mxfp4"
         for layer, experts in enumerate(self.experts):
-            names = expert_names(layout, layer)
-            for matrix in MATRICES:
-                weights = experts.matrix(matrix)
-                if isinstance(weights, tuple):
-                    found |= dict(zip(names.packed(matrix), weights, strict=True))
-                else:
-                    found[names.dense(matrix)] = _transposed(weights) if layout == "huggingface" else weights
-            found |= {names.gate_up_bias: experts.gate_up_bias, names.down_bias: experts.down_bias}
+            for matrix, planned in experts.items():
+                names, bias = expert_names(layout, layer, matrix, packed=packed)
+                transposed = layout == "huggingface" and not packed
+                weights = map(_transposed, planned.weights) if transposed else planned.weights
+                found |= {**dict(zip(names, weights, strict=True)), bias: planned.bias}
         return found
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matrix, matrix_sizes, sources, wanted
-from glassformer.checkpoints.gpt_oss_writing import Packed, PlannedExperts, PlannedModel, write_gpt_oss
+from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel, write_gpt_oss
 from glassformer.checkpoints.shards import Planned
 from glassformer.errors import require
 from glassformer.kernels.options import Clamp
@@ -152,7 +152,10 @@ def plan_random_gpt_oss(config: DecoderConfig, seed: int = 0) -> PlannedModel:
         ours: _normal(seed, ours, shapes[source.name].shape, *_spread(ours, config))
         for ours, source in sources(config, "huggingface").items()
     }
-    return PlannedModel(config, weights, [_experts(seed, layer, config) for layer in range(config.num_layers)])
+    experts = [
+        {matrix: _experts(seed, layer, matrix, config) for matrix in MATRICES} for layer in range(config.num_layers)
+    ]
+    return PlannedModel(config, weights, experts)
 
 
 def _spread(name: str, config: DecoderConfig) -> tuple[float, float]:
@@ -170,31 +173,24 @@ def _spread(name: str, config: DecoderConfig) -> tuple[float, float]:
     return 0.0, config.hidden_dim**-0.5
 
 
-def _experts(seed: int, layer: int, config: DecoderConfig) -> PlannedExperts:
+def _experts(seed: int, layer: int, matrix: Matrix, config: DecoderConfig) -> PlannedExperts:
     experts = config.num_experts or 0
+    rows, width = matrix_sizes(config, matrix)
+    name, std = f"layers.{layer}.ffn.{matrix}", (width * (1 if matrix == "gate_up" else 2 * config.num_layers)) ** -0.5
+    bias = _normal(seed, f"{name}_bias", [experts, rows], 0.0, _BIAS_STD)
+    shape = [experts, rows, width // mxfp4.GROUP]
+    codes = functools.partial(_codes, seed, f"{name}_blocks", [*shape[1:], mxfp4.GROUP_BYTES])
+    exponents = functools.partial(_exponents, seed, f"{name}_scales", shape[1:], std)
+    if config.expert_format == "mxfp4":
+        blocks = Planned([*shape, mxfp4.GROUP_BYTES], torch.uint8, lambda: map(codes, range(experts)))
+        return PlannedExperts((blocks, Planned(shape, torch.uint8, lambda: map(exponents, range(experts)))), bias)
 
-    def weights(matrix: Matrix) -> Planned | Packed:
-        rows, width = matrix_sizes(config, matrix)
-        std = (width * (1 if matrix == "gate_up" else 2 * config.num_layers)) ** -0.5
-        shape = [experts, rows, width // mxfp4.GROUP]
-        name = f"layers.{layer}.ffn.{matrix}"
-        codes = functools.partial(_codes, seed, f"{name}_blocks", [*shape[1:], mxfp4.GROUP_BYTES])
-        exponents = functools.partial(_exponents, seed, f"{name}_scales", shape[1:], std)
-        if config.expert_format == "mxfp4":
-            blocks = Planned([*shape, mxfp4.GROUP_BYTES], torch.uint8, lambda: map(codes, range(experts)))
-            return blocks, Planned(shape, torch.uint8, lambda: map(exponents, range(experts)))
+    def expanded(expert: int) -> Tensor:
+        return mxfp4.decode(codes(expert), exponents(expert), torch.bfloat16)
 
-        def expanded(expert: int) -> Tensor:
-            return mxfp4.decode(codes(expert), exponents(expert), torch.bfloat16)
-
-        return Planned([experts, rows, width], torch.bfloat16, lambda: map(expanded, range(experts)))
-
-    def bias(matrix: Matrix) -> Planned:
-        shape = [experts, matrix_sizes(config, matrix)[0]]
-        return _normal(seed, f"layers.{layer}.ffn.{matrix}_bias", shape, 0.0, _BIAS_STD)
-
-    gate_up, down = MATRICES
-    return PlannedExperts(weights(gate_up), bias(gate_up), weights(down), bias(down))
+    return PlannedExperts(
+        (Planned([experts, rows, width], torch.bfloat16, lambda: map(expanded, range(experts))),), bias
+    )
 
 
 def _generator(seed: int, name: str, part: int = 0) -> np.random.Generator:
