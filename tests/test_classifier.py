@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from glassformer.classifier import Classifier, load_classifier, predict, save_classifier, token_effects
-from glassformer.data.subword import train_subwords
-from glassformer.data.tokenizer import Tokenizer, WordTokenizer
+from glassformer.data.subword import Tokenizer, train_subwords
+from glassformer.data.tokenizer import WordTokenizer
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from refusals import refused

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from glassformer.checkpoints.bert import load_encoder, write_encoder
 from glassformer.data.batches import in_length_order, pad
-from glassformer.data.subword import tokenizer_from_json
-from glassformer.data.tokenizer import MAX_LEN, Tokenizer, WordTokenizer
+from glassformer.data.subword import Tokenizer, tokenizer_from_json
+from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
 from glassformer.errors import InputError, require, require_positive
 from glassformer.files import new_directory, write_text
 from glassformer.models.encoder import Encoder

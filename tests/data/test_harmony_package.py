@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from glassformer.data.harmony import Message, ReplyReader, Setting, render
-from glassformer.data.harmony_package import Renderer, renderer
+from glassformer.data.harmony import Message, Renderer, ReplyReader, Setting, render, renderer
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_json, read_tokenizer
 
 VOCABULARY = Path(os.environ.get("TIKTOKEN_ENCODINGS_BASE", "nowhere")) / "o200k_base.tiktoken"

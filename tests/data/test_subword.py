@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data.sentiment import reviews
-from glassformer.data.subword import SubwordTokenizer, load_subwords, tokenizer_from_json, train_subwords
-from glassformer.data.tokenizer import Tokenizer, WordTokenizer
+from glassformer.data.subword import SubwordTokenizer, Tokenizer, load_subwords, tokenizer_from_json, train_subwords
+from glassformer.data.tokenizer import WordTokenizer
 from refusals import refused
 
 TEXTS = [example.text for example in reviews()]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.tokenizer import CLS_ID, PAD_ID, UNK_ID, Tokenizer, WordTokenizer, split_words, whole_text
+from glassformer.data.subword import Tokenizer
+from glassformer.data.tokenizer import CLS_ID, PAD_ID, UNK_ID, WordTokenizer, split_words, whole_text
 from glassformer.errors import InputError
 from refusals import refused
 

@@ -16,10 +16,10 @@ from glassformer.data.harmony import (
     Piece,
     ReplyReader,
     Setting,
+    renderer,
     require_harmony,
     to_keep,
 )
-from glassformer.data.harmony_package import renderer
 from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require

@@ -28,12 +28,9 @@ class Padded(NamedTuple):
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -> Padded:
-    """Pad rows on the right with ``pad_id``.
+    """Pad rows on the right with ``pad_id`` to ``length``, by default that of the longest.
 
-    Args:
-        rows: Token ids, at least one in each row.
-        pad_id: The padding token. A row may contain it too; ``real`` is then True there.
-        length: Length of every row; None: that of the longest.
+    A row may contain ``pad_id`` too; ``real`` is then True there.
 
     Raises:
         InputError: No rows, an empty row, one that is longer than ``length``, or a text in place of its tokens.
@@ -77,12 +74,7 @@ class TextBatches:
 
     A batch is ``{"tokens": int64 [batch, position], "real": bool [batch, position], "labels": int64 [batch]}``.
 
-    Args:
-        rows: Token ids of each text, at least one.
-        labels: The class of each, from 0.
-        pad_id: The padding token.
-        seed: Seed of the orders.
-        by_length: False omits the sorting: batches are then uniform draws, with more padding.
+    Labels are classes from 0. Without ``by_length`` nothing is sorted: batches are uniform draws, with more padding.
 
     Raises:
         InputError: No texts, an empty row, a text in place of its tokens, a different number of labels, labels below 0

@@ -45,14 +45,8 @@ def optimal_predictions(
 ) -> Float64[Tensor, "batch length vocab"]:
     """The exact distribution of the token after each input, given the inputs up to and including it.
 
-    Args:
-        inputs: Sequences from their first emitted token on, as a model reads them.
-        config: The recurrence that emitted them.
-        excluded: Generators that cannot have emitted them. None: the prior is uniform over all generators, as held-out
-            sequences are drawn. Pass the held-out generators for the optimum on training sequences.
-
-    Returns:
-        Probabilities [batch, length, vocab_size] in float64.
+    Inputs are sequences from their first emitted token on, as a model reads them. The prior is uniform over all
+    generators but those ``excluded``: none for held-out sequences, the held-out generators for training sequences.
 
     Raises:
         InputError: Tokens outside the vocabulary or not int64, tokens that no admitted generator can emit, every
@@ -78,10 +72,7 @@ def optimal_accuracy(
 ) -> OptimalAccuracy:
     """How often the optimal prediction is right at each position: an upper bound for every model on these sequences.
 
-    Args:
-        tokens: Whole sequences with their last target; position t predicts ``tokens[:, t + 1]`` from those before.
-        config: The recurrence that emitted them.
-        excluded: As for :func:`optimal_predictions`.
+    Sequences are whole, with their last target: position t predicts ``tokens[:, t + 1]`` from those before.
 
     Raises:
         InputError: Fewer than two tokens per sequence, and as for :func:`optimal_predictions`.

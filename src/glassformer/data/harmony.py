@@ -10,12 +10,13 @@ Source: OpenAI 2025, https://github.com/openai/harmony, docs/format.md.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from glassformer.config import config
-from glassformer.data.released_tokenizer import ReleasedTokenizer
+from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer
 from glassformer.errors import require
 
 Effort = Literal["low", "medium", "high"]
@@ -31,6 +32,9 @@ ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
+
+# Letters of several scripts, digits and spaces: vocabularies that agree on it are taken to be the same.
+_PROBE = "The naïve café's 12345 plans —\n\n  你好, مرحبا, привет!"
 
 
 @config
@@ -110,12 +114,8 @@ def require_harmony(tokenizer: ReleasedTokenizer) -> None:
 def render(messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: bool = True) -> list[int]:
     """The tokens of a conversation.
 
-    Names of special tokens within a message stay text: writing ``<|end|>`` does not end a message.
-
-    Args:
-        messages: In order, the system message first. All are rendered; see :func:`to_keep`.
-        tokenizer: gpt-oss's, or one with the same special tokens.
-        reply: Whether to add ``<|start|>assistant``, which the model continues.
+    Names of special tokens within a message stay text: writing ``<|end|>`` does not end a message. All messages are
+    rendered; see :func:`to_keep`. With ``reply``, ``<|start|>assistant`` follows them, which the model continues.
 
     Raises:
         InputError: A tokenizer that lacks a special token.
@@ -125,6 +125,34 @@ def render(messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: 
     if reply:
         tokens += [tokenizer.special(START), *tokenizer.encode("assistant")]
     return tokens
+
+
+Renderer = Callable[[Setting, Sequence[Message]], list[int]]
+"""From a setting and the messages after it to the tokens of a prompt, ``<|start|>assistant`` at its end."""
+
+
+def renderer(tokenizer: ReleasedTokenizer) -> tuple[Renderer, str]:
+    """A function that renders prompts for ``tokenizer``, and its name: openai-harmony or "glassformer".
+
+    The package has one vocabulary, o200k_harmony, from the directory in ``TIKTOKEN_ENCODINGS_BASE``, from its cache, or
+    by a download of 3.6 MB. Without the package or its vocabulary, or for a tokenizer with other tokens,
+    :func:`render` is used. Both give the same tokens.
+    """
+
+    def ours(setting: Setting, messages: Sequence[Message]) -> list[int]:
+        return render([*setting.messages(), *messages], tokenizer)
+
+    if any(tokenizer.specials.get(name) != HARMONY_SPECIALS[name] for name in FORMAT_TOKENS):
+        return ours, "glassformer"
+    try:
+        package = importlib.import_module("openai_harmony")
+        encoding = package.load_harmony_encoding(package.HarmonyEncodingName.HARMONY_GPT_OSS)
+        agrees = encoding.encode(_PROBE) == tokenizer.encode(_PROBE)
+    except Exception:  # no package or no vocabulary: the package raises what its network library does
+        agrees = False
+    if not agrees:
+        return ours, "glassformer"
+    return lambda setting, messages: _rendered_by(package, encoding, setting, messages), "openai-harmony"
 
 
 def to_keep(reply: Sequence[Message]) -> list[Message]:
@@ -138,17 +166,13 @@ def to_keep(reply: Sequence[Message]) -> list[Message]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a reply's text.
-
-    Args:
-        message: Its message, with the content read so far, this piece included.
-        text: The new text; may be empty at the end.
-        ended: Whether the message ends here.
-    """
+    """A piece of a reply's text, which may be empty at the end of a message."""
 
     message: Message
+    """Its message, with the content read so far, this piece included."""
     text: str
     ended: bool = False
+    """Whether the message ends here."""
 
 
 @dataclass
@@ -157,12 +181,10 @@ class ReplyReader:
 
     A reply that breaks the format is read as far as possible: a header without its end becomes the content of a message
     of its channel, unless the reply was cut off there.
-
-    Args:
-        tokenizer: The one that rendered the prompt.
     """
 
     tokenizer: ReleasedTokenizer
+    """The one that rendered the prompt."""
     messages: list[Message] = field(default_factory=list, init=False)
     """The messages that have ended."""
 
@@ -220,8 +242,7 @@ class ReplyReader:
 
     def _piece(self, text: str) -> Piece:
         assert self._current is not None
-        was = self._current
-        self._current = Message(was.role, was.content + text, was.channel, was.recipient, was.content_type, was.name)
+        self._current = replace(self._current, content=self._current.content + text)
         return Piece(self._current, text)
 
     def _new_decoder(self) -> None:
@@ -275,3 +296,30 @@ def _read_header(header: str, role_known: bool) -> Message:
     if role == "tool" and name is None:
         name = "tool"
     return Message(role, "", message.channel, recipient, content_type, name)
+
+
+def _rendered_by(package: Any, encoding: Any, setting: Setting, messages: Sequence[Message]) -> list[int]:
+    make, role = package.Message.from_role_and_content, package.Role
+    system = package.SystemContent.new().with_reasoning_effort(package.ReasoningEffort(setting.effort.capitalize()))
+    if setting.date is not None:
+        system = system.with_conversation_start_date(setting.date)
+    converted = [make(role.SYSTEM, system)]
+    if setting.instructions:
+        converted.append(make(role.DEVELOPER, package.DeveloperContent.new().with_instructions(setting.instructions)))
+    converted += [_converted(package, message) for message in messages]
+    # The caller has dropped what the model must not read.
+    keep_all = package.RenderConversationConfig(auto_drop_analysis=False)
+    conversation = package.Conversation.from_messages(converted)
+    return list(encoding.render_conversation_for_completion(conversation, role.ASSISTANT, config=keep_all))
+
+
+def _converted(package: Any, message: Message) -> Any:
+    author = package.Author(role=package.Role(message.role), name=message.name)
+    converted = package.Message.from_author_and_content(author, message.content)
+    if message.channel is not None:
+        converted = converted.with_channel(message.channel)
+    if message.recipient is not None:
+        converted = converted.with_recipient(message.recipient)
+    if message.content_type is not None:
+        converted = converted.with_content_type(message.content_type)
+    return converted

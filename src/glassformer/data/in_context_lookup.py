@@ -140,13 +140,8 @@ class LookupConfig:
 class Facts:
     """Contexts with their queries, row by row. Where ``real`` is false, ``keys`` and ``values`` hold padding.
 
-    Attributes:
-        keys: The key's token of each fact; ``config.no_key`` for a distractor.
-        values: The value's token of each fact.
-        real: Where there is a fact or a distractor.
-        query: The key whose value is asked for.
-        answer: Its value, or ``config.none``.
-        place: Index of the fact with the answer; -1 if there is none.
+    A distractor's key is ``config.no_key``. ``place`` is the index of the fact that has the query's key; if there is
+    none, it is -1 and ``answer`` is ``config.none``.
     """
 
     keys: Int64[Tensor, "batch fact"]
@@ -200,8 +195,7 @@ def sample(
         require_positive(num_facts=num_facts)
         config._require_room(num_facts)
     rng = generator(seed, step)
-    most = config.max_facts if num_facts is None else num_facts
-    least = config.min_facts if num_facts is None else num_facts
+    least, most = (config.min_facts, config.max_facts) if num_facts is None else (num_facts, num_facts)
     sizes = rng.integers(least, most + 1, size=count)
     keys, values = _pairings(config, count, most, split, rng)
     rows, place = np.arange(count), rng.integers(sizes)
@@ -209,18 +203,12 @@ def sample(
     if config.missing:
         absent = rng.random(count) < config.missing
         query, answer = np.where(absent, keys[:, most] + 1, query), np.where(absent, config.none, answer)
-        place = np.where(absent, -1, place)
+        place[absent] = -1
     lone = (count, config.distractors)
     tokens = np.concatenate([keys[:, :most] + 1, np.full(lone, config.no_key)], axis=1)
     real = np.concatenate([np.arange(most) < sizes[:, None], np.ones(lone, bool)], axis=1)
-    facts = Facts(
-        torch.from_numpy(np.where(real, tokens, PAD)),
-        torch.from_numpy(np.where(real, values + config.first_value, PAD)),
-        torch.from_numpy(real),
-        torch.from_numpy(query),
-        torch.from_numpy(answer),
-        torch.from_numpy(place),
-    )
+    tokens, values = np.where(real, tokens, PAD), np.where(real, values + config.first_value, PAD)
+    facts = Facts(*map(torch.from_numpy, (tokens, values, real, query, answer, place)))
     # Facts are drawn in random order; only distractors have to be shuffled among them.
     return _in_order(facts, _random_order(facts.real, rng)) if config.distractors else facts
 

@@ -22,27 +22,11 @@ from glassformer.data.batches import pad
 from glassformer.data.random_streams import generator, require_fractions
 from glassformer.errors import require, require_positive
 
-VOCAB = MappingProxyType(
-    {
-        "[PAD]": 0,
-        "[SOS]": 1,
-        "[EOS]": 2,
-        "COLOR": 3,
-        "NAME": 4,
-        "ITEM": 5,
-        "RED": 6,
-        "BLUE": 7,
-        "GREEN": 8,
-        "ALICE": 9,
-        "BOB": 10,
-        "CHAIR": 11,
-        "QUERY": 12,
-        "FIND": 13,
-    }
-)
+_SPECIAL, _LABELS = ("[PAD]", "[SOS]", "[EOS]"), ("COLOR", "NAME", "ITEM")
+_WORDS = (*_SPECIAL, *_LABELS, "RED", "BLUE", "GREEN", "ALICE", "BOB", "CHAIR", "QUERY", "FIND")
+ID_TO_TOKEN = MappingProxyType(dict(enumerate(_WORDS)))
+VOCAB = MappingProxyType({word: token for token, word in enumerate(_WORDS)})
 """The token of each word. BOB, QUERY and FIND occur in no example."""
-
-ID_TO_TOKEN = MappingProxyType({token: word for word, token in VOCAB.items()})
 
 FACTS = MappingProxyType({"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"})
 """The value of each key, as words."""
@@ -56,16 +40,14 @@ _ORDERS = tuple(permutations(_ROLES))
 
 @dataclass(frozen=True)
 class LookupExample:
-    """A fact and the order of the tokens in its context.
+    """A key of :data:`FACTS`, and the order of the roles of the tokens after ``NAME`` in its context.
 
     Raises:
         InputError: A key without a fact, or an order that is not a permutation of the four roles.
     """
 
     key: str
-    """One of the keys of :data:`FACTS`."""
     order: tuple[Role, ...]
-    """The roles of the tokens after ``NAME``."""
 
     def __post_init__(self) -> None:
         require(self.key in FACTS, f"key = {self.key!r}", f"one of {', '.join(FACTS)}", "Only these have a fact.")
@@ -140,14 +122,8 @@ def split_lookup(
     A *fact* cannot be held out, since only its training examples define its value. For a model that sees only the set
     of tokens there are 3 different inputs, and the three splits are equally easy; with positions they differ.
 
-    Args:
-        examples: What to split.
-        fractions: The share of each part, of the distinct contexts, orders or examples; they sum to 1.
-        seed: Seed of their order; unused for "nothing".
-        together: See above.
-
-    Returns:
-        The parts; within a part examples keep their order.
+    ``fractions``, which sum to 1, are those of distinct contexts, orders or examples. Within a part, examples keep
+    their order.
 
     Raises:
         InputError: Fractions that are not above 0 or do not sum to 1, a negative seed, an unknown ``together``, or a

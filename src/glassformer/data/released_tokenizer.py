@@ -18,8 +18,8 @@ from typing import Any
 
 import tokenizers
 
-from glassformer.data.tokenizer import read_json, require_text, require_token, whole_text
-from glassformer.errors import InputError, require, require_positive
+from glassformer.data.tokenizer import read_json, require_text, whole_text
+from glassformer.errors import InputError, require
 
 HARMONY_SPECIALS = {
     "<|startoftext|>": 199998,
@@ -55,6 +55,7 @@ O200K_PATTERN = "|".join(
 LARGEST_FILE = 2**26
 """Most bytes of a tokenizer's file; gpt-oss's has 28 MB."""
 
+_NAME = re.compile(r"<\|\w+\|>")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
@@ -159,7 +160,6 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
     )
     if path.suffix == ".tiktoken":
         ranks = _ranks(content, path)
-        last = max(HARMONY_SPECIALS.values())
         # The special tokens are not in the file: they belong to this vocabulary alone.
         require(
             set(ranks.values()) == set(range(min(HARMONY_SPECIALS.values()))),
@@ -167,7 +167,7 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
             f"o200k_base's {min(HARMONY_SPECIALS.values())}",
             "Download o200k_base.tiktoken, or pass a tokenizer.json.",
         )
-        return from_ranks(ranks, HARMONY_SPECIALS, source=str(path), vocab_size=last + 1)
+        return from_ranks(ranks, HARMONY_SPECIALS, source=str(path))
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -186,24 +186,23 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     added = content.get("added_tokens", [])
     try:
         # The names of marked tokens are ordinary text in a text. Some files do not mark all special tokens.
-        marked = [each | {"special": each["special"] or _named(each["content"])} for each in added]
+        marked = [each | {"special": each["special"] or bool(_NAME.fullmatch(each["content"]))} for each in added]
         engine = tokenizers.Tokenizer.from_str(
             text if marked == added else json.dumps(content | {"added_tokens": marked})
         )
         names = {each["content"]: each["id"] for each in marked if each["special"]}
-        to_bytes = _piece_reader(content)
+        read = _piece_reader(content)
     except InputError:
         raise
     except Exception as error:  # the library raises nothing narrower
         raise InputError(f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
-    require(
-        to_bytes is not None,
-        f"{source} of the kind {_kind(content)}",
-        "byte-pair encoding, of bytes or with byte fallback",
-        "Pass the file of a decoder such as gpt-oss or Mixtral.",
-    )
-    assert to_bytes is not None
-    read, added_texts = to_bytes, {each["content"] for each in added}
+    if read is None:
+        raise InputError(
+            f"{source} of the kind {_kind(content)}",
+            "byte-pair encoding, of bytes or with byte fallback",
+            "Pass the file of a decoder such as gpt-oss or Mixtral.",
+        )
+    added_texts = {each["content"] for each in added}
     engine.no_padding()
     engine.no_truncation()
     engine.encode_special_tokens = True
@@ -225,21 +224,9 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
 
 
 def from_ranks(
-    ranks: Mapping[bytes, int],
-    specials: Mapping[str, int],
-    *,
-    pattern: str = O200K_PATTERN,
-    source: str = "a tokenizer",
-    vocab_size: int | None = None,
+    ranks: Mapping[bytes, int], specials: Mapping[str, int], *, source: str = "a tokenizer"
 ) -> ReleasedTokenizer:
-    """The tokenizer that merges bytes in the order of ``ranks``, as in tiktoken's files.
-
-    Args:
-        ranks: Id of each sequence of bytes.
-        specials: Ids of special tokens.
-        pattern: Bytes are merged within its matches.
-        source: Their origin, for messages.
-        vocab_size: None: one more than the highest id.
+    """The tokenizer that merges bytes in the order of ``ranks``, their ids, within matches of :data:`O200K_PATTERN`.
 
     Raises:
         InputError: Repeated ids, or bytes without one; or the package ``tiktoken`` is not installed.
@@ -260,11 +247,8 @@ def from_ranks(
         "different ids for all sequences, including the single bytes",
         "Download it again.",
     )
-    size = max(by_id) + 1 if vocab_size is None else vocab_size
-    require_positive(vocab_size=size)
-    require_token(max(by_id), size)
-    engine = tiktoken.Encoding("harmony", pat_str=pattern, mergeable_ranks=dict(ranks), special_tokens=names)
-    return ReleasedTokenizer(source, size, names, engine.encode_ordinary, by_id.get)
+    engine = tiktoken.Encoding("harmony", pat_str=O200K_PATTERN, mergeable_ranks=dict(ranks), special_tokens=names)
+    return ReleasedTokenizer(source, max(by_id) + 1, names, engine.encode_ordinary, by_id.get)
 
 
 def _ranks(content: bytes, path: Path) -> dict[bytes, int]:
@@ -281,10 +265,6 @@ def _ranks(content: bytes, path: Path) -> dict[bytes, int]:
                 f"line {number} of {path}: {line[:40]!r}", "bytes in base64 and a rank", "Download it again."
             ) from error
     return ranks
-
-
-def _named(content: str) -> bool:
-    return re.fullmatch(r"<\|\w+\|>", content) is not None
 
 
 def _kind(content: Mapping[str, Any]) -> str:

@@ -82,13 +82,7 @@ def read_examples(
     "review" and "label", "sentiment" or "class"; in a file of two columns without such a header, as SST-2's are, the
     labels are in the column with more of them.
 
-    Args:
-        path: The file.
-        text_column: The column of the texts.
-        label_column: The column of the labels.
-        kind_column: The column of the kinds, if there is one.
-        classes: The name of each class.
-        all_classes: Whether to refuse a file without examples of a class, from which it cannot be learned.
+    ``all_classes`` refuses a file without examples of a class, from which it cannot be learned.
 
     Raises:
         InputError: A file that cannot be read, unknown columns, a text that is empty or not a string, an unknown label,
@@ -141,13 +135,7 @@ def from_files(
 
     Training texts that are also in a held-out part are dropped, and validation texts that are also in the test part.
     The test part is unchanged, so that results can be compared. (SST-2's validation and test parts share no text.)
-
-    Args:
-        train: The training file.
-        validation: The validation file.
-        test: The test file.
-        seed: Seed of the split.
-        **columns: ``text_column``, ``label_column``, ``classes`` of :func:`read_examples`.
+    ``columns`` are ``text_column``, ``label_column`` and ``classes`` of :func:`read_examples`.
 
     Raises:
         InputError: See :func:`read_examples`; or fewer than two classes are left in the training part; or all
@@ -171,14 +159,8 @@ def from_hub(
     """A data set of the Hugging Face hub, for example ``stanfordnlp/sst2``, through the package ``datasets``.
 
     Examples without a label (below 0, as in SST-2's test part) are dropped. Missing parts and repeated texts are
-    handled as in :func:`from_files`.
-
-    Args:
-        name: The name on the hub.
-        subset: Which of its configurations, if there are several.
-        text_column: The column of the texts; None: "text", "sentence" or "review".
-        label_column: The column of the labels; None: "label", "sentiment" or "class".
-        seed: Seed of the split.
+    handled as in :func:`from_files`. ``subset`` is one of the data set's configurations, if there are several. Columns
+    are found by name as in :func:`read_examples`.
 
     Raises:
         InputError: The package is missing, the data set cannot be loaded (no such name, no internet), or it lacks a

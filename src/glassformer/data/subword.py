@@ -16,7 +16,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.data.tokenizer import (
     MAX_LEN,
-    Tokenizer,
     WordTokenizer,
     read_json,
     require_text,
@@ -50,26 +49,11 @@ class SubwordTokenizer:
         self._engine = tokenizers.Tokenizer.from_str(engine.to_str())
         self._engine.no_padding()
         self._engine.no_truncation()
-        self._pad_id = _special_id(self._engine, pad_id, _PAD_NAMES, "padding", "pad_id")
-        self._cls_id = _special_id(self._engine, cls_id, _CLS_NAMES, "CLS", "cls_id")
+        self.pad_id = _special_id(self._engine, pad_id, _PAD_NAMES, "padding", "pad_id")
+        self.cls_id = _special_id(self._engine, cls_id, _CLS_NAMES, "CLS", "cls_id")
         self._added = self._engine.num_special_tokens_to_add(False)
-        # The library builds the whole table at every call.
-        self._vocab_size = max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, special ones included: one more than the highest."""
-        return self._vocab_size
-
-    @property
-    def pad_id(self) -> int:
-        """The id of the padding token."""
-        return self._pad_id
-
-    @property
-    def cls_id(self) -> int:
-        """The id of the token before every text."""
-        return self._cls_id
+        # Special ids included. The library builds the whole table at every call.
+        self.vocab_size: int = max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
         """The ids of ``text`` and of the engine's special tokens around it, truncated to ``max_len`` in all.
@@ -135,6 +119,10 @@ class SubwordTokenizer:
         piece = self._engine.id_to_token(token)
         require(piece is not None, f"the token {token}", "an id in use", "Decode with the tokenizer that encoded.")
         return str(piece)
+
+
+Tokenizer = WordTokenizer | SubwordTokenizer
+"""A tokenizer of classifiers: ids are 0 ... vocab_size - 1, and ``cls_id`` comes before every text."""
 
 
 def train_subwords(

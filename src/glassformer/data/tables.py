@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, BinaryIO, NamedTuple
 
 from glassformer.errors import InputError, require
 
@@ -19,14 +19,6 @@ MAX_LINE = 1 << 24
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _OBJECTS = frozenset({".jsonl", ".ndjson"})
-
-
-@runtime_checkable
-class ByteLines(Protocol):
-    """A source of lines of bytes: a file opened with "rb", or ``sys.stdin.buffer``."""
-
-    def readline(self, size: int, /) -> bytes:
-        """The next line with its end, at most ``size`` bytes; empty at the end of the file."""
 
 
 class Record(NamedTuple):
@@ -119,7 +111,7 @@ def read_table(path: Path | str) -> Table:
     return Table(path, records, named=suffix in _OBJECTS)
 
 
-def read_lines(path: Path, file: ByteLines) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
     """The lines of ``file`` without line ends, with their numbers from 1; each is checked before the next is read.
 
     Raises:
@@ -150,13 +142,13 @@ def read_lines(path: Path, file: ByteLines) -> Iterator[tuple[int, str]]:
         yield number, text.rstrip("\r\n")
 
 
-def _plain(path: Path, file: ByteLines) -> Iterator[Record]:
+def _plain(path: Path, file: BinaryIO) -> Iterator[Record]:
     for number, line in read_lines(path, file):
         if line.strip():
             yield Record(number, dict(enumerate(line.split("\t"))))
 
 
-def _quoted(path: Path, file: ByteLines) -> Iterator[Record]:
+def _quoted(path: Path, file: BinaryIO) -> Iterator[Record]:
     lines = (f"{line}\n" for _, line in read_lines(path, file))
     limit = csv.field_size_limit(MAX_LINE)
     reader = csv.reader(lines, strict=True)
@@ -171,7 +163,7 @@ def _quoted(path: Path, file: ByteLines) -> Iterator[Record]:
         csv.field_size_limit(limit)
 
 
-def _objects(path: Path, file: ByteLines) -> Iterator[Record]:
+def _objects(path: Path, file: BinaryIO) -> Iterator[Record]:
     for number, line in read_lines(path, file):
         if not line.strip():
             continue

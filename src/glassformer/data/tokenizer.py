@@ -1,7 +1,4 @@
-"""The interface of tokenizers, and a tokenizer of words and punctuation marks.
-
-A sentence of n words becomes CLS and n ids. Batches do the padding.
-"""
+"""A tokenizer of words and punctuation marks: a sentence of n words becomes CLS and n ids."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from glassformer.errors import InputError, require, require_positive
 
@@ -47,35 +44,6 @@ _CLITIC = re.compile(r"n't|'(?:s|re|ve|ll|d|m)")
 _CLOSING = frozenset(".,!?;:)%")
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """The interface of every tokenizer."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of different tokens; ids are 0 ... vocab_size - 1."""
-
-    @property
-    def pad_id(self) -> int:
-        """The id of the padding token."""
-
-    @property
-    def cls_id(self) -> int:
-        """The id of the token before every text."""
-
-    def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
-        """The ids of ``text``, truncated to ``max_len``, without padding. The empty text has its special tokens."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Readable text of ids, without padding and CLS."""
-
-    def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The text of each id, for display."""
-
-    def to_json(self) -> str:
-        """The tokenizer as JSON, for :func:`~glassformer.data.subword.tokenizer_from_json`."""
-
-
 @dataclass(frozen=True)
 class WordTokenizer:
     """A tokenizer whose tokens are words and punctuation marks.
@@ -90,6 +58,8 @@ class WordTokenizer:
     """
 
     words: tuple[str, ...]
+    pad_id: ClassVar[int] = PAD_ID
+    cls_id: ClassVar[int] = CLS_ID
 
     def __post_init__(self) -> None:
         for word in self.words:
@@ -126,16 +96,6 @@ class WordTokenizer:
     def vocab_size(self) -> int:
         """Number of ids, the three special ones included."""
         return len(_SPECIAL) + len(self.words)
-
-    @property
-    def pad_id(self) -> int:
-        """0."""
-        return PAD_ID
-
-    @property
-    def cls_id(self) -> int:
-        """2."""
-        return CLS_ID
 
     @cached_property
     def ids(self) -> dict[str, int]:

@@ -60,10 +60,9 @@ def named_tokenizer(name: str) -> ReleasedTokenizer:
     path = Path(name).expanduser()
     if path.is_dir():
         found = tokenizer_beside(path)
-        require(
-            found is not None, f"{path} without a tokenizer", " or ".join(TOKENIZER_FILES), "Pass the tokenizer's file."
-        )
-        assert found is not None
+        if found is None:
+            files = " or ".join(TOKENIZER_FILES)
+            raise InputError(f"{path} without a tokenizer", files, "Pass the tokenizer's file.")
         return found
     if path.exists() or path.suffix in (".json", ".tiktoken"):
         return read_tokenizer(path)

@@ -14,7 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from glassformer.data.released_tokenizer import ReleasedTokenizer
-from glassformer.data.tokenizer import Tokenizer, WordTokenizer
+from glassformer.data.subword import Tokenizer
+from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError, require
 from glassformer.explorer.messages import MOST_CHARACTERS
 from glassformer.text import short

@@ -17,7 +17,7 @@ from glassformer.checkpoints.tensor_files import read_tensors, stored_tensors
 from glassformer.classifier import Classifier
 from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.tokenizer import Tokenizer
+from glassformer.data.subword import Tokenizer
 from glassformer.errors import require
 from glassformer.explorer.loading.codecs import numbers, text_of_numbers
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoder, LoadedEncoderDecoder

@@ -20,8 +20,8 @@ from glassformer.checkpoints.hub import find_directory, minilm
 from glassformer.classifier import ENCODER, Classifier, save_classifier
 from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example, SentimentData, fingerprint
-from glassformer.data.subword import load_subwords, train_subwords
-from glassformer.data.tokenizer import Tokenizer, WordTokenizer
+from glassformer.data.subword import Tokenizer, load_subwords, train_subwords
+from glassformer.data.tokenizer import WordTokenizer
 from glassformer.files import write_text
 from glassformer.labs.kept import read_part, to_json
 from glassformer.labs.sentiment.measured import Measured, measure
