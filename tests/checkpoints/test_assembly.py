@@ -18,13 +18,13 @@ from glassformer.checkpoints.assembly import (
     read_decoder,
     require_memory,
 )
-from glassformer.checkpoints.headers import StoredTensor
+from glassformer.checkpoints.tensor_files import StoredTensor
 from glassformer.errors import CheckpointError, InputError
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
-HERE = Path("here")
+CPU, HERE = torch.device("cpu"), Path("here")
 CONFIG = DecoderConfig(
     vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, num_experts=4, yarn=Yarn()
 )
@@ -54,7 +54,7 @@ def test_the_dtype_is_the_stored_one_or_the_one_asked_for() -> None:
         def state(dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
             return {name: tensor.to(device, dtype) for name, tensor in decoder.state_dict().items()}
 
-        return read_decoder(CONFIG, HERE, state, stored_dtype=torch.bfloat16, dtype=dtype, device=None)
+        return read_decoder(CONFIG, HERE, state, stored_dtype=torch.bfloat16, dtype=dtype, device=CPU)
 
     assert read(None).output.weight.dtype == torch.bfloat16
     assert read(torch.float32).output.weight.dtype == torch.float32

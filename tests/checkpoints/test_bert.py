@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 from glassformer.checkpoints import bert
 from glassformer.checkpoints.bert import (
     load_encoder,
-    read_bert_config,
+    read_encoder_config,
     save_encoder,
 )
 from glassformer.errors import InputError
@@ -127,7 +127,7 @@ def test_old_names_of_norms_and_stored_positions(tiny: Path) -> None:
 
 
 def test_missing_fields_have_berts_defaults() -> None:
-    config, theirs = read_bert_config({"model_type": "bert"}), BertConfig()
+    config, theirs = read_encoder_config({"model_type": "bert"}), BertConfig()
     assert (config.hidden_dim, config.num_layers, config.num_heads) == (768, 12, 12)
     assert (config.ff_dim, config.vocab_size, config.max_seq_len) == (3072, 30522, 512)
     assert (config.norm_eps, config.dropout, config.token_types) == (theirs.layer_norm_eps, 0.1, 2)

@@ -270,7 +270,8 @@ def test_a_dtype_that_is_none_is_refused(openai_files: Files) -> None:
 def test_the_configuration_decides_the_layout(openai_files: Files) -> None:
     directory = openai_files()
     config = json.loads((directory / "config.json").read_text())
-    decoder = load_gpt_oss(directory, config, dtype=torch.float16)
+    place: dict[str, Any] = {"dtype": torch.float16, "experts": None, "device": torch.device("cpu")}
+    decoder = load_gpt_oss(directory, config, **place)
     assert decoder.embedding.weight.dtype == torch.float16
     with refused(r"missing model\.embed_tokens\.weight", error=CheckpointError):
-        load_gpt_oss(directory, {"model_type": "gpt_oss", "num_hidden_layers": 2})
+        load_gpt_oss(directory, {"model_type": "gpt_oss", "num_hidden_layers": 2}, **place)

@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import GptOssForCausalLM
 
 from glassformer.checkpoints.gpt_oss import stored_model
-from glassformer.checkpoints.gpt_oss_experts import with_experts
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder
-from glassformer.checkpoints.gpt_oss_writing import write_gpt_oss
+from glassformer.checkpoints.gpt_oss_writing import with_experts, write_gpt_oss
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig

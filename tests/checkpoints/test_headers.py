@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from glassformer.checkpoints.headers import DTYPES, FLOATS, KINDS, StoredTensor, cut, header_tensors
+from glassformer.checkpoints.tensor_files import DTYPES, FLOATS, KINDS, StoredTensor, cut, header_tensors
 
 FILE = Path("there/model.safetensors")
 # Bytes of a number, as safetensors' own table has them.

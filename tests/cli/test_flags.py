@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import get_args, get_type_hints
 
-from glassformer.checkpoints.gpt_oss_experts import ExpertKind
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
+from glassformer.checkpoints.gpt_oss_writing import ExpertKind
 from glassformer.checkpoints.random_gpt_oss import SIZES
 from glassformer.cli import flags, lab
 from glassformer.data import harmony

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from glassformer.checkpoints.headers import FLOATS, StoredTensor
-from glassformer.checkpoints.tensor_files import CONFIG_FILE
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.quantized import mxfp4
@@ -24,6 +23,26 @@ FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
 """A whole number in a ``config.json``, small enough for arithmetic on shapes."""
 FileSize = Annotated[int, Field(ge=1, lt=2**40)]
 """The same, at least 1."""
+
+SIZES = {
+    "vocab_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "hidden_dim": "hidden_size",
+    "ff_dim": "intermediate_size",
+    "num_heads": "num_attention_heads",
+    "head_dim": "head_dim",
+    "num_kv_heads": "num_key_value_heads",
+}
+"""Fields of :class:`DecoderConfig`, and their names in every ``config.json``."""
+HUGGING_FACE = SIZES | {
+    "num_experts": "num_local_experts",
+    "top_k": "num_experts_per_tok",
+    "dropout": "attention_dropout",
+    "max_seq_len": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps",
+    "tied_output": "tie_word_embeddings",
+}
+"""The same for Hugging Face's."""
 
 # No kernel takes wider heads.
 _WIDEST_HEAD = 2048
@@ -37,11 +56,7 @@ _FEW_TENSORS = 1000
 
 @contextmanager
 def config_errors(file: Path) -> Iterator[None]:
-    """Within it, errors in a configuration name the file that it comes from.
-
-    Raises:
-        CheckpointError: Instead of another :class:`InputError`.
-    """
+    """Within it, an :class:`InputError` about a configuration becomes a :class:`CheckpointError` with the file."""
     try:
         yield
     except CheckpointError:
@@ -53,6 +68,22 @@ def config_errors(file: Path) -> Iterator[None]:
 def known_fields(cls: type, config: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a file that are fields of the dataclass ``cls``."""
     return {field.name: config[field.name] for field in fields(cls) if field.name in config}
+
+
+def fields_read(read: object, names: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a :class:`DecoderConfig` from those of a file, by a table such as :data:`SIZES`."""
+    return {ours: getattr(read, theirs) for ours, theirs in names.items()}
+
+
+def fields_written(config: DecoderConfig, names: Mapping[str, str]) -> dict[str, Any]:
+    """The opposite of :func:`fields_read`. A dense feed-forward network is one expert."""
+    explicit = replace(
+        config,
+        num_kv_heads=config.num_kv_heads or config.num_heads,
+        num_experts=config.num_experts or 1,
+        top_k=config.top_k if config.num_experts else 1,
+    )
+    return {theirs: getattr(explicit, ours) for ours, theirs in names.items()}
 
 
 def check_sizes(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:
@@ -104,17 +135,11 @@ def read_decoder(
     *,
     stored_dtype: torch.dtype,
     dtype: torch.dtype | None,
-    device: torch.device | None,
+    device: torch.device,
 ) -> Decoder:
     """Read a decoder whose configuration and tensors have been checked against each other.
 
-    Args:
-        config: The decoder's.
-        directory: Where the files are, for messages.
-        state: Reads the decoder's state dict in a dtype to a device.
-        stored_dtype: The embedding's in the files.
-        dtype: None: ``stored_dtype``.
-        device: None: the CPU.
+    ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device.
 
     Raises:
         CheckpointError: More weights than this machine's memory, or what ``state`` raises.
@@ -123,7 +148,6 @@ def read_decoder(
     dtype = stored_dtype if dtype is None else dtype
     known = ", ".join(map(str, FLOATS.values()))
     require(dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {known}", "Leave it out to keep what is stored.")
-    device = torch.device("cpu") if device is None else device
     decoder = empty_decoder(config, dtype)
     require_memory(decoder, device, directory)
     return fill(decoder, state(dtype, device))
@@ -140,8 +164,10 @@ def machine_memory() -> int | None:
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:
     """Refuse a decoder that is larger than the machine's memory: the system would end the process without a message.
 
+    Devices other than the CPU raise their own error.
+
     Raises:
-        CheckpointError: One that cannot be held. Devices other than the CPU raise their own error.
+        CheckpointError: A decoder that cannot be held.
     """
     available = machine_memory()
     if device.type != "cpu" or available is None:
@@ -156,11 +182,7 @@ def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> N
 
 
 def require_no_nan(exponents: Tensor, stored: StoredTensor) -> None:
-    """Refuse packed weights with an exponent of 255, which means NaN.
-
-    Raises:
-        CheckpointError: Such an exponent.
-    """
+    """Raise :class:`CheckpointError` for packed weights with an exponent of 255, which means NaN."""
     if not exponents.is_meta and exponents.max() == mxfp4.NAN_SCALE:
         raise CheckpointError(
             f"{stored.name} with an exponent of {mxfp4.NAN_SCALE}, which means NaN, in {stored.file}",
@@ -170,11 +192,9 @@ def require_no_nan(exponents: Tensor, stored: StoredTensor) -> None:
 
 
 def fill(decoder: Decoder, state: Mapping[str, Tensor]) -> Decoder:
-    """Make ``state`` the decoder's own, without a copy.
+    """Give a decoder of :func:`empty_decoder` the tensors of ``state`` without a copy.
 
-    Args:
-        decoder: Of :func:`empty_decoder`.
-        state: A tensor for each name of its state dict; the output projection may be left out if it is the embedding.
+    An output projection that is the embedding may be left out.
     """
     state = dict(state)
     if decoder.config.tied_output:

@@ -16,9 +16,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from glassformer.checkpoints.assembly import FileNumber, FileSize, config_errors, known_fields
-from glassformer.checkpoints.headers import StoredTensor
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors, stored_tensors
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    StoredTensor,
+    read_json,
+    read_tensors,
+    stored_tensors,
+)
 from glassformer.config import config
 from glassformer.errors import InputError, require
 from glassformer.files import new_directory, write_text
@@ -130,7 +136,11 @@ def load_encoder(
     """
     directory = find_directory(source)
     stored = read_json(directory / CONFIG_FILE)
-    config = _stored_config(directory, stored, pooling)
+    with config_errors(directory / CONFIG_FILE):
+        config = read_encoder_config(stored)
+    own = stored["model_type"] == OWN
+    if pooling is None and not own:
+        pooling = _stored_pooling(directory)
     require(
         num_classes is None or config.num_classes in (None, num_classes),
         f"num_classes = {num_classes} for an encoder with a head of {config.num_classes}",
@@ -145,7 +155,6 @@ def load_encoder(
         "attention_dropout": attention_dropout,
     }
     config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
-    own = stored["model_type"] == OWN
     stored_by_name = stored_tensors(directory, str if own else _clean(stored))
     # Checked before the encoder is made: a million layers would take minutes.
     require(
@@ -189,12 +198,15 @@ def write_encoder(encoder: Encoder, draft: Path) -> None:
     save_file(tensors, draft / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
-def read_bert_config(config: Mapping[str, Any]) -> EncoderConfig:
-    """The configuration of the encoder for the content of a ``config.json``; what is missing has BERT's default.
+def read_encoder_config(config: Mapping[str, Any]) -> EncoderConfig:
+    """The configuration of the encoder for the content of a ``config.json``: what :func:`save_encoder` wrote, or one
+    of the BERT family, in which what is missing has BERT's default.
 
     Raises:
         InputError: Another architecture, a part that the encoder lacks, or impossible sizes.
     """
+    if config.get("model_type") == OWN:
+        return EncoderConfig.from_json(json.dumps({name: config[name] for name in config if name != "model_type"}))
     read = _bert_config(config)
     return EncoderConfig(
         vocab_size=read.vocab_size,
@@ -218,16 +230,7 @@ def read_bert_config(config: Mapping[str, Any]) -> EncoderConfig:
 
 
 def _bert_config(config: Mapping[str, Any]) -> BertConfig:
-    known = known_fields(BertConfig, config)
-    return BertConfig(**{"model_type": None, **known})
-
-
-def _stored_config(directory: Path, stored: Mapping[str, Any], pooling: Pooling | None) -> EncoderConfig:
-    with config_errors(directory / CONFIG_FILE):
-        if stored.get("model_type") == OWN:
-            return EncoderConfig.from_json(json.dumps({name: stored[name] for name in stored if name != "model_type"}))
-        config = read_bert_config(stored)
-    return dataclasses.replace(config, pooling=pooling or _stored_pooling(directory))
+    return BertConfig(**{"model_type": None, **known_fields(BertConfig, config)})
 
 
 def _stored_pooling(directory: Path) -> Pooling:
@@ -262,7 +265,7 @@ def _module_kinds(path: Path) -> list[str]:
 def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     classes = config.num_classes or 0
     weight = torch.empty(classes, config.hidden_dim, dtype=dtype).normal_(std=Encoder.HEAD_STD)
-    return {"classifier.weight": weight, "classifier.bias": torch.zeros(classes, dtype=dtype)}
+    return {"classifier.weight": weight, "classifier.bias": weight.new_zeros(classes)}
 
 
 def _read_bert(
@@ -273,21 +276,18 @@ def _read_bert(
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
     """Our state dict from the tensors of a directory in Hugging Face's layout."""
-    theirs = {
-        name: part
-        for name, part in tensors.items()
-        if name not in _NO_WEIGHTS and not name.startswith(tuple(leave_out))
-    }
+    kept = [name for name in tensors if name not in _NO_WEIGHTS and not name.startswith(leave_out)]
     wanted = {name: (_their_name(name), shape) for name, shape in shapes.items()}
     first = _bert_config(config).first_position
     name, (length, width) = wanted["positions.weight"]
     wanted["positions.weight"] = (name, [first + length, width])
-    state = read_tensors(theirs, wanted, dtype)
+    state = read_tensors({name: tensors[name] for name in kept}, wanted, dtype)
     state["positions.weight"] = state["positions.weight"][first:].clone()
     return state
 
 
 def _their_name(ours: str) -> str:
+    """Hugging Face's name of one of our tensors."""
     name, _, end = ours.rpartition(".")
     if name in _OUTSIDE:
         return f"{_OUTSIDE[name]}.{end}"

@@ -26,12 +26,12 @@ from glassformer.checkpoints.assembly import (
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
-from glassformer.checkpoints.headers import FLOATS
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, mixtral_lacks, read_mixtral_config
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
+    FLOATS,
     Wanted,
     check_tensors,
     open_tensors,
@@ -116,6 +116,25 @@ def read_decoder_config(directory: Path) -> DecoderConfig:
         return _own_config(directory, config)
     with config_errors(directory / CONFIG_FILE):
         return read_mixtral_config(config)
+
+
+def own_tensors(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> dict[str, Tensor]:
+    """The tensors of a decoder in our own layout, without numbers; those of the files are checked against them.
+
+    Raises:
+        CheckpointError: Tensors that are missing, unknown, or of another shape or kind.
+    """
+    check_sizes(config, stored, directory)
+    with config_errors(directory / CONFIG_FILE):
+        shapes = empty_decoder(config).state_dict()
+    if config.tied_output:
+        del shapes["output.weight"]
+    wanted = {
+        name: Wanted(list(tensor.shape), tuple(FLOATS) if tensor.is_floating_point() else ("U8",))
+        for name, tensor in shapes.items()
+    }
+    check_tensors(stored, wanted, directory)
+    return shapes
 
 
 def save_decoder(
@@ -227,19 +246,7 @@ def _load_own(
 ) -> Decoder:
     config = _own_config(directory, stored_config)
     stored = stored_tensors(directory)
-    check_sizes(config, stored, directory)
-    with config_errors(directory / CONFIG_FILE):
-        shapes = empty_decoder(config).state_dict()
-    if config.tied_output:
-        del shapes["output.weight"]
-    check_tensors(
-        stored,
-        {
-            name: Wanted(list(tensor.shape), tuple(FLOATS) if tensor.is_floating_point() else ("U8",))
-            for name, tensor in shapes.items()
-        },
-        directory,
-    )
+    shapes = own_tensors(config, stored, directory)
     with open_tensors(stored) as read:
 
         def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:

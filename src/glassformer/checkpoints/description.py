@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from glassformer.checkpoints import bert, decoders
-from glassformer.checkpoints.assembly import check_sizes, config_errors, empty_decoder, known_fields
+from glassformer.checkpoints import bert, decoders, mixtral
+from glassformer.checkpoints.assembly import config_errors
 from glassformer.checkpoints.gpt_oss import checked_config
 from glassformer.checkpoints.gpt_oss_config import layout_of
-from glassformer.checkpoints.headers import StoredTensor
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
 from glassformer.errors import CheckpointError
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
@@ -25,7 +21,6 @@ from glassformer.quantized import mxfp4
 Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
 """The part of a model that a tensor belongs to."""
 
-_BLOCKS = "blocks"
 # A tensor belongs to the first part with a word in its name.
 _WORDS: dict[Part, tuple[str, ...]] = {
     "norms": ("norm",),
@@ -79,14 +74,9 @@ class Description:
         return self.config.expert_format
 
     def memory(self, number_bytes: int, *, packed: bool = False) -> int | None:
-        """Bytes of the loaded weights.
+        """Bytes of the loaded weights, with ``number_bytes`` (2 in bfloat16) each but for experts ``packed`` in MXFP4.
 
-        Args:
-            number_bytes: Of a number: 2 in bfloat16, 4 in float32.
-            packed: Whether experts are held in MXFP4.
-
-        Returns:
-            None if experts cannot be packed or the model has none.
+        None if experts are to be packed and cannot be, or the model has none.
         """
         config = self.config
         if not packed:
@@ -110,9 +100,7 @@ class Description:
 def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) -> Description:
     """Describe ``directory``: gpt-oss in two layouts, Mixtral, the BERT family, or what glassformer wrote.
 
-    Args:
-        directory: With ``config.json`` and the weights.
-        stored: The tensors of its files; None: their headers are read.
+    ``stored`` are the tensors of its files; None: their headers are read.
 
     Raises:
         CheckpointError: Another architecture, or one with a part that our networks lack; a file that is missing or
@@ -121,10 +109,7 @@ def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) 
     content = read_json(directory / CONFIG_FILE)
     stored = stored_tensors(directory) if stored is None else stored
     family, layout, config = _read_config(directory, content, stored)
-    described = _described(family, layout, config, stored)
-    if isinstance(config, DecoderConfig) and family != "gpt-oss":
-        _require_count(described, config, directory)
-    return described
+    return _described(family, layout, config, stored)
 
 
 def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
@@ -134,10 +119,8 @@ def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
         CheckpointError: As :func:`describe`.
     """
     stored = stored_tensors(directory)
-    check_sizes(config, stored, directory)
-    described = _described("glassformer", "glassformer", config, stored)
-    _require_count(described, config, directory)
-    return described
+    decoders.own_tensors(config, stored, directory)
+    return _described("glassformer", "glassformer", config, stored)
 
 
 def _described(
@@ -149,7 +132,7 @@ def _described(
         part, count = _part(name, config), math.prod(tensor.shape)
         sizes[part] = sizes.get(part, 0) + tensor.nbytes
         if tensor.kind == "U8":  # two codes in each byte; exponents are no weights of their own
-            count = 2 * count if name.endswith(_BLOCKS) else 0
+            count = 2 * count if name.endswith("blocks") else 0
         tied = part == "output" and isinstance(config, DecoderConfig) and config.tied_output
         parts[part] = parts.get(part, 0) + (0 if tied else count)
     return Description(family, layout, config, parts, sizes, len({tensor.file for tensor in stored.values()}))
@@ -163,19 +146,16 @@ def _read_config(
     if layout is not None:
         config = checked_config(directory, content, layout, stored)
         return "gpt-oss", "Hugging Face" if layout == "huggingface" else "OpenAI", config
-    if kind in ("mixtral", decoders.OWN):
+    if kind == "mixtral":
+        return "Mixtral", "Hugging Face", mixtral.checked_config(directory, content, stored)
+    if kind == decoders.OWN:
         config = decoders.read_decoder_config(directory)
-        check_sizes(config, stored, directory)
-        return ("Mixtral", "Hugging Face", config) if kind == "mixtral" else ("glassformer", "glassformer", config)
-    with config_errors(directory / CONFIG_FILE):
-        if kind == bert.OWN:
-            return (
-                "glassformer",
-                "glassformer",
-                EncoderConfig.from_json(json.dumps(known_fields(EncoderConfig, content))),
-            )
-        if kind in bert.FAMILY:
-            return "BERT", "Hugging Face", bert.read_bert_config(content)
+        decoders.own_tensors(config, stored, directory)
+        return "glassformer", "glassformer", config
+    if kind == bert.OWN or kind in bert.FAMILY:
+        with config_errors(directory / CONFIG_FILE):
+            encoder = bert.read_encoder_config(content)
+        return ("glassformer", "glassformer", encoder) if kind == bert.OWN else ("BERT", "Hugging Face", encoder)
     raise CheckpointError(
         f"{directory / CONFIG_FILE} of the model_type {kind!r}",
         "gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
@@ -190,19 +170,3 @@ def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:
     part: Part = next((part for part, words in _WORDS.items() if any(word in lower for word in words)), "others")
     mixture = isinstance(config, DecoderConfig) and config.num_experts is not None
     return "experts" if part == "feed-forward" and mixture else part
-
-
-def _require_count(described: Description, config: DecoderConfig, directory: Path) -> None:
-    """Check the number of parameters; the files of gpt-oss are checked by name instead."""
-    with config_errors(directory / CONFIG_FILE):
-        decoder = empty_decoder(config)
-    wanted_numbers = sum(weight.numel() for weight in decoder.parameters())
-    for name, buffer in decoder.state_dict().items():
-        if buffer.dtype == torch.uint8 and name.endswith(_BLOCKS):
-            wanted_numbers += 2 * buffer.numel()
-    if described.total != wanted_numbers:
-        raise CheckpointError(
-            f"{directory} with {described.total:,} parameters",
-            f"{wanted_numbers:,}, by {CONFIG_FILE}",
-            f"Take {CONFIG_FILE} and the weights from the same place.",
-        )

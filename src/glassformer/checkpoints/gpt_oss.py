@@ -13,7 +13,6 @@ from torch import Tensor
 
 from glassformer.checkpoints.assembly import check_sizes, config_errors, read_decoder, require_no_nan
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config
-from glassformer.checkpoints.gpt_oss_experts import with_experts
 from glassformer.checkpoints.gpt_oss_layouts import (
     MATRICES,
     GptOssLayout,
@@ -23,10 +22,16 @@ from glassformer.checkpoints.gpt_oss_layouts import (
     sources,
     wanted,
 )
-from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
-from glassformer.checkpoints.headers import DTYPES, StoredTensor
+from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel, with_experts
 from glassformer.checkpoints.shards import Planned
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, check_tensors, open_tensors, stored_tensors
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    DTYPES,
+    StoredTensor,
+    check_tensors,
+    open_tensors,
+    stored_tensors,
+)
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig
 
@@ -38,22 +43,15 @@ def load_gpt_oss(
     directory: Path,
     config: Mapping[str, Any],
     *,
-    dtype: torch.dtype | None = None,
-    experts: Literal["dense", "mxfp4"] | None = None,
-    device: torch.device | None = None,
+    dtype: torch.dtype | None,
+    experts: Literal["dense", "mxfp4"] | None,
+    device: torch.device,
 ) -> Decoder:
-    """The decoder of a directory with gpt-oss's weights.
+    """The decoder of a directory with gpt-oss's weights and this ``config.json``.
 
-    Every tensor is read to where it stays. Besides the decoder, memory holds at most one tensor, or one expert where
-    experts have to be rewritten.
-
-    Args:
-        directory: Where the files are.
-        config: The content of its ``config.json``.
-        dtype: Of all weights but packed ones; None: as the embedding is stored, which is bfloat16 in what was released.
-        experts: ``"mxfp4"`` keeps or packs them, ``"dense"`` keeps or expands them; None: as they are stored. Packing
-            rounds.
-        device: None: the CPU.
+    ``dtype`` and ``experts`` are those of :func:`~glassformer.checkpoints.decoders.load_decoder`. Every tensor is read
+    to where it stays. Besides the decoder, memory holds at most one tensor, or one expert where experts have to be
+    rewritten.
 
     Raises:
         CheckpointError: A file that is missing or damaged, another architecture, tensors that are missing, unknown
@@ -77,11 +75,9 @@ def load_gpt_oss(
 
 @contextmanager
 def stored_model(directory: Path, config: Mapping[str, Any]) -> Iterator[PlannedModel]:
-    """The gpt-oss model of a directory, whose tensors are read when they are asked for, while the context lasts.
+    """The gpt-oss model of a directory with this ``config.json``, in either layout.
 
-    Args:
-        directory: Where the files are, in either layout.
-        config: The content of its ``config.json``.
+    Its tensors are read when they are asked for, while the context lasts.
 
     Raises:
         CheckpointError: Another model's configuration, a damaged file, or tensors that are missing, unknown, or of
@@ -112,12 +108,6 @@ def checked_config(
     directory: Path, config: Mapping[str, Any], layout: GptOssLayout, stored: Mapping[str, StoredTensor]
 ) -> DecoderConfig:
     """The decoder's configuration for gpt-oss's files, with the experts' format that these have. No tensor is read.
-
-    Args:
-        directory: Where the files are, for messages.
-        config: The content of ``config.json``.
-        layout: Whose names and configuration those are.
-        stored: The tensors of the files.
 
     Raises:
         CheckpointError: Another architecture, or tensors that are missing, unknown or of another shape or kind.

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 
-from glassformer.checkpoints.assembly import FileNumber, config_errors, known_fields
+from glassformer.checkpoints.assembly import (
+    HUGGING_FACE,
+    SIZES,
+    FileNumber,
+    config_errors,
+    fields_read,
+    fields_written,
+    known_fields,
+)
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
 from glassformer.config import config
 from glassformer.errors import InputError, require
@@ -26,21 +35,30 @@ _RELEASED_ROPE: dict[str, Any] = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
+_OPENAI = SIZES | {"num_experts": "num_experts", "top_k": "experts_per_token"}
 _FIX = "Download the file again."
 
 
 @config
-class HuggingFaceConfig:
-    """The fields of Hugging Face's ``config.json`` that a decoder depends on; the file leaves out defaults."""
+class CommonConfig:
+    """The fields of both kinds, with the defaults of gpt-oss-120b; a file may leave them out."""
 
     num_hidden_layers: FileNumber = 36
-    num_local_experts: FileNumber = 128
     vocab_size: FileNumber = 201088
     hidden_size: FileNumber = 2880
     intermediate_size: FileNumber = 2880
     head_dim: FileNumber = 64
     num_attention_heads: FileNumber = 64
     num_key_value_heads: FileNumber = 8
+    swiglu_limit: float = 7.0
+    rope_theta: float = 150000.0
+
+
+@config
+class HuggingFaceConfig(CommonConfig):
+    """The fields of Hugging Face's ``config.json`` that a decoder depends on."""
+
+    num_local_experts: FileNumber = 128
     sliding_window: FileNumber | None = 128
     layer_types: list[Literal["sliding_attention", "full_attention"]] | None = None
     tie_word_embeddings: bool = False
@@ -50,31 +68,20 @@ class HuggingFaceConfig:
     attention_dropout: float = 0.0
     num_experts_per_tok: FileNumber = 4
     swiglu_alpha: float = 1.702
-    swiglu_limit: float = 7.0
     attention_bias: bool = True
-    rope_theta: float = 150000.0
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     quantization_config: dict[str, Any] | None = None
 
 
 @config
-class OpenAIConfig:
+class OpenAIConfig(CommonConfig):
     """OpenAI's ``config.json``; its program refuses other fields."""
 
-    num_hidden_layers: FileNumber = 36
     num_experts: FileNumber = 128
     experts_per_token: FileNumber = 4
-    vocab_size: FileNumber = 201088
-    hidden_size: FileNumber = 2880
-    intermediate_size: FileNumber = 2880
-    swiglu_limit: float = 7.0
-    head_dim: FileNumber = 64
-    num_attention_heads: FileNumber = 64
-    num_key_value_heads: FileNumber = 8
     sliding_window: FileNumber = 128
     initial_context_length: FileNumber = 4096
-    rope_theta: float = 150000.0
     rope_scaling_factor: float = 32.0
     rope_ntk_alpha: float = 1.0
     rope_ntk_beta: float = 32.0
@@ -105,12 +112,7 @@ def layout_of(config: Mapping[str, Any]) -> GptOssLayout | None:
 
 
 def read_gpt_oss_config(config: Mapping[str, Any], layout: GptOssLayout, file: Path) -> DecoderConfig:
-    """The configuration of the decoder for the content of a ``config.json``; what is missing has its owner's default.
-
-    Args:
-        config: The content.
-        layout: Its layout.
-        file: The file, for messages.
+    """The configuration of the decoder for the content of ``file``; what is missing has its owner's default.
 
     Raises:
         CheckpointError: A value of the wrong kind or size, or a part that the decoder lacks.
@@ -126,37 +128,22 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype, *, packed: b
     also right for programs that expect every second layer of gpt-oss to have one.
     """
     assert config.clamp is not None  # as in every gpt-oss
-    layers = range(config.num_layers)
-    kinds = ["full_attention" if config.layer_window(layer) is None else "sliding_attention" for layer in layers]
-    if config.window is None:
-        kinds = ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
-    written: dict[str, Any] = {
+    windowed = replace(config, window=1, windowed_layers="even") if config.window is None else config
+    kinds = ["sliding_attention" if windowed.layer_window(n) else "full_attention" for n in range(config.num_layers)]
+    written: dict[str, Any] = fields_written(config, HUGGING_FACE) | {
         "architectures": ["GptOssForCausalLM"],
         "model_type": "gpt_oss",
         "attention_bias": True,
-        "attention_dropout": config.dropout,
-        "experts_per_token": config.top_k if config.num_experts else 1,
-        "head_dim": config.head_dim,
+        "experts_per_token": config.top_k,
         "hidden_act": "silu",
-        "hidden_size": config.hidden_dim,
         "initial_context_length": config.yarn.original_max_seq_len if config.yarn else config.max_seq_len,
-        "intermediate_size": config.ff_dim,
         "layer_types": kinds,
-        "max_position_embeddings": config.max_seq_len,
-        "num_attention_heads": config.num_heads,
-        "num_experts_per_tok": config.top_k if config.num_experts else 1,
-        "num_hidden_layers": config.num_layers,
-        "num_key_value_heads": config.num_kv_heads or config.num_heads,
-        "num_local_experts": config.num_experts or 1,
-        "rms_norm_eps": config.norm_eps,
         "rope_theta": config.rope_base,
         "rope_scaling": _write_rope(config.yarn),
         "sliding_window": config.max_seq_len if config.window is None else config.window,
         "swiglu_alpha": config.clamp.alpha,
         "swiglu_limit": config.clamp.limit,
-        "tie_word_embeddings": False,
         "torch_dtype": str(dtype).removeprefix("torch."),
-        "vocab_size": config.vocab_size,
     }
     if packed:
         kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
@@ -191,17 +178,8 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
         not found, f"a model with {found}", "what OpenAI's config.json can describe", "Write Hugging Face's layout."
     )
     assert clamp is not None
-    return {
-        "num_hidden_layers": config.num_layers,
-        "num_experts": config.num_experts,
-        "experts_per_token": config.top_k,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_dim,
-        "intermediate_size": config.ff_dim,
+    return fields_written(config, _OPENAI) | {
         "swiglu_limit": clamp.limit,
-        "head_dim": config.head_dim,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads or config.num_heads,
         "sliding_window": config.window or 0,
         "initial_context_length": yarn.original_max_seq_len if yarn else config.max_seq_len,
         "rope_theta": config.rope_base,
@@ -233,19 +211,15 @@ def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
     rope = _rope(read)
     window, windowed_layers = _windows(read)
     return DecoderConfig(
-        **_shared(read),
-        num_experts=read.num_local_experts,
-        top_k=read.num_experts_per_tok,
+        **fields_read(read, HUGGING_FACE),
         window=window,
         windowed_layers=windowed_layers,
+        sinks=True,
         attention_bias=read.attention_bias,
+        ff_bias=True,
         clamp=Clamp(read.swiglu_alpha, read.swiglu_limit),
-        dropout=read.attention_dropout,
-        max_seq_len=read.max_position_embeddings,
         rope_base=rope.rope_theta,
         yarn=_yarn(rope),
-        norm_eps=read.rms_norm_eps,
-        tied_output=read.tie_word_embeddings,
     )
 
 
@@ -253,31 +227,17 @@ def _from_openai(config: Mapping[str, Any]) -> DecoderConfig:
     read = OpenAIConfig(**config)
     factor, original = read.rope_scaling_factor, read.initial_context_length
     return DecoderConfig(
-        **_shared(read),
-        num_experts=read.num_experts,
-        top_k=read.experts_per_token,
+        **fields_read(read, _OPENAI),
         window=read.sliding_window or None,
         windowed_layers="even",
+        sinks=True,
         attention_bias=True,
+        ff_bias=True,
         clamp=Clamp(limit=read.swiglu_limit),
         max_seq_len=math.floor(original * factor) if factor > 1 else original,
         rope_base=read.rope_theta,
         yarn=Yarn(factor, original, read.rope_ntk_beta, read.rope_ntk_alpha) if factor > 1 else None,
     )
-
-
-def _shared(read: HuggingFaceConfig | OpenAIConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": read.vocab_size,
-        "num_layers": read.num_hidden_layers,
-        "hidden_dim": read.hidden_size,
-        "ff_dim": read.intermediate_size,
-        "num_heads": read.num_attention_heads,
-        "head_dim": read.head_dim,
-        "num_kv_heads": read.num_key_value_heads,
-        "sinks": True,
-        "ff_bias": True,
-    }
 
 
 def _rope(read: HuggingFaceConfig) -> RopeParameters:

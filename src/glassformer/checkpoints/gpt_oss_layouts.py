@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from glassformer.checkpoints.assembly import empty_decoder
-from glassformer.checkpoints.headers import FLOATS
-from glassformer.checkpoints.tensor_files import Wanted
+from glassformer.checkpoints.tensor_files import FLOATS, Wanted
 from glassformer.models import DecoderConfig
 
 GptOssLayout = Literal["huggingface", "openai"]

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,9 +18,12 @@ from glassformer.checkpoints.gpt_oss_config import write_gpt_oss_config, write_o
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout, Matrix, expert_names, sources
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import CONFIG_FILE
-from glassformer.errors import InputError, require
+from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import new_directory, write_text
 from glassformer.models import DecoderConfig
+from glassformer.quantized import mxfp4
+
+ExpertKind = Literal["mxfp4", "bfloat16"]
 
 # OpenAI stores the 20b in one file, and the 120b in several.
 _SHARD_BYTES: dict[GptOssLayout, int] = {"huggingface": SHARD_BYTES, "openai": 2 * 10**10}
@@ -83,6 +86,27 @@ class PlannedModel:
                 weights = map(_transposed, planned.weights) if transposed else planned.weights
                 found |= {**dict(zip(names, weights, strict=True)), bias: planned.bias}
         return found
+
+
+def with_experts(model: PlannedModel, kind: ExpertKind | None) -> PlannedModel:
+    """The same model with its experts packed, which rounds, or as numbers in bfloat16, which does not; None: as they
+    are.
+
+    Raises:
+        InputError: Another kind, widths that are no multiples of 32, or, when read, numbers that MXFP4 lacks.
+    """
+    kinds = get_args(ExpertKind)
+    require(kind is None or kind in kinds, f"experts = {kind!r}", " or ".join(map(repr, kinds)), "Use one of these.")
+    packed = model.config.expert_format == "mxfp4"
+    if kind is None or (kind == "mxfp4") == packed:
+        return model
+    config = dataclasses.replace(model.config, expert_format="dense" if packed else "mxfp4")
+    other = _expanded if packed else _packed
+    experts = [
+        {matrix: dataclasses.replace(planned, weights=other(*planned.weights)) for matrix, planned in layer.items()}
+        for layer in model.experts
+    ]
+    return dataclasses.replace(model, config=config, experts=experts)
 
 
 def write_gpt_oss(
@@ -190,3 +214,41 @@ def _watched(tensor: Planned, tell: Callable[[int], object]) -> Planned:
             tell(part.nbytes)
 
     return dataclasses.replace(tensor, parts=parts)
+
+
+def _expanded(blocks: Planned, scales: Planned) -> tuple[Planned]:
+    experts, rows, groups = scales.shape
+
+    def matrices() -> Iterator[Tensor]:
+        for codes, exponents in zip(blocks.parts(), scales.parts(), strict=True):
+            for one, its_exponents in zip(codes, exponents, strict=True):
+                yield mxfp4.decode(one, its_exponents, torch.bfloat16)
+
+    return (Planned([experts, rows, groups * mxfp4.GROUP], torch.bfloat16, matrices),)
+
+
+def _packed(experts: Planned) -> tuple[Planned, Planned]:
+    count, rows, width = experts.shape
+    shape = [count, rows, width // mxfp4.GROUP]
+    # Encoding gives exponents with the codes, a sixteenth of their size; they are written next.
+    kept: list[Tensor] = []
+
+    def encoded() -> Iterator[tuple[Tensor, Tensor]]:
+        for matrix in experts.parts():
+            try:
+                yield mxfp4.encode(matrix.contiguous())
+            except InputError as error:
+                raise CheckpointError(f"{experts.source} with {error.got}", error.expected, error.fix) from error
+
+    def blocks() -> Iterator[Tensor]:
+        kept.clear()
+        for codes, exponents in encoded():
+            kept.append(exponents)
+            yield codes
+
+    def scales() -> Iterable[Tensor]:
+        ready = list(kept) if len(kept) == count else [exponents for _, exponents in encoded()]
+        kept.clear()
+        return ready
+
+    return Planned([*shape, mxfp4.GROUP_BYTES], torch.uint8, blocks), Planned(shape, torch.uint8, scales)

@@ -7,11 +7,12 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from glassformer.checkpoints.headers import StoredTensor, header_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     INDEX_FILE,
     WEIGHTS_FILE,
+    StoredTensor,
+    header_tensors,
     joined,
     stored_tensors,
     weight_files,

@@ -15,18 +15,30 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.assembly import (
+    HUGGING_FACE,
     FileNumber,
     FileSize,
     check_sizes,
     config_errors,
     empty_decoder,
+    fields_read,
+    fields_written,
     fill,
     known_fields,
     read_decoder,
 )
 from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections, router_of
-from glassformer.checkpoints.headers import DTYPES, KINDS, StoredTensor
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, Wanted, check_tensors, open_tensors, stored_tensors
+from glassformer.checkpoints.gpt_oss_layouts import sources
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    DTYPES,
+    KINDS,
+    StoredTensor,
+    Wanted,
+    check_tensors,
+    open_tensors,
+    stored_tensors,
+)
 from glassformer.config import config
 from glassformer.errors import CheckpointError, require
 from glassformer.layers.blocks import Block
@@ -61,20 +73,6 @@ class MixtralConfig:
     model_type: Literal["mixtral"] = "mixtral"
 
 
-# Decoder's name: Hugging Face's name. Those of a layer follow "layers.N." and "model.layers.N.".
-_OUTSIDE = {
-    "embedding.weight": "model.embed_tokens.weight",
-    "final_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_INSIDE = {
-    "attention_norm.weight": "input_layernorm.weight",
-    "attention.query.weight": "self_attn.q_proj.weight",
-    "attention.key.weight": "self_attn.k_proj.weight",
-    "attention.value.weight": "self_attn.v_proj.weight",
-    "attention.output.weight": "self_attn.o_proj.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
-}
 _Get = Callable[[str], Tensor]
 _ROUTER, _EXPERTS = "ffn.router.score.weight", {"ffn.gate": "w1", "ffn.up": "w3", "ffn.down": "w2"}
 
@@ -112,16 +110,12 @@ def load_mixtral(
     directory: Path,
     config: Mapping[str, Any],
     *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
+    dtype: torch.dtype | None,
+    device: torch.device,
 ) -> Decoder:
-    """As :func:`decoder_from_mixtral`, from a directory, tensor by tensor.
+    """As :func:`decoder_from_mixtral`, from a directory with this ``config.json``, tensor by tensor.
 
-    Args:
-        directory: Where the files are.
-        config: The content of its ``config.json``.
-        dtype: None: as the embedding is stored.
-        device: None: the CPU.
+    A ``dtype`` of None is that of the stored embedding.
 
     Raises:
         CheckpointError: A file that is missing or damaged, a configuration that is refused there too, tensors that are
@@ -129,10 +123,7 @@ def load_mixtral(
         InputError: A ``dtype`` that no decoder computes in.
     """
     stored = stored_tensors(directory)
-    with config_errors(directory / CONFIG_FILE):
-        decoder_config = read_mixtral_config(config)
-    check_sizes(decoder_config, stored, directory)
-    _check(decoder_config, stored, directory)
+    decoder_config = checked_config(directory, config, stored)
     with open_tensors(stored) as read:
 
         def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
@@ -140,6 +131,19 @@ def load_mixtral(
 
         embedding = DTYPES[stored["model.embed_tokens.weight"].kind]
         return read_decoder(decoder_config, directory, state, stored_dtype=embedding, dtype=dtype, device=device)
+
+
+def checked_config(directory: Path, config: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> DecoderConfig:
+    """The decoder's configuration for Mixtral's files. No tensor is read.
+
+    Raises:
+        CheckpointError: Another architecture, or tensors that are missing, unknown or of another shape or kind.
+    """
+    with config_errors(directory / CONFIG_FILE):
+        decoder_config = read_mixtral_config(config)
+    check_sizes(decoder_config, stored, directory)
+    _check(decoder_config, stored, directory)
+    return decoder_config
 
 
 def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -163,17 +167,13 @@ def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Te
         "a decoder that Mixtral can express",
         "Save it in gpt-oss's layout, which has all of these, or in glassformer's own.",
     )
-    state = decoder.state_dict()
-    tensors = {theirs: state[name] for name, theirs in _OUTSIDE.items()}
-    if config.tied_output:
-        del tensors["lm_head.weight"]
+    state, names = decoder.state_dict(), _names(config)
+    tensors = {theirs: state[ours] for ours, theirs in names.items()}
     for layer, block in enumerate(decoder.layers):
         assert isinstance(block, Block)
-        ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
-        inside = {name: state[ours + name] for name in _INSIDE}
-        inside |= half_split_projections(block.attention, config.rope_layout)
-        tensors |= {theirs + _INSIDE[name]: tensor for name, tensor in inside.items()}
-        moe, experts = f"{theirs}block_sparse_moe.", as_experts(block.ffn)
+        rewritten = half_split_projections(block.attention, config.rope_layout)
+        tensors |= {names[f"layers.{layer}.{name}"]: tensor for name, tensor in rewritten.items()}
+        moe, experts = f"model.layers.{layer}.block_sparse_moe.", as_experts(block.ffn)
         tensors[f"{moe}gate.weight"], _ = router_of(block.ffn, config.hidden_dim)
         for name, of_each in (("w1", experts.gate), ("w3", experts.up), ("w2", experts.down)):
             tensors |= {f"{moe}experts.{index}.{name}.weight": weight for index, weight in enumerate(of_each)}
@@ -191,24 +191,14 @@ def read_mixtral_config(config: Mapping[str, Any]) -> DecoderConfig:
     rope = read.rope_parameters or read.rope_scaling or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     require(kind == "default", f"rope_type = {kind!r}", "'default'", "Only plain Mixtral models can be read.")
-    heads = read.num_attention_heads
+    found = fields_read(read, HUGGING_FACE)
+    if read.head_dim is None:
+        found["head_dim"] = read.hidden_size // read.num_attention_heads
     return DecoderConfig(
-        vocab_size=read.vocab_size,
-        num_layers=read.num_hidden_layers,
-        hidden_dim=read.hidden_size,
-        ff_dim=read.intermediate_size,
-        num_heads=heads,
-        head_dim=read.hidden_size // heads if read.head_dim is None else read.head_dim,
-        num_kv_heads=read.num_key_value_heads,
+        **found,
         window=read.sliding_window,
         windowed_layers="all",
-        num_experts=read.num_local_experts,
-        top_k=read.num_experts_per_tok,
-        dropout=read.attention_dropout,
-        max_seq_len=read.max_position_embeddings,
         rope_base=rope.get("rope_theta", read.rope_theta),
-        norm_eps=read.rms_norm_eps,
-        tied_output=read.tie_word_embeddings,
     )
 
 
@@ -227,40 +217,32 @@ def mixtral_lacks(config: DecoderConfig) -> list[str]:
 
 
 def _write_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
-    return {
+    return fields_written(config, HUGGING_FACE) | {
         "architectures": ["MixtralForCausalLM"],
         "model_type": "mixtral",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_dim,
-        "intermediate_size": config.ff_dim,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads or config.num_heads,
-        "head_dim": config.head_dim,
         "hidden_act": "silu",
-        "max_position_embeddings": config.max_seq_len,
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tied_output,
         "rope_theta": config.rope_base,
         "sliding_window": config.layer_window(0),
-        "attention_dropout": config.dropout,
-        "num_experts_per_tok": config.top_k if config.num_experts else 1,
-        "num_local_experts": config.num_experts or 1,
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
+
+
+def _names(config: DecoderConfig) -> dict[str, str]:
+    """Hugging Face's names of all tensors but those of the experts and their routers: the same as in gpt-oss."""
+    found = {ours: source.name for ours, source in sources(config, "huggingface").items()}
+    return {ours: theirs for ours, theirs in found.items() if not ours.endswith(_ROUTER)}
 
 
 def _check(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:
     """Refuse tensors that are not those of this configuration; a tied output projection may be stored too."""
     with config_errors(directory / CONFIG_FILE):
         shapes = {name: list(tensor.shape) for name, tensor in empty_decoder(config).state_dict().items()}
-    found = {theirs: shapes[ours] for ours, theirs in _OUTSIDE.items()}
-    if config.tied_output and "lm_head.weight" not in stored:
-        del found["lm_head.weight"]
+    found = {theirs: shapes[ours] for ours, theirs in _names(config).items()}
+    if "lm_head.weight" in stored:
+        found["lm_head.weight"] = shapes["output.weight"]
     released = _are_released(stored)
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
-        found |= {theirs + their_name: shapes[ours + name] for name, their_name in _INSIDE.items()}
         moe = f"{theirs}{'block_sparse_moe' if released else 'mlp'}."
         found[f"{moe}gate.weight"] = shapes[ours + _ROUTER]
         if released:
@@ -280,8 +262,8 @@ def _are_released(names: Iterable[str]) -> bool:
 
 def _state(get: _Get, config: DecoderConfig, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     """The decoder's state dict, without an output projection that is the embedding."""
-    state = {name: get(theirs) for name, theirs in _OUTSIDE.items() if theirs in stored}
-    again = state.pop("output.weight", None) if config.tied_output else None
+    state = {ours: get(theirs) for ours, theirs in _names(config).items()}
+    again = get("lm_head.weight") if config.tied_output and "lm_head.weight" in stored else None
     if not (again is None or again.is_meta or torch.equal(again, state["embedding.weight"])):
         raise CheckpointError(
             f"{stored['lm_head.weight'].file} with an lm_head.weight that differs from model.embed_tokens.weight, and "
@@ -292,7 +274,6 @@ def _state(get: _Get, config: DecoderConfig, stored: Mapping[str, StoredTensor])
     experts = _released_experts if _are_released(stored) else _current_experts
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
-        state |= {ours + name: get(theirs + their_name) for name, their_name in _INSIDE.items()}
         state |= {ours + name: tensor for name, tensor in experts(get, theirs, config).items()}
     return state
 

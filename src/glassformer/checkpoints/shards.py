@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.headers import KINDS
-from glassformer.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE
+from glassformer.checkpoints.tensor_files import INDEX_FILE, KINDS, WEIGHTS_FILE
 from glassformer.errors import require
 from glassformer.files import write_text
 

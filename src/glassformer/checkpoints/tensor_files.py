@@ -20,10 +20,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.headers import DTYPES, FLOATS, StoredTensor, cut, header_tensors
 from glassformer.errors import CheckpointError
 from glassformer.files import lies_inside
 
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""Kinds of floating-point numbers, as safetensors writes them."""
+DTYPES = FLOATS | {
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "BOOL": torch.bool,
+}
+"""Kinds of numbers that are read."""
+KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
+"""How safetensors writes a dtype."""
+# Kinds that are not read, but may occur in a file with others.
+_BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()} | {
+    "U16": 16,
+    "U32": 32,
+    "U64": 64,
+    "C64": 64,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F4": 4,
+}
 _DAMAGED = "It is damaged: restore it from a copy, or download or train it again."
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -31,8 +56,27 @@ INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 
 # Headers of the largest models' files have less than a tenth of this; parsing it takes a second and 200 MiB at most.
 _LONGEST_JSON = 2**22
-# An untrusted file may have tens of thousands of names; messages must stay readable.
-_MOST_FAULTS = 20
+# An untrusted file may have tens of thousands of names, and names of megabytes; messages must stay readable.
+_MOST_FAULTS, _LONGEST_NAME = 20, 200
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a file, not read yet."""
+
+    file: Path
+    name: str
+    """As in the file."""
+    shape: list[int]
+    kind: str
+    """As safetensors writes it: ``"F32"``."""
+    start: int = 0
+    """Position of its first byte in the file."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in the file, in bytes."""
+        return math.prod(self.shape) * _BITS[self.kind] // 8
 
 
 @dataclass(frozen=True)
@@ -48,11 +92,7 @@ def stored_tensors(directory: Path, clean: Callable[[str], str] = str) -> dict[s
     of all ``.safetensors`` files.
 
     Headers are checked as a whole: sizes agree with shapes, tensors are contiguous and fill the file, names are unique.
-    No tensor is read.
-
-    Args:
-        directory: The directory of the files.
-        clean: Maps the spellings of a name in files to the keys of the result.
+    No tensor is read. ``clean`` maps the spellings of a name in files to the keys of the result.
 
     Raises:
         CheckpointError: A file that is missing, damaged, or outside the directory (by a link, except those of the
@@ -134,6 +174,37 @@ def check_tensors(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Wante
         )
 
 
+def header_tensors(file: Path, header: Mapping[str, Any], first: int, size: int) -> list[StoredTensor]:
+    """The tensors of a header, a JSON object, of a file of ``size`` bytes whose first number is at ``first``.
+
+    Raises:
+        ValueError: Sizes that do not agree with shapes, an unknown kind of numbers, or tensors that overlap or leave
+            gaps.
+    """
+    spans: list[tuple[int, int, StoredTensor]] = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        shape, kind, offsets = fields.get("shape", ""), fields.get("dtype"), fields.get("data_offsets", "")
+        if not (_whole_numbers(shape) and _whole_numbers(offsets) and len(offsets) == 2 and isinstance(kind, str)):
+            raise ValueError(f"{cut(repr(name))} without a shape, a dtype or two offsets")
+        if kind not in _BITS:
+            raise ValueError(f"{cut(repr(name))} of the unknown dtype {cut(repr(kind))}")
+        begin, end = offsets
+        if math.prod(shape) * _BITS[kind] != (end - begin) * 8:
+            raise ValueError(f"{cut(repr(name))} with {end - begin} bytes for the shape {shape} of {kind}")
+        spans.append((begin, end, StoredTensor(file, name, shape, kind, first + begin)))
+    reached = 0
+    for begin, end, tensor in sorted(spans, key=lambda span: span[:2]):
+        if begin != reached:
+            raise ValueError(f"{cut(repr(tensor.name))} at {begin} where the tensor before it ends at {reached}")
+        reached = end
+    if first + reached != size:
+        raise ValueError(f"{size} bytes, where the tensors end at {first + reached}")
+    return [tensor for _, _, tensor in spans]
+
+
 @contextmanager
 def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., Tensor]]:
     """``read(name, start=0, stop=None)``: rows of a tensor along its first axis, in memory of their own.
@@ -165,12 +236,9 @@ def open_tensors(stored: Mapping[str, StoredTensor]) -> Iterator[Callable[..., T
 def read_tensors(
     stored: Mapping[str, StoredTensor], wanted: Mapping[str, tuple[str, list[int]]], dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """The tensors of ``stored`` by the names of ``wanted``, in ``dtype`` and in memory of their own.
+    """The tensors of ``stored`` by our names, in ``dtype`` and in memory of their own.
 
-    Args:
-        stored: The tensors of the files; all of them must be wanted.
-        wanted: ``{our name: (name in stored, shape)}``.
-        dtype: Of the result.
+    ``wanted`` is ``{our name: (name in stored, shape)}`` for all of them.
 
     Raises:
         CheckpointError: Tensors that are missing, unknown, of another shape or not floating-point: all of them are
@@ -199,6 +267,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} with a {type(content).__name__}", "a JSON object", _DAMAGED)
     return content
+
+
+def cut(name: str) -> str:
+    """``name`` for a message, shortened if it is long."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
 def _parse(text: bytes) -> Any:
@@ -290,3 +363,11 @@ def _listed(faults: list[str]) -> str:
 
 def _damaged(file: Path, reason: str) -> CheckpointError:
     return CheckpointError(f"{file}, which cannot be read ({reason})", "a complete safetensors file", _DAMAGED)
+
+
+def _whole_numbers(values: Any) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) <= 16
+        and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    )

@@ -10,10 +10,9 @@ from typing import Any, Literal
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
 from glassformer.checkpoints.gpt_oss import stored_model
 from glassformer.checkpoints.gpt_oss_config import layout_of
-from glassformer.checkpoints.gpt_oss_experts import with_experts
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
-from glassformer.checkpoints.gpt_oss_writing import PlannedModel, write_gpt_oss
+from glassformer.checkpoints.gpt_oss_writing import PlannedModel, with_experts, write_gpt_oss
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.mixtral import mixtral_lacks
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
