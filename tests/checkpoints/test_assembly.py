@@ -38,7 +38,7 @@ def test_an_empty_decoder_that_is_filled_is_the_one_it_was(change: dict[str, Any
     state = decoder.state_dict()
     if change.get("tied_output"):
         del state["output.weight"]
-    filled = fill(empty, state, torch.device("cpu"))
+    filled = fill(empty, state)
     assert not any(tensor.is_meta for tensor in (*filled.parameters(), *filled.buffers()))
     assert all(tensor.data_ptr() == state[name].data_ptr() for name, tensor in filled.named_parameters())
     assert (filled.output.weight is filled.embedding.weight) == decoder.config.tied_output

@@ -32,6 +32,7 @@ from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_ten
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     FLOATS,
+    StoredTensor,
     Wanted,
     check_tensors,
     open_tensors,
