@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Tokenizer
 
+from glassformer.generation.continuation import Continuation
 
-class Script:
-    """Says what it is told to, in place of a :class:`~glassformer.generation.continuation.Continuation`."""
+
+class Script(Continuation):
+    """Gives the replies that it was made with, in place of a model's."""
 
     def __init__(self, engine: Tokenizer, replies: Sequence[str], room: int = 10_000) -> None:
         self.max_seq_len = room

@@ -30,6 +30,13 @@ Probability = Annotated[float, Ge(0), Lt(1)]
 """A number in [0, 1)."""
 
 _Class = TypeVar("_Class")
+_PLAIN = {
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}
+"""pydantic's words for bounds, and ours."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -113,4 +120,6 @@ def _input_error(cls: type, error: ValidationError) -> InputError:
         return InputError(f"{cls.__name__} from {value!r}", "a JSON object", f"Correct it: {first['msg']}.")
     messages = [first["msg"], *(each["msg"] for each in others if each["loc"][:1] == first["loc"][:1])]
     expected = " or ".join(dict.fromkeys(each.removeprefix("Input should be ") for each in messages))
+    for long, plain in _PLAIN.items():
+        expected = expected.replace(long, plain)
     return InputError(f"{name} = {value!r}", expected, f"Pass another {name}.")

@@ -264,7 +264,7 @@ def test_what_cannot_be_read_is_told(run: Path, tmp_path: Path, monkeypatch: pyt
             classify("--run", str(run), *arguments)
     with refused("1 texts and --file"):
         command.ClassifyFlags(run=run, texts=("a film",), file=latin)
-    with refused("--tokens -1"):
+    with refused("tokens = -1"):
         command.ClassifyFlags(run=run, tokens=-1)
     with refused(r"tokenizer\.json"):
         classify("--run", str(tmp_path), "a film")

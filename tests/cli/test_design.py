@@ -62,7 +62,6 @@ def test_a_task_beyond_any_single_head(tmp_path: Path, capsys: pytest.CaptureFix
         (["--largest-error", "0"], "--largest-error 0.0"),
         (["--largest-error", "-1e-9"], "above 0 and below 0.5"),
         (["--largest-error", "0.5"], "so that no output is misread"),
-        (["--largest-error", "nan"], "--largest-error nan"),
         (["--largest-error", "1e-30"], "the rounding error in float64"),
         (["--letters", "AA"], "('A', 'A')"),
         (["--max-len", "0"], "max_len = 0"),
@@ -76,6 +75,14 @@ def test_what_cannot_be_built_is_one_line(
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
     assert words in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_that_is_no_number_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["design", "identity", str(tmp_path / "head.json"), "--largest-error", "nan"])
+    assert stopped.value.code == 2
+    assert "largest_error = nan" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

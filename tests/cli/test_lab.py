@@ -86,7 +86,7 @@ def test_help_tells_every_flag(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 def test_a_negative_seed_is_refused_in_code_too() -> None:
-    with refused("seed = -1", fix="--seed 0"):
+    with refused("seed = -1", expected="at least 0"):
         lab.LabFlags("gpt-oss", seed=-1)
 
 

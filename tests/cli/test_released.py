@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli import released as module
+from glassformer.cli.terminal import write
 from glassformer.data import tokenizer_sources
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder
@@ -146,7 +147,7 @@ class Screen(io.TextIOWrapper):
 def test_a_terminal_gets_no_control_characters() -> None:
     text = "a\x1b[2J\tb\x07\nc\x9b é"
     shown, piped = Screen(io.BytesIO(), "ascii"), io.StringIO()
-    module.write(text, shown)
-    module.write(text, piped)
+    write(text, shown)
+    write(text, piped)
     assert shown.buffer.getvalue() == b"a?[2J\tb?\nc? ?"
     assert piped.getvalue() == text

@@ -104,7 +104,7 @@ def test_tolerance_and_number_format(blunt: Path, good: Path, capsys: pytest.Cap
     ("flag", "value", "words"),
     [
         ("--tolerance", "-1", "above 0"),
-        ("--tolerance", "nan", "above 0"),
+        ("--tolerance", "nan", "finite number"),
         ("--json", "{directory}", "which is a directory"),
         ("--figure", "{file}", "which is a file"),
     ],

@@ -13,7 +13,8 @@ from typing import get_args
 
 from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.flags import ChatFlags
-from glassformer.cli.released import find_released, write
+from glassformer.cli.released import find_released
+from glassformer.cli.terminal import write
 from glassformer.data.harmony import Effort, Piece, Setting
 from glassformer.errors import require
 from glassformer.generation.continuation import Continuation
@@ -35,15 +36,12 @@ _DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 @dataclass
 class Screen:
-    """Shows replies: answers on standard output, the rest on standard error.
-
-    Args:
-        show_reasoning: Print it too; otherwise a terminal shows that the model is reasoning.
-        speed: Print how fast a reply came.
-    """
+    """Shows replies: answers on standard output, the rest on standard error."""
 
     show_reasoning: bool = False
+    """Print it too; otherwise a terminal shows that the model is reasoning."""
     speed: bool = True
+    """Print how fast a reply came."""
 
     def show(self, conversation: Conversation, text: str) -> bool:
         """Send ``text`` and show the reply as it comes; whether any of it was an answer.
@@ -69,39 +67,38 @@ class Screen:
             self._note(f"[{line}]")
 
     def _show(self, pieces: Iterable[Piece], conversation: Conversation) -> bool:
-        answered = reasoning = said = False
+        answering = reasoning = answered = False
         for piece in pieces:
             if is_answer(piece):
-                if not answered:
+                if not answering:
                     self._erase_status()
-                answered = True
-                said = said or bool(piece.text.strip())
+                answering = True
+                answered = answered or bool(piece.text.strip())
                 write(piece.text)
                 if piece.ended:
                     write("\n")
             elif piece.message.recipient is not None:
                 if piece.ended:
-                    call = f"[the model calls {piece.message.recipient}, which is not here: {piece.message.content}]"
                     self._erase_status()
-                    self._note(call)
+                    self._note(
+                        f"[the model calls {piece.message.recipient}, which is not here: {piece.message.content}]"
+                    )
             elif self.show_reasoning:
                 self._reason(piece, begins=not reasoning)
                 reasoning = not piece.ended
             else:
                 self._status(f"reasoning, {conversation.stopwatch.generated} tokens")
         self._erase_status()
-        return said
+        return answered
 
     def _reason(self, piece: Piece, begins: bool) -> None:
         styled = _styled()
         if begins and not styled:
             write(f"[{piece.message.channel}] ", sys.stderr)
         # Each piece is dimmed alone, so that Ctrl-C never leaves a dim terminal.
-        if styled:
-            print(_DIM, end="", file=sys.stderr)
+        print(_DIM if styled else "", end="", file=sys.stderr)
         write(piece.text, sys.stderr)
-        if styled:
-            print(_PLAIN, end="", file=sys.stderr, flush=True)
+        print(_PLAIN if styled else "", end="", file=sys.stderr, flush=True)
         if piece.ended:
             write("\n", sys.stderr)
 
@@ -138,11 +135,11 @@ def talk(conversation: Conversation, screen: Screen) -> None:
         if text.startswith("/") and not quoted:
             if text == "/quit":
                 return
-            told = _obey(text, conversation, screen)
-            if told is None and interactive and _resembles_command(text):
-                told = HELP
-            if told is not None:
-                print(told, file=sys.stderr)
+            response = _obey(text, conversation, screen)
+            if response is None and interactive and difflib.get_close_matches(text.split()[0], _COMMANDS, n=1):
+                response = HELP  # it may be a misspelt command
+            if response is not None:
+                print(response, file=sys.stderr)
                 continue
         if not text:
             continue
@@ -227,11 +224,6 @@ def _obey(command: str, conversation: Conversation, screen: Screen) -> str | Non
     # An effort that does not exist, or none, is a slip; "/effort is a fine word" is not.
     slip = name == "/effort" and len(rest.split()) < 2
     return HELP if slip or command == "/help" else None
-
-
-def _resembles_command(text: str) -> bool:
-    """Whether this may be a misspelt command."""
-    return bool(difflib.get_close_matches(text.split()[0], _COMMANDS, n=1))
 
 
 def _styled() -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from glassformer.classifier import Classifier, TokenEffect, load_classifier, token_effects
 from glassformer.cli.flags import ClassifyFlags
@@ -22,29 +23,26 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Verdict:
-    """The classification of a text."""
+    """A text, its most likely class, the probability of each, and, if asked for, each token's effect on the first."""
 
     text: str
     label: str
-    """Its most likely class."""
     probabilities: dict[str, float]
-    """Of each class."""
     effects: list[TokenEffect] | None
-    """Effect of each token on the probability of the label; None if not asked for."""
 
     def to_json(self) -> str:
         """One line of JSON."""
-        found = {"text": self.text, "label": self.label, "probabilities": self.probabilities}
-        if self.effects is None:
-            return json.dumps(found)
-        return json.dumps({**found, "tokens": [{"token": token, "effect": effect} for token, effect in self.effects]})
+        found: dict[str, Any] = {"text": self.text, "label": self.label, "probabilities": self.probabilities}
+        if self.effects is not None:
+            found["tokens"] = [effect._asdict() for effect in self.effects]
+        return json.dumps(found)
 
     def lines(self, tokens: int) -> list[str]:
         """The same as text, with the effects of up to ``tokens`` tokens."""
         first = f"{_printed(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {_printed(self.text)}"
         ranked = sorted(self.effects or (), key=lambda each: -abs(each.effect))[:tokens]
-        told = [f"{_printed(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
-        return [first, "    " + ", ".join(told)] if told else [first]
+        effects = [f"{_printed(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
+        return [first, "    " + ", ".join(effects)] if effects else [first]
 
 
 def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: bool) -> Iterator[Verdict]:
@@ -95,7 +93,6 @@ def main(flags: ClassifyFlags) -> int:
     for verdict in run(flags):
         for line in [verdict.to_json()] if flags.json else verdict.lines(flags.tokens):
             say(line)
-        sys.stdout.flush()
     return 0
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 from glassformer.cli.released import Released, Stopwatch, require_tokenizer
 from glassformer.data.harmony import (
@@ -23,6 +22,7 @@ from glassformer.data.harmony import (
 from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
+from glassformer.generation.continuation import Continuation
 
 CONTEXT = 8192
 """Default number of tokens of a conversation: a cache of 200 MB for gpt-oss-20b."""
@@ -30,21 +30,6 @@ CONTEXT = 8192
 
 class ContextFull(InputError):
     """A message that does not fit into the context."""
-
-
-@runtime_checkable
-class Replies(Protocol):
-    """What a conversation needs of a :class:`~glassformer.generation.continuation.Continuation`."""
-
-    max_seq_len: int
-
-    def unread(self, prompt: Sequence[int]) -> int:
-        """How many tokens of ``prompt`` have to be read."""
-
-    def reply(
-        self, prompt: Sequence[int], max_new_tokens: int | None = None, *, stop_tokens: Sequence[int] = ()
-    ) -> Iterator[int]:
-        """The tokens that follow ``prompt``."""
 
 
 class Conversation:
@@ -65,14 +50,13 @@ class Conversation:
 
     def __init__(
         self,
-        continuation: Replies,
+        continuation: Continuation,
         tokenizer: ReleasedTokenizer,
         setting: Setting,
         *,
         stop_tokens: tuple[int, ...] = (),
         max_new_tokens: int | None = None,
     ) -> None:
-        require_harmony(tokenizer)
         self.setting = setting
         self.messages: list[Message] = []
         self.stopwatch = Stopwatch(0)
@@ -147,11 +131,10 @@ def require_chat(released: Released) -> ReleasedTokenizer:
     """
     tokenizer = require_tokenizer(released)
     require_harmony(tokenizer)
-    end, declared = tokenizer.special(RETURN), released.declared_ends
-    ends = ", ".join(map(str, declared))
+    end, ends = tokenizer.special(RETURN), released.declared_ends
     require(
-        not declared or end in declared,
-        f"{tokenizer.source}, whose {RETURN} is {end}, for a model whose texts end with {ends}",
+        not ends or end in ends,
+        f"{tokenizer.source}, whose {RETURN} is {end}, for a model whose texts end with {', '.join(map(str, ends))}",
         "the tokenizer that came with the model",
         "Look for its tokenizer.json.",
     )

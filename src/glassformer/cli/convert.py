@@ -16,7 +16,7 @@ from glassformer.checkpoints.gpt_oss_writing import PlannedModel, with_experts, 
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.mixtral import mixtral_lacks
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
-from glassformer.cli.flags import ConvertFlags
+from glassformer.cli.flags import ConvertFlags, Target
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
 from glassformer.cli.trained import find_trained
@@ -24,8 +24,6 @@ from glassformer.data.tokenizer_sources import tokenizer_places
 from glassformer.errors import require
 from glassformer.files import lies_inside
 from glassformer.models import Decoder, DecoderConfig
-
-Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
 
 _KEPT_FILES = (
     "tokenizer.json",
@@ -120,11 +118,11 @@ def _write(decoder: Decoder, flags: ConvertFlags) -> list[str]:
     require(
         stays, f"--experts {flags.experts} for a run", "the experts as they are", "Convert what --to gpt_oss writes."
     )
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         save_decoder(decoder, flags.out, layout=to, replace=flags.replace)  # type: ignore[arg-type]
     size = sum(file.stat().st_size for file in flags.out.glob("*.safetensors"))
-    return [_written(flags.out, to, size), *(str(each.message) for each in told)]
+    return [_written(flags.out, to, size), *(str(each.message) for each in caught)]
 
 
 def _write_gpt_oss(
@@ -140,9 +138,9 @@ def _write_gpt_oss(
         replace=flags.replace,
         progress=True,
     )
-    lines = [_written(flags.out, "gpt-oss in OpenAI's layout" if layout == "openai" else "gpt-oss", size)]
-    told = remark("It", written) if layout == "huggingface" else ""
-    return [*lines, told] if told else lines
+    line = _written(flags.out, "gpt-oss in OpenAI's layout" if layout == "openai" else "gpt-oss", size)
+    note = remark("It", written) if layout == "huggingface" else ""
+    return [line, note] if note else [line]
 
 
 def _kept_files(directory: Path) -> list[Path]:

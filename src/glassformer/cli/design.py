@@ -9,7 +9,7 @@ from glassformer.cli.terminal import say
 from glassformer.cli.verify import built_in
 from glassformer.errors import InputError, require
 from glassformer.handcraft.designs import design
-from glassformer.handcraft.tasks import TASKS, Task
+from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.verification import Certificate, verify
 from glassformer.handcraft.weight_files import require_place, require_size, write_head
 from glassformer.text import shown
@@ -30,7 +30,14 @@ def run(flags: DesignFlags) -> Certificate:
     )
     require_place(flags.out)
     task = built_in(flags.task, flags.letters, flags.max_len)
-    _require_possible(task)
+    if task.description is None:
+        possible = [name for name, make in TASKS.items() if make().description is not None]
+        raise InputError(
+            f"the task {task.name!r}, which no single head can do",
+            f"one of {', '.join(possible)}",
+            "Choose one of these; its proof is in glassformer.handcraft.tasks, and 'glassformer verify' finds a "
+            "failing sequence for any weights.",
+        )
     require(
         0 < flags.largest_error < task.decisive_error,
         f"--largest-error {flags.largest_error}",
@@ -55,14 +62,3 @@ def run(flags: DesignFlags) -> Certificate:
 def main(flags: DesignFlags) -> int:
     """Design; return the exit status: 0 if the head is proved and written, else 1."""
     return 0 if run(flags).holds else 1
-
-
-def _require_possible(task: Task) -> None:
-    if task.description is None:
-        possible = [name for name, make in TASKS.items() if make().description is not None]
-        raise InputError(
-            f"the task {task.name!r}, which no single head can do",
-            f"one of {', '.join(possible)}",
-            "Choose one of these; its proof is in glassformer.handcraft.tasks, and 'glassformer verify' finds a "
-            "failing sequence for any weights.",
-        )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from glassformer.errors import require, require_positive
+from glassformer.config import Count, Positive, Size, config
+from glassformer.errors import require
 
 TaskName = Literal[
     "identity",
@@ -30,10 +29,11 @@ View = Literal["attention", "design", "scramble", "sampling", "experts"]
 """The views of :data:`glassformer.explorer.messages.View`."""
 Effort = Literal["low", "medium", "high"]
 Layout = Literal["huggingface", "openai"]
+Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
 Experts = Literal["mxfp4", "bfloat16"]
 
 
-@dataclass(frozen=True)
+@config
 class LabFlags:
     """Run a lab from start to end: train, measure, draw, write the report.
 
@@ -49,7 +49,7 @@ class LabFlags:
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Output directory; by default runs/NAME, or runs/NAME-quick."""
 
-    seed: int = 0
+    seed: Count = 0
     """Seed of the data, the initial weights and the sampling."""
 
     resume: FlagCreatePairsOff[bool] = False
@@ -60,7 +60,6 @@ class LabFlags:
     test, or the name of a data set on the Hugging Face hub. By default the reviews bundled with glassformer."""
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, f"seed = {self.seed}", "a whole number of at least 0", "Pass --seed 0 or more.")
         require(
             self.data is None or self.name in LABS_WITH_DATA,
             f"--data for the lab {self.name}, which makes its own data",
@@ -74,7 +73,7 @@ class LabFlags:
         return self.out or Path("runs") / (f"{self.name}-quick" if self.quick else self.name)
 
 
-@dataclass(frozen=True)
+@config
 class GenerateFlags:
     """Continue a prompt; prints the prompt and its continuation. Use --run for the best model of a run of 'glassformer
     train' or of the gpt-oss lab, --model for a downloaded or converted model: gpt-oss, Mixtral, or glassformer's own.
@@ -93,7 +92,7 @@ class GenerateFlags:
     """For --model: a tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub; 'bytes' or
     'numbers' for a model whose tokens are bytes or numbers. None: the one next to the weights."""
 
-    max_new_tokens: int = 200
+    max_new_tokens: Size = 200
     """Maximum number of new tokens."""
 
     temperature: float = 0.8
@@ -137,10 +136,9 @@ class GenerateFlags:
             "--tokenizer with --model",
             "Leave --tokenizer out: a run records its tokens.",
         )
-        require_positive(max_new_tokens=self.max_new_tokens)
 
 
-@dataclass(frozen=True)
+@config
 class ChatFlags:
     """Talk with gpt-oss. Answers go to standard output, everything else to standard error."""
 
@@ -160,11 +158,11 @@ class ChatFlags:
     instructions: Annotated[str, tyro.conf.arg(metavar="TEXT")] = ""
     """Instructions for the whole conversation; other programs call this the system prompt."""
 
-    context: int | None = None
+    context: Size | None = None
     """Maximum number of tokens of the whole conversation. Its memory is allocated at the start. None: 8192, or the
     model's maximum if that is less."""
 
-    max_new_tokens: int | None = None
+    max_new_tokens: Size | None = None
     """Maximum number of tokens of each reply, reasoning included. None: until the context is full."""
 
     temperature: float = 1.0
@@ -189,14 +187,8 @@ class ChatFlags:
     device: str = "auto"
     """cpu, cuda, or auto (a GPU if there is one)."""
 
-    def __post_init__(self) -> None:
-        if self.context is not None:
-            require_positive(context=self.context)
-        if self.max_new_tokens is not None:
-            require_positive(max_new_tokens=self.max_new_tokens)
 
-
-@dataclass(frozen=True)
+@config
 class ClassifyFlags:
     """Classify texts with a trained encoder, such as the sentiment lab's.
 
@@ -214,7 +206,7 @@ class ClassifyFlags:
     file: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """A UTF-8 file with one text per line."""
 
-    tokens: int = 5
+    tokens: Count = 5
     """Number of tokens whose effects are printed; 0 is faster."""
 
     json: FlagCreatePairsOff[bool] = False
@@ -227,10 +219,9 @@ class ClassifyFlags:
             "one of the two",
             "Leave one out.",
         )
-        require(self.tokens >= 0, f"--tokens {self.tokens}", "0 or more", "Pass --tokens 0 to print none.")
 
 
-@dataclass(frozen=True)
+@config
 class ExploreFlags:
     """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
 
@@ -267,7 +258,7 @@ class ExploreFlags:
     """Replace the file of --save if it exists."""
 
 
-@dataclass(frozen=True)
+@config
 class DesignFlags:
     """Build the weights of an attention head that solves a task, prove that it does, and write them.
 
@@ -294,7 +285,7 @@ class DesignFlags:
     """Replace OUT if it exists."""
 
 
-@dataclass(frozen=True)
+@config
 class InfoFlags:
     """Print what a directory of weights contains and how much memory it needs on this machine. Reads headers only."""
 
@@ -307,7 +298,7 @@ class InfoFlags:
     """Print JSON, with sizes in bytes."""
 
 
-@dataclass(frozen=True)
+@config
 class ConvertFlags:
     """Write a decoder's weights in another layout, with the same logits.
 
@@ -322,7 +313,7 @@ class ConvertFlags:
     out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
     """Output directory. It is written completely or not at all."""
 
-    to: Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
+    to: Target
     """gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: mixtral if it has all parts, otherwise
     gpt_oss. openai: gpt-oss in OpenAI's layout. glassformer: every part unchanged."""
 
@@ -333,7 +324,7 @@ class ConvertFlags:
     """Replace OUT if it exists."""
 
 
-@dataclass(frozen=True)
+@config
 class RandomModelFlags:
     """Write a gpt-oss model with random weights in the format of the released ones. The size 20b takes 13.8 GB of disk,
     some minutes, and less than 1 GiB of memory.
@@ -373,7 +364,7 @@ class RandomModelFlags:
     """Replace DIR if it exists."""
 
 
-@dataclass(frozen=True)
+@config
 class VerifyFlags:
     """Check whether an attention head solves a task, on every sequence.
 
@@ -419,14 +410,14 @@ class VerifyFlags:
     run_python: FlagCreatePairsOff[bool] = False
     """Run the task file if it is a Python file, which can do anything on this computer."""
 
-    tolerance: float | Literal["task", "readout"] = "task"
+    tolerance: Positive | Literal["task", "readout"] = "task"
     """Largest error of an output. readout: only the largest entry, or the sign, has to be right. task: the task's
     own."""
 
     float32: FlagCreatePairsOff[bool] = False
     """Run the head in float32 instead of float64."""
 
-    limit: int = 1_000_000
+    limit: Size = 1_000_000
     """Run all sequences if there are at most this many; otherwise a bound decides, or the result is undecided."""
 
     figure: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -454,13 +445,6 @@ class VerifyFlags:
             "--run-python without --task-file",
             "a Python task file to run",
             "Leave --run-python out, or add --task-file FILE.",
-        )
-        require_positive(limit=self.limit)
-        require(
-            isinstance(self.tolerance, str) or (self.tolerance > 0 and math.isfinite(self.tolerance)),
-            f"--tolerance {self.tolerance}",
-            "a number above 0, 'task' or 'readout'",
-            "Pass 1e-3, for example.",
         )
         require(
             self.json is None or not self.json.is_dir(),

@@ -11,8 +11,9 @@ from itertools import chain, islice
 from pathlib import Path
 
 from glassformer.cli.flags import GenerateFlags
-from glassformer.cli.released import Stopwatch, find_released, require_tokenizer, write
+from glassformer.cli.released import Stopwatch, find_released, require_tokenizer
 from glassformer.cli.runs import RECURRENCE, TEXT
+from glassformer.cli.terminal import write
 from glassformer.cli.trained import find_trained
 from glassformer.cli.training_data import BYTES
 from glassformer.errors import InputError, require
@@ -73,16 +74,15 @@ def _of_run(flags: GenerateFlags, directory: Path) -> _Task:
             "the directory of a run",
             "Correct the path, or start a run there: glassformer train --data FILE --run DIR.",
         )
-    kind, vocab_size = trained.kind, trained.config.vocab_size
+    kind = trained.kind
     require(
         kind in (TEXT, RECURRENCE),
         f"--run {directory}, a run on data of kind {kind!r}",
         "a run on a text or the recurrence",
         "Read other runs from Python, with glassformer.training.load_weights.",
     )
-    what = f"a run on {'the recurrence' if kind == RECURRENCE else 'bytes'}"
-    stop = [_number(each, vocab_size, what) for each in flags.stop]
-    return _Task(encode(flags.prompt, kind, vocab_size), trained.load, functools.partial(decode, kind=kind), stop)
+    source = f"a run on {'the recurrence' if kind == RECURRENCE else 'bytes'}"
+    return _without_tokenizer(flags, kind, trained.config.vocab_size, trained.load, source)
 
 
 def _of_model(flags: GenerateFlags) -> _Task:
@@ -97,15 +97,7 @@ def _of_model(flags: GenerateFlags) -> _Task:
             f"a model of at most {BYTES} tokens",
             "Use the tokenizer that belongs to the model.",
         )
-        prompt = encode(flags.prompt, plain, vocab_size)
-        require(
-            max(prompt) < vocab_size,
-            f"the byte {max(prompt)} for a model of vocab_size = {vocab_size}",
-            "bytes that it knows",
-            "Use the tokenizer that belongs to the model.",
-        )
-        stop = [_number(each, vocab_size, f"--tokenizer {flags.tokenizer}") for each in flags.stop]
-        return _Task(prompt, load, functools.partial(decode, kind=plain), stop)
+        return _without_tokenizer(flags, plain, vocab_size, load, f"--tokenizer {flags.tokenizer}")
     tokenizer = require_tokenizer(released)
     prompt = [*tokenizer.begin, *tokenizer.encode(flags.prompt)]
     require(len(prompt) > 0, "an empty prompt", "at least one character", "Begin the text: --prompt Once.")
@@ -121,10 +113,17 @@ def _of_model(flags: GenerateFlags) -> _Task:
     return _Task(prompt, load, shown, [*released.stop_tokens, *stop])
 
 
-def _number(stop: str, vocab_size: int, what: str) -> int:
+def _without_tokenizer(
+    flags: GenerateFlags, kind: str, vocab_size: int, load: Callable[[], Decoder], source: str
+) -> _Task:
+    stop = [_number(each, vocab_size, source) for each in flags.stop]
+    return _Task(encode(flags.prompt, kind, vocab_size), load, functools.partial(decode, kind=kind), stop)
+
+
+def _number(stop: str, vocab_size: int, source: str) -> int:
     require(
         stop.isdecimal() and int(stop) < vocab_size,
-        f"--stop {stop} for {what}",
+        f"--stop {stop} for {source}",
         f"a number from 0 to {vocab_size - 1}, or the name of a special token",
         "Name one that the model has.",
     )
@@ -135,12 +134,18 @@ def encode(prompt: str, kind: str, vocab_size: int) -> list[int]:
     """The tokens of ``prompt``: its UTF-8 bytes, or for the recurrence the numbers in it.
 
     Raises:
-        InputError: A prompt without tokens, or of something else than numbers in the vocabulary.
+        InputError: A prompt without tokens, or with bytes or words that are no tokens of the vocabulary.
     """
     if kind != RECURRENCE:
         # Bytes from the shell that are not UTF-8 are kept.
         tokens = list(prompt.encode("utf-8", errors="surrogateescape"))
         require(len(tokens) > 0, "an empty prompt", "at least one character", "Begin the text: --prompt Once.")
+        require(
+            max(tokens) < vocab_size,
+            f"the byte {max(tokens)} for a model of vocab_size = {vocab_size}",
+            "bytes that it knows",
+            "Use the tokenizer that belongs to the model.",
+        )
         return tokens
     numbers = prompt.split()
     require(

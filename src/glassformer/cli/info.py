@@ -36,18 +36,10 @@ class Machine:
 
 
 def this_machine(kernel: bool = True) -> Machine:
-    """Measure it.
-
-    Args:
-        kernel: Load the MXFP4 kernel too; building it the first time takes about two seconds.
-    """
-    memory, free = machine_memory(), _free()
-    if not kernel:
-        return Machine(memory, free, None, None)
-    found, problem = mxfp4_native.look()
-    if found is None:
-        return Machine(memory, free, None, problem)
-    return Machine(memory, free, mxfp4_native.LEVELS[found.level], None)
+    """Measure it. With ``kernel``, load the MXFP4 kernel too; building it the first time takes about two seconds."""
+    found, problem = mxfp4_native.look() if kernel else (None, None)
+    level = None if found is None else mxfp4_native.LEVELS[found.level]
+    return Machine(machine_memory(), _free(), level, problem if found is None else None)
 
 
 def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ command's module is imported when its flags are parsed.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import os
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from glassformer import __version__
 from glassformer.errors import InputError
+from glassformer.text import known_name, one_line
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
@@ -69,12 +69,6 @@ options:
 """
 
 
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """A sentence that says which of ``known`` the misspelt ``word`` may have meant, or lists them all."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"Did you mean '{close[0]}'?" if close else f"'glassformer --help' lists them: {', '.join(known)}."
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run the sub-command named first in ``arguments`` with the rest of them; return its exit status.
 
@@ -93,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     if first not in COMMANDS:
         kind, known = ("option", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
-        raise InputError(f"'{first}'", f"a known {kind}", suggestion(first, known))
+        raise InputError(f"'{first}'", f"a known {kind}", known_name(first, known))
     import tyro
 
     command = COMMANDS[first]
@@ -102,16 +96,6 @@ def run(arguments: Sequence[str]) -> int:
     flags = getattr(kind, "parse", functools.partial(tyro.cli, kind))(args=rest, prog=f"glassformer {first}")
     status: int = importlib.import_module(command.module).main(flags)
     return status
-
-
-def _shown(error: Exception) -> str:
-    """The message on one line, without control characters that an untrusted file's names may contain."""
-    text = str(error)
-    if text.isprintable():
-        return text
-    from glassformer.text import one_line  # takes a while to import, and few messages need it
-
-    return one_line(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,20 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         debug, arguments = True, arguments[1:]
     try:
         return run(arguments)
-    except InputError as error:
-        if debug:
-            raise
-        print(f"glassformer: error: {_shown(error)}", file=sys.stderr)
-        return EXIT_INPUT
     except BrokenPipeError:
         # The reader of the output has exited, as `head` does; Python would complain again on closing the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
-    except OSError as error:
+    except (InputError, OSError) as error:
         if debug:
             raise
-        print(f"glassformer: error: {_shown(error)}", file=sys.stderr)
-        return EXIT_FAILED
+        # The message may quote an untrusted file, which must not control the terminal.
+        text = str(error)
+        print(f"glassformer: error: {text if text.isprintable() else one_line(text)}", file=sys.stderr)
+        return EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except KeyboardInterrupt:
         if debug:
             raise

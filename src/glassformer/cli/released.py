@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -26,7 +25,6 @@ GENERATION_FILE = "generation_config.json"
 _ENDS = (*STOPS, "<|endoftext|>", "</s>")
 # Of released gpt-oss models: o200k_harmony's ids, rounded up.
 _HARMONY_VOCAB = 201088
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -153,30 +151,11 @@ class Stopwatch:
         return line
 
 
-def write(text: str, out: Any = None) -> None:
-    """Print ``text`` at once, without a line end; characters that the encoding lacks become question marks.
-
-    On a terminal, control characters except tabs and line ends become U+FFFD, so that generated text cannot control it.
-
-    Args:
-        text: What to print.
-        out: The stream; None: standard output.
-    """
-    out = sys.stdout if out is None else out
-    if out.isatty():
-        text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
-    if out.encoding is not None:
-        text = text.encode(out.encoding, errors="replace").decode(out.encoding)
-    print(text, end="", flush=True, file=out)
-
-
 def _declared_ends(directory: Path, config: dict[str, Any], vocab_size: int) -> list[int]:
     path = directory / GENERATION_FILE
-    said = [config, read_json(path) if path.is_file() else {}]
-    ends = [end for each in said for end in _listed(each.get("eos_token_id"))]
+    ends: list[Any] = []
+    for settings in (config, read_json(path) if path.is_file() else {}):
+        value = settings.get("eos_token_id")
+        ends += value if isinstance(value, list) else [value]
     # The files of a small model may still name ids of the large model it was derived from.
     return sorted({end for end in ends if isinstance(end, int) and 0 <= end < vocab_size})
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]

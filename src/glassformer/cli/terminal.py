@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -18,6 +20,7 @@ _SHADES, _PLAIN_SHADES = "·░▒▓█", ".-+*#"
 _CELL = 6
 _MARK = "> "
 _OTHER_NAME = "^"
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def draw_attention_map(
@@ -33,15 +36,8 @@ def draw_attention_map(
 
     Where the per cents do not fit ``width``, each key is one shade: ``·`` below 0.5 %, then a step for each quarter.
     Where the shades do not fit either, or there are more than ``MOST_ROWS`` queries, only those around the marked query
-    and its strongest key are drawn, and the last line says which.
-
-    Args:
-        weights: Each row adds up to 1.
-        query_names: One for each row.
-        key_names: One for each column; those of more than one character become ``^`` where only one fits.
-        marked: The query to point at.
-        width: Columns of the terminal.
-        plain: Whether to draw with ASCII alone.
+    and its strongest key are drawn, and the last line says which. Names of keys that have more than one character
+    become ``^`` where only one fits. ``width`` is in columns of the terminal; ``plain`` draws with ASCII alone.
     """
     queries = _window(len(query_names), MOST_ROWS, marked or 0)
     margin = max(_wide(query_names[query]) for query in queries) + len(_MARK)
@@ -108,10 +104,23 @@ def needs_plain(encoding: str | None = None) -> bool:
     return False
 
 
+def write(text: str, out: Any = None) -> None:
+    """Print ``text`` on ``out`` (None: standard output) at once, without a line end.
+
+    Characters that the encoding lacks become question marks. On a terminal, control characters except tabs and line
+    ends become U+FFFD, so that generated text cannot control it.
+    """
+    out = sys.stdout if out is None else out
+    if out.isatty():
+        text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+    if out.encoding is not None:
+        text = text.encode(out.encoding, errors="replace").decode(out.encoding)
+    print(text, end="", flush=True, file=out)
+
+
 def say(text: str) -> None:
-    """Print ``text``; characters that the terminal's encoding lacks become question marks."""
-    encoding = sys.stdout.encoding or "ascii"
-    print(text.encode(encoding, errors="replace").decode(encoding))
+    """Print ``text`` and a line end on standard output, as :func:`write` does."""
+    write(f"{text}\n")
 
 
 def _window(count: int, most: int, around: int) -> range:

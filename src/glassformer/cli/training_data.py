@@ -52,12 +52,9 @@ class TrainingData:
 
 
 def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
-    """The data that ``name`` stands for: "recurrence", or the path of a text file.
+    """The data that ``name`` stands for: "recurrence", or the path of a text file (``./recurrence`` for that name).
 
-    Args:
-        name: A file named "recurrence" is opened with ``./recurrence``.
-        seq_len: Tokens a model reads of each sequence; None for 256 of a text, 64 of the recurrence.
-        seed: Seed of the order of sequences.
+    A model reads ``seq_len`` tokens of each sequence; None: 256 of a text, 64 of the recurrence.
 
     Raises:
         InputError: No such file, or one too short; ``seq_len`` below 1.

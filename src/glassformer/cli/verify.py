@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from glassformer.cli.flags import VerifyFlags
 from glassformer.cli.terminal import draw_attention_map, draw_outputs, needs_plain, say, terminal_width
@@ -24,20 +24,6 @@ from glassformer.handcraft.weight_files import read_head
 Written = TypeVar("Written")
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A sequence as it is drawn."""
-
-    names: list[str]
-    """Tokens of its positions, CLS included."""
-    attention: Any
-    """The head's weights, ``[query, key]``."""
-    text: str
-    """The map and the outputs as text."""
-    title: str
-    """Title of the figure."""
-
-
 def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
     """The built-in task of this name; ``None`` leaves its own letters or length.
 
@@ -48,16 +34,18 @@ def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
     return TASKS[name](**{key: value for key, value in chosen.items() if value is not None})
 
 
-def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | None, width: int, plain: bool) -> Shown:
+class Shown(NamedTuple):
+    """A sequence as it is drawn: the tokens of its positions, CLS included, the attention, and both as text."""
+
+    names: list[str]
+    attention: Float[np.ndarray, "query key"]
+    text: str
+
+
+def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | None) -> Shown:
     """The sequence of ``failure``: its attention map with the query marked, and all its outputs and the expected ones.
 
-    Args:
-        head: The weights; the map is computed in float64.
-        task: What the sequence belongs to.
-        failure: An output of it, from a certificate.
-        tolerance: Largest error that counts as right; None if only the readout counts.
-        width: Columns of the terminal.
-        plain: Whether to draw with ASCII alone.
+    The map is computed in float64. Without a ``tolerance``, only the readout of an output has to be right.
     """
     space = task.space
     cases = task.cases(space.block([space.encode(failure.sequence)]))
@@ -69,10 +57,10 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
     # The failing output was computed in float32 if so requested; the trace is in float64.
     got[failure.position] = failure.output
     right = task.is_right(got, wanted) if tolerance is None else np.abs(got - wanted).max(axis=1) <= tolerance
-    attention = draw_attention_map(trace.weights, numbered, names, failure.position + first, width=width, plain=plain)
+    width, marked = terminal_width(), failure.position + first
+    attention = draw_attention_map(trace.weights, numbered, names, marked, width=width, plain=needs_plain())
     outputs = draw_outputs(numbered[first:], wanted, got, right, failure.position, width=width)
-    title = f"{failure.sequence[:40]}, position {failure.position}"
-    return Shown(names, trace.weights, f"{attention}\n\n{outputs}", title)
+    return Shown(names, trace.weights, f"{attention}\n\n{outputs}")
 
 
 def run(flags: VerifyFlags) -> Certificate:
@@ -86,11 +74,8 @@ def run(flags: VerifyFlags) -> Certificate:
         task = read_task(flags.task_file, flags.run_python)
     else:
         task = built_in(str(flags.task), flags.letters, flags.max_len)
-    tolerance = (
-        {"task": task.tolerance, "readout": None}[flags.tolerance]
-        if isinstance(flags.tolerance, str)
-        else flags.tolerance
-    )
+    named = {"task": task.tolerance, "readout": None}
+    tolerance = named[flags.tolerance] if isinstance(flags.tolerance, str) else flags.tolerance
     dtype = torch.float32 if flags.float32 else torch.float64
     try:
         certificate = verify(head, task, tolerance=tolerance, dtype=dtype, limit=flags.limit)
@@ -99,14 +84,20 @@ def run(flags: VerifyFlags) -> Certificate:
     say(str(certificate))
     failure = certificate.counterexample
     chosen = failure or (certificate.worst if flags.figure is not None else None)
-    shown = show(head, task, chosen, tolerance, terminal_width(), needs_plain()) if chosen is not None else None
+    shown = None if chosen is None else show(head, task, chosen, tolerance)
     if failure is not None and shown is not None:
         say(f"\n{failure.sequence}, with the failing position marked:\n\n{shown.text}")
     if certificate.verdict == "undecided":
         say(f"\n{_advice(certificate)}")
-    if flags.figure is not None and shown is not None:
+    if flags.figure is not None and chosen is not None and shown is not None:
+        # matplotlib takes a second to import.
+        from glassformer.observe.figures.single_heads import draw_attention
+        from glassformer.observe.figures.style import save_figure
+
+        title = f"{chosen.sequence[:40]}, position {chosen.position}"
+        figure = draw_attention(shown.attention, shown.names, shown.names, title)
         name = "counterexample" if failure is not None else "largest-error"
-        for path in _written(flags.figure, lambda directory: _draw(shown, directory, name)):
+        for path in _written(flags.figure, lambda directory: save_figure(figure, directory, name)):
             say(f"figure: {path}")
     if flags.json is not None:
         text = json.dumps(certificate.to_json(), indent=2, allow_nan=False) + "\n"
@@ -124,14 +115,6 @@ def _advice(certificate: Certificate) -> str:
     if certificate.rests_on == "samples":
         return f"To run them all, pass --limit {certificate.num_possible} or more, or choose shorter sequences."
     return "The bound is above the tolerance: sharper scores (Qm times a factor) make it smaller."
-
-
-def _draw(shown: Shown, directory: Path, name: str) -> list[Path]:
-    # matplotlib takes a second to import.
-    from glassformer.observe.figures.single_heads import draw_attention
-    from glassformer.observe.figures.style import save_figure
-
-    return save_figure(draw_attention(shown.attention, shown.names, shown.names, shown.title), directory, name)
 
 
 def _written(path: Path, write: Callable[[Path], Written]) -> Written:

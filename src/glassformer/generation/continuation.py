@@ -46,23 +46,18 @@ class Continuation:
     """
 
     def __init__(
-        self,
-        model: Decoder,
-        max_seq_len: int | None = None,
-        *,
-        rule: SamplingRule = GREEDY,
-        prefill: int = PREFILL,
+        self, model: Decoder, max_seq_len: int | None = None, *, rule: SamplingRule = GREEDY, prefill: int = PREFILL
     ) -> None:
         self.max_seq_len = model.config.max_seq_len if max_seq_len is None else max_seq_len
         require_positive(max_seq_len=self.max_seq_len, prefill=prefill)
         self._model, self._rule, self._prefill = model, rule, prefill
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.embedding.weight.device)
-        self._mark: _Mark | None = None
+        self._start = self._mark = _Mark((), torch.empty(1, 0), (None,) * len(self._cache.layers))
 
     def unread(self, prompt: Sequence[int]) -> int:
         """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with that."""
-        return len(prompt) - len(self._known(prompt))
+        return len(prompt) - len(self._mark_before(prompt).tokens)
 
     def reply(
         self, prompt: Sequence[int], max_new_tokens: int | None = None, *, stop_tokens: Sequence[int] = ()
@@ -101,36 +96,29 @@ class Continuation:
                 return
             logits = self._read([token])
 
-    def _known(self, prompt: Sequence[int]) -> tuple[int, ...]:
-        known = () if self._mark is None else self._mark.tokens
-        return known if tuple(prompt[: len(known)]) == known else ()
+    def _mark_before(self, prompt: Sequence[int]) -> _Mark:
+        known = self._mark.tokens
+        return self._mark if tuple(prompt[: len(known)]) == known else self._start
 
     def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
         """Logits after ``prompt``; sets the mark there."""
-        known = self._known(prompt)
-        logits = self._return_to_mark() if known else None
-        if not known:
-            # The cache is overwritten: the mark is no longer valid.
-            self._mark = None
+        # The cache is overwritten: another mark is no longer valid.
+        self._mark = mark = self._mark_before(prompt)
+        logits = mark.logits
+        if mark is self._start:
             self._cache.reset()
-        for start in range(len(known), len(prompt), self._prefill):
-            logits = self._read(prompt[start : start + self._prefill])
-        assert logits is not None
-        rings = tuple(
-            None if layer.window is None else (layer.keys.clone(), layer.values.clone()) for layer in self._cache.layers
-        )
-        self._mark = _Mark(prompt, logits, rings)
-        return logits
-
-    def _return_to_mark(self) -> Float[Tensor, "1 vocab"]:
-        mark = self._mark
-        assert mark is not None
         for layer, ring in zip(self._cache.layers, mark.rings, strict=True):
             layer.length = len(mark.tokens)
             if ring is not None:
                 layer.keys.copy_(ring[0])
                 layer.values.copy_(ring[1])
-        return mark.logits
+        for start in range(len(mark.tokens), len(prompt), self._prefill):
+            logits = self._read(prompt[start : start + self._prefill])
+        rings = tuple(
+            None if layer.window is None else (layer.keys.clone(), layer.values.clone()) for layer in self._cache.layers
+        )
+        self._mark = _Mark(prompt, logits, rings)
+        return logits
 
     def _read(self, tokens: Sequence[int]) -> Float[Tensor, "1 vocab"]:
         """Logits after ``tokens``, which continue the text in the cache."""

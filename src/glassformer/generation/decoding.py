@@ -60,21 +60,10 @@ def generate(
     Raises:
         InputError: Empty prompts, tokens outside the vocabulary, or more positions than the model can read.
     """
-    texts: list[list[int]] = [[] for _ in prompts]
     steps = stream(
-        model,
-        prompts,
-        max_new_tokens,
-        rule=rule,
-        stop_tokens=stop_tokens,
-        use_cache=use_cache,
-        compile=compile,
+        model, prompts, max_new_tokens, rule=rule, stop_tokens=stop_tokens, use_cache=use_cache, compile=compile
     )
-    for tokens in steps:
-        for text, token in zip(texts, tokens, strict=True):
-            if token is not None:
-                text.append(token)
-    return texts
+    return [[token for token in text if token is not None] for text in zip(*steps, strict=True)]
 
 
 def stream(

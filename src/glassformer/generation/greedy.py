@@ -41,12 +41,6 @@ def greedy_decode(
         InputError: ``max_new_tokens`` out of range, a start or end token outside the target vocabulary, a source that
             the model refuses, or logits that are not numbers.
     """
-    _check(model, max_new_tokens, start_id, end_id)
-    with evaluating(model), torch.no_grad():  # unlike inference mode, no_grad returns tokens usable in training
-        return _decode(model, source, max_new_tokens, start_id, end_id, source_real, use_cache)
-
-
-def _check(model: EncoderDecoder, max_new_tokens: int, start_id: int, end_id: int | None) -> None:
     require_positive(max_new_tokens=max_new_tokens)
     longest, vocab_size = model.config.max_target_len, model.config.target_vocab
     require(
@@ -63,30 +57,20 @@ def _check(model: EncoderDecoder, max_new_tokens: int, start_id: int, end_id: in
             f"a token of the target vocabulary, in [0, {vocab_size})",
             "Use the tokens that the model was trained with.",
         )
-
-
-def _decode(
-    model: EncoderDecoder,
-    source: Tensor,
-    max_new_tokens: int,
-    start_id: int,
-    end_id: int | None,
-    source_real: Tensor | None,
-    use_cache: bool,
-) -> Tensor:
-    memory = model.encode(source, source_real)
-    real = model.real_source(source) if source_real is None else source_real
-    cache = model.new_cache(memory, max_new_tokens) if use_cache else None
-    tokens = torch.full((len(source), 1), start_id, dtype=torch.int64, device=source.device)
-    ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
-    for _ in range(max_new_tokens):
-        newest = tokens[:, -1:] if use_cache else tokens
-        # Generated tokens are not padding, even if they equal pad_id.
-        logits = model.decode(newest, memory, real, torch.ones_like(newest, dtype=torch.bool), cache)[:, -1]
-        chosen = GREEDY.choose(logits).masked_fill(ended, model.config.pad_id)
-        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
-        if end_id is not None:
-            ended |= chosen == end_id
-            if bool(ended.all()):
-                break
+    with evaluating(model), torch.no_grad():  # unlike inference mode, no_grad returns tokens usable in training
+        memory = model.encode(source, source_real)
+        real = model.real_source(source) if source_real is None else source_real
+        cache = model.new_cache(memory, max_new_tokens) if use_cache else None
+        tokens = torch.full((len(source), 1), start_id, dtype=torch.int64, device=source.device)
+        ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
+        for _ in range(max_new_tokens):
+            newest = tokens[:, -1:] if use_cache else tokens
+            # Generated tokens are not padding, even if they equal pad_id.
+            logits = model.decode(newest, memory, real, torch.ones_like(newest, dtype=torch.bool), cache)[:, -1]
+            chosen = GREEDY.choose(logits).masked_fill(ended, model.config.pad_id)
+            tokens = torch.cat([tokens, chosen[:, None]], dim=1)
+            if end_id is not None:
+                ended |= chosen == end_id
+                if ended.all():
+                    break
     return tokens[:, 1:]

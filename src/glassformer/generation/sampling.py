@@ -42,11 +42,12 @@ class SamplingRule:
     def distribution(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """Probability of every token under this rule; see :func:`next_token_distribution`."""
         best, best_token = _best(logits)
+        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         if self.greedy:
-            return torch.zeros_like(logits, dtype=_result_dtype(logits)).scatter_(-1, best_token[..., None], 1)
+            return torch.zeros_like(logits, dtype=dtype).scatter_(-1, best_token[..., None], 1)
         if self.top_k is None and self.top_p == 1:
-            return _softmax(logits, best, self.temperature).to(_result_dtype(logits))
-        return self._truncated(logits, best).to(_result_dtype(logits))
+            return _softmax(logits, best, self.temperature).to(dtype)
+        return self._truncated(logits, best).to(dtype)
 
     def choose(
         self, logits: Float[Tensor, "*batch vocab"], generator: torch.Generator | None = None
@@ -157,24 +158,20 @@ def _best(logits: Float[Tensor, "*batch vocab"]) -> tuple[Float[Tensor, "*batch"
     _require_rows(logits, "logits")
     best, token = logits.max(dim=-1)
     # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf alike.
-    if not torch.isfinite(best).all():
-        _raise_unusable(logits, best)
-    return best, token
-
-
-def _raise_unusable(logits: Tensor, best: Tensor) -> None:
-    if best.isnan().any():
-        raise InputError(
-            f"NaN in {int(logits.isnan().sum())} of {logits.numel()} logits",
-            "numbers, or -inf for a forbidden token",
-            "Look for the first NaN in the model's forward pass; a diverged training run is the usual cause.",
-        )
-    if best.isposinf().any():
-        raise InputError(
-            f"+inf in {int(logits.isposinf().sum())} of {logits.numel()} logits",
-            "finite numbers, or -inf for a forbidden token",
-            "Forbid the other tokens with -inf to force one.",
-        )
+    if torch.isfinite(best).all():
+        return best, token
+    require(
+        not best.isnan().any(),
+        f"NaN in {int(logits.isnan().sum())} of {logits.numel()} logits",
+        "numbers, or -inf for a forbidden token",
+        "Look for the first NaN in the model's forward pass; a diverged training run is the usual cause.",
+    )
+    require(
+        not best.isposinf().any(),
+        f"+inf in {int(logits.isposinf().sum())} of {logits.numel()} logits",
+        "finite numbers, or -inf for a forbidden token",
+        "Forbid the other tokens with -inf to force one.",
+    )
     raise InputError(
         f"{int(best.isneginf().sum())} rows in which every logit is -inf",
         "at least one token that is not forbidden",
@@ -187,10 +184,6 @@ def _softmax(
 ) -> Float[Tensor, "*batch vocab"]:
     """Softmax in float64; subtracting the maximum first keeps a tiny temperature from overflowing."""
     return ((logits.double() - best.double()[..., None]) / temperature).softmax(dim=-1)
-
-
-def _result_dtype(logits: Tensor) -> torch.dtype:
-    return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 def _require_rows(values: Tensor, name: str) -> None:

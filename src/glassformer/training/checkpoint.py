@@ -37,7 +37,8 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     wrappers."""
     unique: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in plain_model(model).state_dict(keep_vars=True).items():
-        unique.setdefault(id(tensor), (_clean(name), tensor))
+        name = name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+        unique.setdefault(id(tensor), (name, tensor))
     return dict(unique.values())
 
 
@@ -59,10 +60,8 @@ def load_weights(model: nn.Module, directory: Path) -> None:
     path = directory / WEIGHTS_FILE
     stored, wanted = _read(path), named_tensors(model)
     for name in sorted(stored.keys() ^ wanted.keys()):
-        problem = (
-            f"{path} without the tensor {name!r}" if name in wanted else f"{path} with the unknown tensor {name!r}"
-        )
-        raise InputError(problem, "exactly the model's tensors", "Build the model with the configuration of that run.")
+        got = f"{path} {'without the' if name in wanted else 'with the unknown'} tensor {name!r}"
+        raise InputError(got, "exactly the model's tensors", "Build the model with the configuration of that run.")
     for name, tensor in wanted.items():
         _require_same(path, name, stored[name], tensor)
     with torch.no_grad():
@@ -122,9 +121,13 @@ def _read_states(path: Path, weights: dict[str, Tensor]) -> dict[int, dict[str, 
             "state of the model's own weights",
             "Build the model with the configuration of that run.",
         )
+        weight = weights[name]
         if value.ndim:
-            _require_same(path, key, value, weights[name])
-        states.setdefault(id(weights[name]), {})[quantity] = _placed_like(weights[name], value)
+            _require_same(path, key, value, weight)
+        if value.ndim and isinstance(weight, DTensor):
+            value = distribute_tensor(value, weight.device_mesh, weight.placements)
+        # A clone has memory of its own.
+        states.setdefault(id(weight), {})[quantity] = value.clone()
     return states
 
 
@@ -157,16 +160,3 @@ def _require_same(path: Path, name: str, stored: Tensor, wanted: Tensor) -> None
         f"shape {tuple(wanted.shape)}, {wanted.dtype}",
         "Build the model with the configuration of that run.",
     )
-
-
-def _placed_like(weight: Tensor, value: Tensor) -> Tensor:
-    """``value`` in memory of its own, sharded like ``weight`` if that is sharded."""
-    if isinstance(weight, DTensor) and value.ndim:
-        return distribute_tensor(value, weight.device_mesh, weight.placements)
-    return value.clone()
-
-
-def _clean(name: str) -> str:
-    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
-        name = name.replace(wrapper, "")
-    return name

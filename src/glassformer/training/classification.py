@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from glassformer.classifier import predict
 from glassformer.data.batches import TextBatches
-from glassformer.errors import require, require_positive
+from glassformer.errors import require, require_positive, require_probability
 from glassformer.training.task import Batch
 
 Metric = Literal["accuracy", "macro_f1", "loss", "calibration_error"]
@@ -62,12 +62,8 @@ class ClassificationTask:
     ) -> None:
         require_positive(evaluation_batch=evaluation_batch)
         require(num_classes >= 2, f"num_classes = {num_classes}", "at least 2", "With one there is nothing to decide.")
-        require(
-            metric in get_args(Metric),
-            f"metric = {metric!r}",
-            " or ".join(map(repr, get_args(Metric))),
-            "Choose one of them.",
-        )
+        metrics = get_args(Metric)
+        require(metric in metrics, f"metric = {metric!r}", " or ".join(map(repr, metrics)), "Choose one of them.")
         for name, texts in (("train", train), ("held_out", held_out)):
             highest = int(texts.labels.max())
             require(
@@ -82,8 +78,7 @@ class ClassificationTask:
             "at least two classes",
             "One class alone cannot be learned; check the labels.",
         )
-        for name, probability in (("label_smoothing", label_smoothing), ("word_dropout", word_dropout)):
-            require(0 <= probability < 1, f"{name} = {probability}", "a number in [0, 1)", "Use 0 to switch it off.")
+        require_probability(label_smoothing=label_smoothing, word_dropout=word_dropout)
         require(
             dropped_id is None or dropped_id >= 0,
             f"dropped_id = {dropped_id}",
@@ -94,11 +89,7 @@ class ClassificationTask:
         self._label_smoothing, self._word_dropout, self._dropped_id = label_smoothing, word_dropout, dropped_id
         self._evaluation_batch = evaluation_batch
         self.metric: str = metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether the metric is the accuracy or F1."""
-        return self.metric in ("accuracy", "macro_f1")
+        self.higher_is_better = metric in ("accuracy", "macro_f1")
 
     def batch(self, step: int, size: int) -> Batch:
         """``{"tokens": [batch, position], "real": [batch, position], "labels": [batch]}`` of update ``step``."""

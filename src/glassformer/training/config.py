@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 from glassformer.config import Config, Count, Fraction, NonNegative, Positive, Probability, Size, config
@@ -88,18 +87,15 @@ class TrainingConfig(Config):
     def require_continues(self, earlier: TrainingConfig) -> None:
         """Check that a run started with ``earlier`` may be continued with this configuration.
 
-        Fields that decide the weights must stay the same. Free are: accumulation, eval_every, checkpoint_every,
-        keep_checkpoints, patience, log_every, tensorboard, and with a constant schedule the number of steps.
+        Fields that decide the weights must stay the same; with a constant schedule the number of steps may change.
 
         Raises:
             InputError: Naming each field that differs and may not.
         """
         free = _FREE_ON_RESUME | ({"steps"} if self.schedule == "constant" else set())
-        pairs = {
-            field.name: (getattr(earlier, field.name), getattr(self, field.name)) for field in dataclasses.fields(self)
-        }
+        old, new = vars(earlier), vars(self)
         changed = [
-            f"{name} was {old!r}, is {new!r}" for name, (old, new) in pairs.items() if name not in free and old != new
+            f"{name} was {old[name]!r}, is {new[name]!r}" for name in new if name not in free and old[name] != new[name]
         ]
         require(
             not changed,

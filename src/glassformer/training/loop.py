@@ -19,7 +19,7 @@ from glassformer.training.config import TrainingConfig
 from glassformer.training.interrupt import StopRequest
 from glassformer.training.metrics import MetricsFile, Progress, Record, TensorBoard, read_records
 from glassformer.training.run_directory import Best, Description, RunDirectory, RunState
-from glassformer.training.stepper import Stepper, Update, open_accelerator
+from glassformer.training.stepper import Stepper, open_accelerator
 from glassformer.training.task import Task
 
 Ending = Literal["finished", "patience", "interrupted"]
@@ -165,7 +165,12 @@ class _Loop:
         self._count_since_log, self._seconds_since_log = 0, 0.0
         # Every process must have read the directory before one writes there.
         accelerator.wait_for_everyone()
-        self._logs = self._open_logs(description)
+        self._logs: list[MetricsFile | TensorBoard] = []
+        if run is not None and accelerator.is_main_process:
+            if config.tensorboard:
+                self._logs.append(TensorBoard(run.tensorboard, self.state.step))
+            run.begin(config, description)
+            self._logs.append(MetricsFile(run.metrics_file, self.history))
         self._progress = Progress(
             config.steps, self.state.step, task.metric, task.unit, progress and accelerator.is_main_process
         )
@@ -211,20 +216,17 @@ class _Loop:
         self._interrupted = update.stop
         self._progress.advance()
         if self._is_due(self._config.log_every) or self.state.step == self._config.steps:
-            self._log_update(update)
-
-    def _log_update(self, update: Update) -> None:
-        self._log(
-            {
-                "step": self.state.step,
-                "loss": update.loss,
-                "learning_rate": update.learning_rate_factor * self._config.learning_rate,
-                "grad_norm": update.grad_norm,
-                f"{self._task.unit}_per_second": self._count_since_log / self._seconds_since_log,
-                "seconds": self.state.seconds,
-            }
-        )
-        self._count_since_log, self._seconds_since_log = 0, 0.0
+            self._log(
+                {
+                    "step": self.state.step,
+                    "loss": update.loss,
+                    "learning_rate": update.learning_rate_factor * self._config.learning_rate,
+                    "grad_norm": update.grad_norm,
+                    f"{self._task.unit}_per_second": self._count_since_log / self._seconds_since_log,
+                    "seconds": self.state.seconds,
+                }
+            )
+            self._count_since_log, self._seconds_since_log = 0, 0.0
 
     def _log(self, record: Record) -> None:
         self.history.append(record)
@@ -254,15 +256,6 @@ class _Loop:
         self._run.save(self._stepper.model, self._stepper.optimizers, self.state, self._config.keep_checkpoints)
         self._saved_step = self.state.step
         self._accelerator.wait_for_everyone()
-
-    def _open_logs(self, description: Description) -> list[MetricsFile | TensorBoard]:
-        if self._run is None or not self._accelerator.is_main_process:
-            return []
-        logs: list[MetricsFile | TensorBoard] = []
-        if self._config.tensorboard:
-            logs.append(TensorBoard(self._run.tensorboard, self.state.step))
-        self._run.begin(self._config, description)
-        return [MetricsFile(self._run.metrics_file, self.history), *logs]
 
     def _farewell(self) -> str:
         if self._run is None:

@@ -100,14 +100,9 @@ class TensorBoard:
 
 
 class Progress:
-    """A bar with loss, metric, speed and time left; without a terminal, a line for each evaluation.
+    """A bar with loss, ``metric``, speed in ``unit`` and time left; without a terminal, a line for each evaluation.
 
-    Args:
-        steps: Steps of the whole run.
-        done: Steps that an earlier part of the run has done.
-        metric: Name of the metric shown.
-        unit: What the speed counts.
-        show: False shows nothing.
+    Of ``steps``, an earlier part of the run has made ``done``.
     """
 
     def __init__(self, steps: int, done: int, metric: str, unit: str, show: bool) -> None:

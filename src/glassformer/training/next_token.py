@@ -59,12 +59,7 @@ class NextTokenTask:
         require_positive(evaluation_batch=evaluation_batch)
         self._batches, self._evaluation, self._evaluation_batch = batches, evaluation, evaluation_batch
         self._balance_weight = balance_weight
-        self.metric = metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether the metric is the accuracy."""
-        return self.metric == "accuracy"
+        self.metric, self.higher_is_better = metric, metric == "accuracy"
 
     def batch(self, step: int, size: int) -> Batch:
         """The sequences of update ``step``.

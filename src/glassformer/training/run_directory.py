@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
@@ -160,11 +160,7 @@ class RunDirectory:
     def save(self, model: nn.Module, optimizers: list[Optimizer], state: RunState, keep: int) -> Path:
         """Write the checkpoint of ``state.step``, and remove all but the latest ``keep``."""
         path = self._checkpoints / f"step-{state.step:08d}"
-        with self._draft(path) as draft:
-            save_weights(model, draft, write=self._writes)
-            save_optimizers(model, optimizers, draft, write=self._writes)
-            if self._writes:
-                (draft / "state.json").write_text(state.to_json(), encoding="utf-8")
+        self._write(path, model, state, optimizers)
         if self._writes:
             for old in self.checkpoints()[:-keep]:
                 remove_directory(old)
@@ -172,13 +168,15 @@ class RunDirectory:
 
     def save_best(self, model: nn.Module, state: RunState) -> None:
         """Write ``model`` as the best one so far."""
-        with self._draft(self.best) as draft:
+        self._write(self.best, model, state, [])
+
+    def _write(self, path: Path, model: nn.Module, state: RunState, optimizers: list[Optimizer]) -> None:
+        with new_directory(path, replace=True) if self._writes else nullcontext(path) as draft:
             save_weights(model, draft, write=self._writes)
+            if optimizers:
+                save_optimizers(model, optimizers, draft, write=self._writes)
             if self._writes:
                 (draft / "state.json").write_text(state.to_json(), encoding="utf-8")
-
-    def _draft(self, path: Path) -> AbstractContextManager[Path]:
-        return new_directory(path, replace=True) if self._writes else nullcontext(path)
 
 
 def _description_json(description: Description) -> str:

@@ -77,12 +77,6 @@ class Stepper:
 
     The loss of the global batch is L = sum_i c_i L_i / sum_i c_i over all shares i of all processes, where c_i counts
     the units (tokens, say) that the mean L_i runs over. Gradients are those of L, whatever the split.
-
-    Args:
-        accelerator: The engine.
-        model: The network, plain or compiled.
-        task: What is learned.
-        config: How.
     """
 
     def __init__(self, accelerator: Accelerator, model: nn.Module, task: Task, config: TrainingConfig) -> None:
@@ -101,18 +95,31 @@ class Stepper:
         Raises:
             DivergedError: If loss or gradient is not finite. The weights are then as they were before.
         """
-        self._seed(mix_seed(self._config.seed, step, self._accelerator.process_index, purpose="update"))
+        seed = mix_seed(self._config.seed, step, self._accelerator.process_index, purpose="update")
+        # torch.manual_seed does the same for every kind of device, and takes longer than a small update's bookkeeping.
+        torch.default_generator.manual_seed(seed)
+        if self._accelerator.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         factor = learning_rate_factor(step, self._config)
         set_learning_rates(self.optimizers, factor)
         batch = self._task.batch(step, self._config.batch_size)
         count = self._count(batch)
         loss = self._accumulate_gradients(batch, count)
-        norm = self._clip()
+        longest = math.inf if self._config.clip_norm is None else self._config.clip_norm
+        norm = self._accelerator.clip_grad_norm_(self._weights, longest)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         asked = loss.new_tensor(float(stop is not None and stop.requested))
         sums = self._accelerator.reduce(torch.stack((loss, asked)), reduction="sum")
         # One read for the three numbers: on a GPU every read waits for the update.
         total, stops, grad_norm = torch.cat((sums, norm.to(sums).reshape(1))).tolist()
-        self._require_finite(step, total, grad_norm)
+        # The scaler of float16 skips updates whose gradient overflowed, and lowers its scale.
+        overflow_is_handled = self._config.precision == "fp16"
+        if not math.isfinite(total) or not (math.isfinite(grad_norm) or overflow_is_handled):
+            raise DivergedError(
+                f"step {step + 1}: loss = {total}, gradient norm = {grad_norm}. The update was not made. "
+                "Lower the learning rate, lengthen the warm-up, set clip_norm, or check the data of this step."
+            )
         for optimizer in self.optimizers:
             optimizer.step()
         for optimizer in self.optimizers:
@@ -139,12 +146,6 @@ class Stepper:
             numbers = broadcast(numbers.to(self._accelerator.device), from_process=0)
         return dict(zip(metrics, numbers.tolist(), strict=True))
 
-    def _seed(self, seed: int) -> None:
-        # torch.manual_seed does the same for every kind of device, and takes longer than a small update's bookkeeping.
-        torch.default_generator.manual_seed(seed)
-        if self._accelerator.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-
     def _accumulate_gradients(self, batch: Batch, count: int) -> Float[Tensor, ""]:
         """Backpropagate this process's shares of ``batch``; returns their part of the loss."""
         processes, micro_batches = self._accelerator.num_processes, self._config.accumulation
@@ -163,20 +164,6 @@ class Stepper:
                 self._accelerator.backward(loss * (weight * processes))
             total += loss.detach() * weight
         return total
-
-    def _clip(self) -> Float[Tensor, ""]:
-        longest = math.inf if self._config.clip_norm is None else self._config.clip_norm
-        norm = self._accelerator.clip_grad_norm_(self._weights, longest)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-    def _require_finite(self, step: int, loss: float, grad_norm: float) -> None:
-        # The scaler of float16 skips updates whose gradient overflowed, and lowers its scale.
-        overflow_is_handled = self._config.precision == "fp16"
-        if not math.isfinite(loss) or not (math.isfinite(grad_norm) or overflow_is_handled):
-            raise DivergedError(
-                f"step {step + 1}: loss = {loss}, gradient norm = {grad_norm}. The update was not made. "
-                "Lower the learning rate, lengthen the warm-up, set clip_norm, or check the data of this step."
-            )
 
     def _count(self, batch: Batch) -> int:
         count = self._task.count(batch)
