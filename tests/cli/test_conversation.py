@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ def test_the_next_turn_reads_answers_without_reasoning(byte_engine: Tokenizer, t
 def test_effort_changes_and_conversations_begin_anew(byte_engine: Tokenizer, tokenizer: ReleasedTokenizer) -> None:
     talk, script = conversation(byte_engine, [REPLY.format("a")] * 2, tokenizer)
     said(talk.say("x"))
-    talk.reason("high")
-    talk.begin_anew()
+    talk.setting = replace(talk.setting, effort="high")
+    talk.messages = []
     said(talk.say("y"))
     second = tokenizer.decode(script.prompts[1])
     assert "Reasoning: high" in second

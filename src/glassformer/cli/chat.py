@@ -8,7 +8,7 @@ import difflib
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
@@ -213,10 +213,10 @@ def _obey(command: str, conversation: Conversation, screen: Screen) -> str | Non
     """Run the command in a line that starts with /; returns what to print, or None if it is no command."""
     name, _, rest = command.partition(" ")
     if name == "/new" and not rest:
-        conversation.begin_anew()
+        conversation.messages = []
         return "A new conversation."
     if name == "/effort" and rest.strip() in get_args(Effort):
-        conversation.reason(rest.strip())  # type: ignore[arg-type]
+        conversation.setting = replace(conversation.setting, effort=rest.strip())
         return f"Reasoning: {rest.strip()}."
     if name == "/reasoning" and not rest:
         screen.show_reasoning = not screen.show_reasoning

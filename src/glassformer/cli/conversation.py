@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
 
 from glassformer.cli.released import Released, Stopwatch, require_tokenizer
 from glassformer.data.harmony import (
     FINAL,
     RETURN,
     STOPS,
-    Effort,
     Message,
     Piece,
     ReplyReader,
@@ -68,14 +66,6 @@ class Conversation:
         self._silent = self._stops - {tokenizer.special(name) for name in STOPS}
         self._max_new_tokens = max_new_tokens
         self._render, _ = renderer(tokenizer)
-
-    def begin_anew(self) -> None:
-        """Forget all messages."""
-        self.messages = []
-
-    def reason(self, effort: Effort) -> None:
-        """Let the model reason more or less from the next message on."""
-        self.setting = replace(self.setting, effort=effort)
 
     def say(self, text: str) -> Generator[Piece, None, None]:
         """Send a message and give its reply, piece by piece.

@@ -29,29 +29,19 @@ _HARMONY_VOCAB = 201088
 
 @dataclass(frozen=True)
 class Released:
-    """A model's directory and what is known of it before its weights are loaded.
-
-    Args:
-        directory: Its files; a model of the hub is downloaded.
-        vocab_size: Tokens that it knows.
-        tokenizer: Its tokenizer; None if none was found.
-        declared_ends: The end-of-text tokens that its files name.
-        stop_tokens: Those, and the tokenizer's special tokens that end a text.
-        max_seq_len: Positions that it can read.
-    """
+    """A model's directory and what is known of it before its weights are loaded."""
 
     directory: Path
     vocab_size: int
     tokenizer: ReleasedTokenizer | None
     declared_ends: tuple[int, ...]
+    """The end-of-text tokens that its files name."""
     stop_tokens: tuple[int, ...]
+    """Those, and the tokenizer's special tokens that end a text."""
     max_seq_len: int
 
     def load(self, device: str = "auto") -> Decoder:
-        """The decoder, in evaluation mode.
-
-        Args:
-            device: ``"auto"``: a GPU if there is one.
+        """The decoder, in evaluation mode; on a GPU if there is one and ``device`` is ``"auto"``.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.

@@ -41,18 +41,17 @@ def run(flags: TrainFlags) -> TrainingResult:
         "sequences that the model can read",
         "Pass a smaller --seq-len or a larger --model.max-seq-len.",
     )
-    model = _build_model(flags, data)
-    described = description(
-        model.config,
-        _data_description(flags, data),
-        seed=flags.seed,
-        balance_weight=flags.balance_weight,
-    )
+    config = DecoderConfig(**{**vars(flags.model), "vocab_size": data.vocab_size})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(flags.seed)
+        model = Decoder(config)
+    options = {"seed": flags.seed, "balance_weight": flags.balance_weight}
+    described = description(config, _data_description(flags, data), **options)
     task = NextTokenTask(
         data.batches,
         data.evaluation,
         metric=data.metric,
-        balance_weight=flags.balance_weight if model.config.balance_experts else 0.0,
+        balance_weight=flags.balance_weight if config.balance_experts else 0.0,
     )
     # Under a launcher, from the first process only.
     say = open_accelerator(flags.training.precision).print
@@ -72,13 +71,6 @@ def main(flags: TrainFlags) -> int:
         print(f"glassformer: error: training diverged: {error}", file=sys.stderr)
         return EXIT_DIVERGED
     return EXIT_INTERRUPTED if result.ending == "interrupted" else 0
-
-
-def _build_model(flags: TrainFlags, data: TrainingData) -> Decoder:
-    config = DecoderConfig(**{**vars(flags.model), "vocab_size": data.vocab_size})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(flags.seed)
-        return Decoder(config)
 
 
 def _data_description(flags: TrainFlags, data: TrainingData) -> dict[str, Any]:

@@ -95,7 +95,14 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
     Raises:
         InputError: A file that cannot be read, or whose last tenth is shorter than one sequence.
     """
-    content = _read(path)
+    try:
+        content = np.fromfile(path, dtype=np.uint8)
+    except OSError as error:
+        raise InputError(
+            f"--data {path}, which cannot be read ({error.strerror})",
+            f"'{RECURRENCE}', or the path of a text file",
+            "Correct the path.",
+        ) from error
     text = torch.from_numpy(content)
     held_out = len(text) // 10
     learned = len(text) - held_out
@@ -135,14 +142,3 @@ def _crops(
     text: UInt8[Tensor, " byte"], starts: Int64[Tensor, " example"], seq_len: int
 ) -> Int64[Tensor, "example position"]:
     return text[starts[:, None] + torch.arange(seq_len + 1)].long()
-
-
-def _read(path: Path) -> np.ndarray:
-    try:
-        return np.fromfile(path, dtype=np.uint8)
-    except OSError as error:
-        raise InputError(
-            f"--data {path}, which cannot be read ({error.strerror})",
-            f"'{RECURRENCE}', or the path of a text file",
-            "Correct the path.",
-        ) from error

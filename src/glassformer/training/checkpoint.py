@@ -33,8 +33,7 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and persistent buffer of ``model``, once each, under its first name without prefixes of
-    wrappers."""
+    """Every parameter and persistent buffer of ``model``, once each, under its first name without wrappers."""
     unique: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in plain_model(model).state_dict(keep_vars=True).items():
         name = name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")

@@ -84,9 +84,6 @@ def train(
             config.json, and compared on resuming.
         progress: Whether to show a progress bar (on a terminal) or a line for each evaluation (elsewhere).
 
-    Returns:
-        The steps done, why the run ended, and its records.
-
     Raises:
         InputError: If the directory holds a run and ``resume`` is false, or holds none and it is true; if a checkpoint
             is damaged or belongs to another configuration; if the device lacks ``config.precision``.
