@@ -216,7 +216,7 @@ def _obey(command: str, conversation: Conversation, screen: Screen) -> str | Non
         conversation.messages = []
         return "A new conversation."
     if name == "/effort" and rest.strip() in get_args(Effort):
-        conversation.setting = replace(conversation.setting, effort=rest.strip())
+        conversation.setting = replace(conversation.setting, effort=rest.strip())  # type: ignore[arg-type]
         return f"Reasoning: {rest.strip()}."
     if name == "/reasoning" and not rest:
         screen.show_reasoning = not screen.show_reasoning
