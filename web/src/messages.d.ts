@@ -292,7 +292,7 @@ export interface components {
         };
         /**
          * CertificateMessage
-         * @description What is proved about the weights; see ``handcraft.certificate.Certificate``.
+         * @description What is proved about the weights; see ``handcraft.verification.Certificate``.
          */
         CertificateMessage: {
             /**
@@ -375,7 +375,7 @@ export interface components {
         };
         /**
          * FailureMessage
-         * @description One wrong output; see ``handcraft.certificate.Failure``.
+         * @description One wrong output; see ``handcraft.verification.Failure``.
          */
         FailureMessage: {
             /** Sequence */

@@ -305,7 +305,7 @@ class Numbers(Message):
 
 
 class FailureMessage(Message):
-    """One wrong output; see ``handcraft.certificate.Failure``."""
+    """One wrong output; see ``handcraft.verification.Failure``."""
 
     sequence: str
     position: int
@@ -315,7 +315,7 @@ class FailureMessage(Message):
 
 
 class CertificateMessage(Message):
-    """What is proved about the weights; see ``handcraft.certificate.Certificate``."""
+    """What is proved about the weights; see ``handcraft.verification.Certificate``."""
 
     verdict: Literal["holds", "fails", "undecided"]
     rests_on: str

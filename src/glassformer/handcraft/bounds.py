@@ -55,7 +55,7 @@ from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Queries
 
 _NUMBERS_AT_ONCE = 1 << 15
-_FLOAT64 = float(np.finfo(np.float64).eps) / 2
+FLOAT64_ROUNDOFF = float(np.finfo(np.float64).eps) / 2
 
 
 class Bound(NamedTuple):
@@ -108,9 +108,9 @@ class PlaceTables:
         return cls(
             scores,
             values,
-            score_rounding=2 * (gamma(in_score, roundoff) + gamma(in_score, _FLOAT64)) * largest_score,
-            value_rounding=(gamma(in_output, roundoff) + gamma(in_output, _FLOAT64)) * largest_value,
-            bound_rounding=gamma(in_output, _FLOAT64),
+            score_rounding=2 * (gamma(in_score, roundoff) + gamma(in_score, FLOAT64_ROUNDOFF)) * largest_score,
+            value_rounding=(gamma(in_output, roundoff) + gamma(in_output, FLOAT64_ROUNDOFF)) * largest_value,
+            bound_rounding=gamma(in_output, FLOAT64_ROUNDOFF),
             largest_score=largest_score,
             largest_value=largest_value,
         )
@@ -148,8 +148,8 @@ def bound_of_queries(tables: PlaceTables, queries: Queries) -> Bound:
 def _margin_and_error(tables: PlaceTables, queries: Queries) -> tuple[float, float]:
     place, keys, wanted, others, target = queries
     scores = tables.scores.ravel().take(place * len(tables.scores) + keys)
-    best, worst = _largest(scores, wanted), -_largest(-scores, wanted)
-    margin, spread = best - _largest(scores, others), best - worst
+    best, worst = np.where(wanted, scores, -np.inf).max(axis=0), np.where(wanted, scores, np.inf).min(axis=0)
+    margin, spread = best - np.where(others, scores, -np.inf).max(axis=0), best - worst
     leaked = leakage(margin - tables.score_rounding, others.sum(axis=0))
     uneven = np.tanh((spread + tables.score_rounding) / 4)
     # Products with 0 and 1 leave out keys faster than np.where does.
@@ -237,8 +237,3 @@ def lowest_best_tier(space: SequenceSpace, tiers: Int[np.ndarray, "query key"]) 
     worst = tiers[:, first:].reshape(len(tiers), space.max_len, len(space.letters)).min(axis=2)
     before = np.arange(first, space.num_positions) < positions[:, None]
     return np.asarray(np.maximum(own, np.where(before, worst, -1).max(axis=1)))
-
-
-def _largest(values: Float[np.ndarray, "..."], where: Bool[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """The maximum over the keys, which come first, of those ``where`` holds; minus infinity if none."""
-    return np.asarray(np.where(where, values, -np.inf).max(axis=0))

@@ -89,8 +89,7 @@ class Description:
             return np.eye(self.space.num_tokens, len(self.space.letters))
         names = self.space.token_names
         for name in self.values:
-            if name not in names:
-                raise InputError(f"a value for {name!r}", f"values for {', '.join(names)}", "Name one of these.")
+            require(name in names, f"a value for {name!r}", f"values for {', '.join(names)}", "Name one of these.")
         require(bool(self.values), "no values", "a value for at least one token", "Omit values for one-hot ones.")
         try:
             given = {name: np.atleast_1d(np.array(value, dtype=float)) for name, value in self.values.items()}

@@ -7,17 +7,9 @@ e needs
 
     sharpness = ln((n - 1) D / e) / g
 
-since the leakage is below ``(n - 1) exp(-g sharpness)`` (:mod:`glassformer.handcraft.bounds`).
-
-What a single head without an MLP cannot do:
-
-- *An exclusive or of relations.* Scores add up: ``score(token, position)`` is a sum of a part for each. So "the same
-  letter or the place before, but not both" cannot be built, and :func:`build` refuses it.
-- *Following a pointer.* A key depends only on its own token and position. "The letter that came after my last
-  occurrence" (induction) needs keys that know their predecessor, which takes an earlier layer.
-- *Parity* of two letters in sequences of three or more: :func:`glassformer.handcraft.tasks.parity` has the proof.
-- *Counting* without positions and CLS: weights add up to 1, so "A" and "AA" give the same output. With CLS, a key that
-  is always present, numbers become shares, which a head can compute.
+since the leakage is below ``(n - 1) exp(-g sharpness)`` (:mod:`glassformer.handcraft.bounds`). Since scores add up,
+"the same letter or the place before, but not both" cannot be built: :func:`build` refuses an exclusive or.
+docs/handcraft.md lists what else a single head cannot do.
 """
 
 from __future__ import annotations
@@ -28,12 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.bounds import PlaceTables, bound_of_pairs, tier_cases
+from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, PlaceTables, bound_of_pairs, tier_cases
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
 
-_ROUNDOFF = float(np.finfo(np.float64).eps) / 2
 _SAME = 1e-9
 
 
@@ -78,7 +69,7 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
     )
     sharpness = needed_sharpness(description, largest_error)
     weights = _weights(description, sharpness)
-    bound = bound_of_pairs(PlaceTables.of(weights, description.space, _ROUNDOFF), description)
+    bound = bound_of_pairs(PlaceTables.of(weights, description.space, FLOAT64_ROUNDOFF), description)
     require(
         bound.error <= largest_error,
         f"largest_error = {largest_error}",
@@ -123,20 +114,16 @@ def _smallest_gap(description: Description) -> float:
     space, table = description.space, description.table
     gap = math.inf
     for case in tier_cases(space, table.tiers, table.scores):
-        if (case.spread > _SAME).any() or (case.margin < _SAME).any():
-            query = int(case.queries[((case.spread > _SAME) | (case.margin < _SAME)).argmax()])
+        for query in case.queries[(case.spread > _SAME) | (case.margin < _SAME)][:1].tolist():
+            token, position = (each[query] for each in space.places)
+            name = f"{space.token_names[token]} at position {position - space.has_cls}"
             raise InputError(
-                f"{description}, for which the query {_name(description, query)} cannot score its keys",
+                f"{description}, for which the query {name} cannot score its keys",
                 "relations whose sum is equal for all keys of a tier, and lower for lower tiers",
                 "A single head adds its relations. Use fewer of them, or two heads.",
             )
         gap = min(gap, float(case.margin.min()))
     return gap
-
-
-def _name(description: Description, place: int) -> str:
-    tokens, positions = description.space.places
-    return f"{description.space.token_names[tokens[place]]} at position {positions[place] - description.space.has_cls}"
 
 
 def _weights(description: Description, sharpness: float) -> HeadWeights:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,8 +115,13 @@ def head_distance(
     qk_cosine, value_cosine = circuit_similarity(first, second, space)
     scores = [qk_between_places(head, space) for head in (first, second)]
     values = [values_at_places(head, space) for head in (first, second)]
+    size = max(1, _SCORES_AT_ONCE // space.num_positions**2)
+    blocks = space.blocks(size)
+    if space.count > limit:
+        sampled = space.sample(limit, seed)
+        blocks = (space.block(sampled[start : start + size]) for start in range(0, limit, size))
     sums, counts, largest_output, farthest, num_sequences = np.zeros(2), np.zeros(2), 0.0, (-1.0, ""), 0
-    for block in _blocks(space, limit, seed):
+    for block in blocks:
         place, letters = space.place_of(block), block.real.copy()
         letters[:, : int(space.has_cls)] = False
         weights = [_weights(table, space, block) for table in scores]
@@ -143,14 +147,6 @@ def head_distance(
         num_sequences=num_sequences,
         num_possible=space.count,
     )
-
-
-def _blocks(space: SequenceSpace, limit: int, seed: int) -> Iterator[Block]:
-    size = max(1, _SCORES_AT_ONCE // space.num_positions**2)
-    if space.count <= limit:
-        return space.blocks(size)
-    sampled = space.sample(limit, seed)
-    return (space.block(sampled[start : start + size]) for start in range(0, limit, size))
 
 
 def _weights(

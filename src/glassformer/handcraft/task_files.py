@@ -35,9 +35,9 @@ from typing_extensions import TypedDict
 from glassformer.config import Positive, config
 from glassformer.errors import InputError, require
 from glassformer.handcraft.sequences import SequenceSpace
-from glassformer.handcraft.tasks import Readout, Task
+from glassformer.handcraft.tasks import Readout, Target, Task
 from glassformer.handcraft.untrusted import in_file, parse_json, read_text
-from glassformer.text import short, shown
+from glassformer.text import one_line, short, shown
 
 Rows = Float[np.ndarray, "letter v_dim"]
 
@@ -124,8 +124,7 @@ def _read_table(path: Path) -> Task:
             require(text in wanted, f"the sequence {short(text)}", "a listed example", "Add it to the task's file.")
         return np.stack([wanted[text] for text in texts])
 
-    text_outputs = all(isinstance(example["output"], str) for example in examples)
-    return _task(path, table, space, v_dim, target, text_outputs, tuple(inputs))
+    return _task(path, table, space, v_dim, target, tuple(inputs))
 
 
 def _run_program(path: Path) -> Task:
@@ -149,17 +148,16 @@ def _run_program(path: Path) -> Task:
             raise _in_program(path, error, f"for target({text[:40]!r})") from error
         return value.tolist() if isinstance(value, np.ndarray) else value
 
-    example = space.letters[0]
-    value = output_of(example)
+    value = output_of(space.letters[0])
     with in_file(path):
-        v_dim = _rows(example, value, space).shape[1]
+        v_dim = _rows(space.letters[0], value, space).shape[1]
 
     def target(numbers: Int[np.ndarray, "sequence letter"]) -> Float[np.ndarray, "sequence letter v_dim"]:
         outputs = [(text, output_of(text)) for text in map(space.decode, numbers)]
         with in_file(path):
             return np.stack([_rows(text, output, space, v_dim) for text, output in outputs])
 
-    return _task(path, settings, space, v_dim, target, isinstance(value, str), None)
+    return _task(path, settings, space, v_dim, target)
 
 
 def _task(
@@ -167,20 +165,19 @@ def _task(
     settings: TaskFile,
     space: SequenceSpace,
     v_dim: int,
-    target: Any,
-    text_outputs: bool,
-    examples: tuple[str, ...] | None,
+    target: Target,
+    examples: tuple[str, ...] | None = None,
 ) -> Task:
-    readout = settings.readout or ("sign" if v_dim == 1 and not text_outputs else "argmax")
+    readout: Readout = "sign" if v_dim == 1 else "argmax"
     with in_file(path):
         require(
-            (readout == "sign") == (v_dim == 1),
-            f"readout = {readout!r} for outputs of {v_dim} numbers",
+            settings.readout in (None, readout),
+            f"readout = {settings.readout!r} for outputs of {v_dim} numbers",
             "sign for one number, argmax for more",
             "Use the other readout, or change the outputs.",
         )
     return Task(
-        name=path.stem if path.stem.isprintable() else ascii(path.stem),
+        name=shown(Path(path.stem)),
         summary=f"the task of {shown(path)}",
         space=space,
         v_dim=v_dim,
@@ -222,10 +219,8 @@ def _rows(text: str, output: Any, space: SequenceSpace, v_dim: int | None = None
 
 def _in_program(path: Path, error: BaseException, when: str) -> InputError:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    line = lines[-1] if lines else None
     if isinstance(error, SyntaxError) and error.filename == str(path):
-        line = error.lineno
-    where = f", line {line}" if line is not None else ""
-    what = " ".join(f"{type(error).__name__}: {error}".split())
-    what = what[:200] if what.isprintable() else ascii(what[:200])
+        lines.append(error.lineno)
+    where = f", line {lines[-1]}" if lines else ""
+    what = one_line(f"{type(error).__name__}: {error}", 200)
     return InputError(f"{shown(path)}{where}: {what} {when}", "a task file that runs", "Correct the file.")

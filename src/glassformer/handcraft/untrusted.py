@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.errors import InputError, require
-from glassformer.text import short, shown
+from glassformer.text import one_line, short, shown
 
 MAX_NUMBERS = 1 << 20
 """Most numbers in a file of weights: enough for positions and letters of about 500 together."""
@@ -28,9 +28,7 @@ def in_file(path: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        got = error.got if len(error.got) <= _LONGEST_GOT else f"{error.got[:_LONGEST_GOT]}..."
-        got = got if got.isprintable() else ascii(got)
-        raise InputError(f"{shown(path)}: {got}", error.expected, error.fix) from error
+        raise InputError(f"{shown(path)}: {one_line(error.got, _LONGEST_GOT)}", error.expected, error.fix) from error
 
 
 def read_bytes(path: Path, largest: int = MAX_BYTES) -> bytes:
