@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries, gamma
-from glassformer.handcraft.description import Description
-from glassformer.handcraft.selectors import Selector, Table, at_position, everything, token
+from glassformer.handcraft.description import Description, Selector, Table, at_position, everything, token
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import queries_of

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.handcraft.bounds import PlaceTables, bound_of_pairs, bound_of_queries, leakage, lowest_best_tier
-from glassformer.handcraft.description import Description
-from glassformer.handcraft.selectors import itself, latest, previous, same_token, token
+from glassformer.handcraft.description import Description, itself, latest, previous, same_token, token
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS

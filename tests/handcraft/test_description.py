@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from glassformer.errors import InputError
-from glassformer.handcraft.description import Description
-from glassformer.handcraft.selectors import at_position, everything, itself, latest, previous, same_token, token
+from glassformer.handcraft.description import (
+    Description,
+    at_position,
+    everything,
+    itself,
+    latest,
+    previous,
+    same_token,
+    token,
+)
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 
 SPACE = SequenceSpace(tuple("AB"), 3, has_cls=True)

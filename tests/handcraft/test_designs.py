@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.handcraft.description import Description
-from glassformer.handcraft.designs import build, design, needed_sharpness
-from glassformer.handcraft.selectors import (
+from glassformer.handcraft.description import (
+    Description,
     Selector,
     at_position,
     earlier,
@@ -21,6 +20,7 @@ from glassformer.handcraft.selectors import (
     same_token,
     token,
 )
+from glassformer.handcraft.designs import build, design, needed_sharpness
 from glassformer.handcraft.sequences import CLS, LETTERS, SequenceSpace
 from glassformer.handcraft.single_head import NumpyHead
 from glassformer.handcraft.tasks import TASKS, parity

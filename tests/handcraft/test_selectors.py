@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from glassformer.handcraft.selectors import (
+from glassformer.handcraft.description import (
     Selector,
     at_position,
     earlier,

@@ -78,8 +78,7 @@ def test_the_courses_numbers_of_sequences() -> None:
 @settings(max_examples=25, deadline=None)
 def test_random_cases_are_cases_of_the_task(seed: int, name: str) -> None:
     task = TASKS[name]()
-    drawn, again = task.random_cases(7, seed), task.random_cases(7, seed)
-    np.testing.assert_array_equal(drawn.block.tokens, again.block.tokens)
+    drawn = task.cases(task.space.block(task.space.sample(7, seed)))
     all_cases = task.all_cases
     known = {
         (tokens[real].tobytes()): target[real].tobytes()
@@ -130,7 +129,6 @@ def test_listed_examples_are_all_there_is() -> None:
     assert task.count == 2
     (cases,) = task.case_blocks(1)
     assert cases.block.real.sum() == 5
-    assert {len(x[m]) for x, m in zip(*task.random_cases(20, 0).block, strict=True)} == {2, 3}
 
 
 def test_large_tasks_are_not_kept_in_memory_at_once() -> None:

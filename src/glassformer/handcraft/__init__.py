@@ -1,8 +1,7 @@
 """Single attention heads designed by hand: described, built, verified, and compared with trained ones."""
 
-from glassformer.handcraft.description import Description
-from glassformer.handcraft.designs import Design, build, design
-from glassformer.handcraft.selectors import (
+from glassformer.handcraft.description import (
+    Description,
     Selector,
     at_position,
     earlier,
@@ -14,6 +13,7 @@ from glassformer.handcraft.selectors import (
     same_token,
     token,
 )
+from glassformer.handcraft.designs import Design, build, design
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS, Task

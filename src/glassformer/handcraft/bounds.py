@@ -59,15 +59,12 @@ FLOAT64_ROUNDOFF = float(np.finfo(np.float64).eps) / 2
 
 
 class Bound(NamedTuple):
-    """What scores and values imply.
-
-    Attributes:
-        margin: Smallest distance of a query's best wanted score from its best unwanted one; infinite without any.
-        error: No output is further from its target.
-    """
+    """What scores and values imply."""
 
     margin: float
+    """Smallest distance of a query's best wanted score from its best unwanted one; infinite without any."""
     error: float
+    """No output is further from its target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,12 +180,9 @@ def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
 
 
 class TierCase(NamedTuple):
-    """Some query places that have one tier as their highest, and how its scores stand to those of lower tiers.
+    """Some query places that have one tier as their highest: its places are ``wanted``, those of lower tiers ``lower``.
 
     Attributes:
-        queries: The query places.
-        wanted: The places of the tier.
-        lower: The places of lower tiers.
         margin: For each query the lowest score of the tier less the highest of lower tiers; infinite without any.
         spread: For each query the highest score of the tier less its lowest.
     """

@@ -1,18 +1,83 @@
-"""Descriptions of heads: which places a query attends to, and the values of places."""
+"""Descriptions of heads: which places a query attends to, by selectors, and the values of places.
+
+A selector is composed of relations that a single head can compute exactly.
+
+A head's score is a bilinear form of query and key, so the scores of several relations add up. A :class:`Selector` has
+two parts: its *meaning* (integer tiers of keys) and the *scores* that implement it (a weighted sum of relations).
+:mod:`glassformer.handcraft.designs` checks that the scores order the keys as the tiers do, and builds the weights.
+
+The meaning: every query attends, equally, to those keys of the sequence that are in the highest tier present.
+``same_token().but_not(itself()).otherwise(token(CLS))`` puts other places with the same letter into tier 2, CLS into
+tier 1 and everything else into tier 0: attend to other places with my letter, and if there are none, to CLS.
+
+Source: the selectors of RASP, Weiss et al. 2021 (arXiv:2106.06981), section 3; hard attention from a large scale.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.selectors import Selector, Table
 from glassformer.handcraft.sequences import Block, SequenceSpace
+
+
+class Factors(NamedTuple):
+    """A relation as two matrices: its score for a query x and a key y is ``(x query) . (y key)``.
+
+    x and y are the token's one-hot vector followed by the position's.
+    """
+
+    query: Float[np.ndarray, "inputs columns"]
+    key: Float[np.ndarray, "inputs columns"]
+
+
+class Table(NamedTuple):
+    """A selector evaluated for all pairs of places; ``scores`` are those of ``factors``, tier 0 is unwanted."""
+
+    tiers: Int[np.ndarray, "query key"]
+    scores: Float[np.ndarray, "query key"]
+    factors: Factors
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Which keys each query attends to. Created by the functions below and combined by its methods."""
+
+    text: str
+    table: Callable[[SequenceSpace], Table]
+
+    def otherwise(self, fallback: Selector) -> Selector:
+        """The keys of this selector; for queries whose sequence has none of them, those of ``fallback``."""
+
+        def table(space: SequenceSpace) -> Table:
+            first, second = self.table(space), fallback.table(space)
+            tiers = np.where(first.tiers > 0, first.tiers + second.tiers.max(), second.tiers)
+            return _sum(tiers, first, second, _fallback_weight(space, first, second))
+
+        return Selector(f"{self.text}, otherwise {fallback.text}", table)
+
+    def but_not(self, other: Selector) -> Selector:
+        """The keys of this selector that ``other`` does not select."""
+
+        def table(space: SequenceSpace) -> Table:
+            first, second = self.table(space), other.table(space)
+            return _sum(np.where(second.tiers > 0, 0, first.tiers), first, second, -1.0)
+
+        return Selector(f"{self.text} but not {other.text}", table)
+
+    def __and__(self, other: Selector) -> Selector:
+        def table(space: SequenceSpace) -> Table:
+            first, second = self.table(space), other.table(space)
+            return _sum((first.tiers > 0) & (second.tiers > 0), first, second, 1.0)
+
+        return Selector(f"{self.text} and {other.text}", table)
 
 
 @dataclass(frozen=True)
@@ -106,3 +171,154 @@ class Description:
         )
         v_dim = len(next(iter(given.values())))
         return np.stack([given.get(name, np.zeros(v_dim)) for name in names])
+
+
+def everything() -> Selector:
+    """Every key equally: the output is the mean of all values."""
+    return _relation("everything", lambda space: Factors(*np.zeros((2, space.num_tokens + space.num_positions, 1))))
+
+
+def same_token() -> Selector:
+    """Keys with the query's own token, including the query's own place."""
+
+    def factors(space: SequenceSpace) -> Factors:
+        rows = np.eye(space.num_tokens + space.num_positions, space.num_tokens)
+        return Factors(rows, rows)
+
+    return _relation("the same token", factors)
+
+
+def itself() -> Selector:
+    """The query's own place."""
+    return _by_positions("itself", lambda query, key: query == key)
+
+
+def previous(distance: int = 1) -> Selector:
+    """The place ``distance`` before the query's.
+
+    Raises:
+        InputError: ``distance`` below 1.
+    """
+    require(distance >= 1, f"distance = {distance}", "at least 1", "Use itself() for the query's own place.")
+    name = "the previous place" if distance == 1 else f"the place {distance} before"
+    return _by_positions(name, lambda query, key: query - key == distance)
+
+
+def earlier() -> Selector:
+    """All places before the query's."""
+    return _by_positions("an earlier place", lambda query, key: key < query)
+
+
+def later() -> Selector:
+    """All places after the query's."""
+    return _by_positions("a later place", lambda query, key: key > query)
+
+
+def token(name: str) -> Selector:
+    """Keys with the token ``name``: a letter, or CLS.
+
+    Raises:
+        InputError: When built for sequences without such a token.
+    """
+
+    def factors(space: SequenceSpace) -> Factors:
+        if name not in space.token_names:
+            raise InputError(f"the token {name!r}", f"one of {', '.join(space.token_names)}", "Name one of these.")
+        return _from_any_query(space, space.token_names.index(name))
+
+    return _relation(f"the token {name}", factors)
+
+
+def at_position(index: int) -> Selector:
+    """The place of letter number ``index``, from 0, CLS not counted.
+
+    Raises:
+        InputError: ``index`` is negative, or, when built, beyond the longest sequence.
+    """
+    require(index >= 0, f"index = {index}", "a position of at least 0", "Count letters from 0.")
+
+    def factors(space: SequenceSpace) -> Factors:
+        require(
+            index < space.max_len,
+            f"position {index} of sequences of at most {space.max_len} letters",
+            f"a position below {space.max_len}",
+            "Count letters from 0, or allow longer sequences.",
+        )
+        return _from_any_query(space, space.num_tokens + space.has_cls + index)
+
+    return _relation(f"position {index}", factors)
+
+
+def latest() -> Selector:
+    """The last place of the sequence: the later a key, the higher its tier."""
+    return _relation(
+        "the last place",
+        lambda space: _from_any_query(space, slice(space.num_tokens, None), np.arange(1, space.num_positions + 1)),
+    )
+
+
+def pair_scores(factors: Factors, space: SequenceSpace) -> Float[np.ndarray, "query key"]:
+    """The scores of ``factors`` for every query place and key place of ``space``."""
+    tokens, positions = space.places
+    queries, keys = (side[tokens] + side[space.num_tokens + positions] for side in factors)
+    return queries @ keys.T
+
+
+def _relation(text: str, factors: Callable[[SequenceSpace], Factors]) -> Selector:
+    """A selector whose tiers are its scores, which are integers."""
+
+    def table(space: SequenceSpace) -> Table:
+        made = factors(space)
+        scores = pair_scores(made, space)
+        return Table(scores.astype(np.int64), scores, made)
+
+    return Selector(text, table)
+
+
+def _by_positions(text: str, holds: Callable[[Any, Any], Any]) -> Selector:
+    def factors(space: SequenceSpace) -> Factors:
+        positions = np.arange(space.num_positions)
+        no_token = np.zeros((space.num_tokens, space.num_positions))
+        query = holds(positions[:, None], positions[None, :])
+        return Factors(np.concatenate([no_token, query]), np.concatenate([no_token, np.eye(space.num_positions)]))
+
+    return _relation(text, factors)
+
+
+def _from_any_query(space: SequenceSpace, key_rows: int | slice, scores: Any = 1) -> Factors:
+    """One column whose query side is 1 for every token, and whose key side is ``scores`` in ``key_rows``."""
+    query, key = np.zeros((2, space.num_tokens + space.num_positions, 1))
+    query[: space.num_tokens] = 1
+    key[key_rows, 0] = scores
+    return Factors(query, key)
+
+
+def _sum(tiers: Any, first: Table, second: Table, weight: float) -> Table:
+    query = np.concatenate([first.factors.query, weight * second.factors.query], axis=1)
+    key = np.concatenate([first.factors.key, second.factors.key], axis=1)
+    return Table(tiers.astype(np.int64), first.scores + weight * second.scores, Factors(query, key))
+
+
+def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float:
+    """The factor on the fallback's scores that puts its keys between the other keys and the wanted ones."""
+    judged = slice(int(space.has_cls), None)
+    wanted = first.tiers[judged] > 0
+    fallback = ~wanted & (second.tiers[judged] > 0)
+    rest = ~wanted & ~fallback
+    if not fallback.any():
+        return 1.0
+
+    def lowest(keys: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
+        return first.scores[judged].min(axis=1, where=keys, initial=np.inf)
+
+    def highest(keys: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
+        return first.scores[judged].max(axis=1, where=keys, initial=-np.inf)
+
+    has_fallback = fallback.any(axis=1)
+    most = float((lowest(wanted) - highest(fallback))[has_fallback].min())
+    least = float((highest(rest) - lowest(fallback))[has_fallback].max())
+    if math.isinf(most):
+        most = max(least, 0.0) + 2
+    if math.isinf(least):
+        least = most - 2
+    return (least + most) / 2 / float(second.scores[judged][fallback].max())

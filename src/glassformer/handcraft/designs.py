@@ -1,6 +1,6 @@
 r"""Build the weights of a head from a description.
 
-A :class:`~glassformer.handcraft.selectors.Selector` is a weighted sum of relations, each given by two matrices. Their
+A :class:`~glassformer.handcraft.description.Selector` is a weighted sum of relations, each given by two matrices. Their
 columns, concatenated, are those of Qm and Km, so that the score is the sum. A factor on Qm, the *sharpness*, turns the
 gaps between tiers into margins: with n keys, values that differ by at most D and a smallest gap g, an error of at most
 e needs
@@ -33,8 +33,6 @@ class Design:
     """A head built from a description.
 
     Attributes:
-        weights: Its matrices.
-        description: Its description.
         sharpness: The factor on its scores.
         margin: Smallest distance of a wanted score from an unwanted one, over every sequence.
         bound: Upper bound on the error of any output of any sequence, in float64.

@@ -1,4 +1,8 @@
-"""Distances between two heads: of their attention, their outputs and their circuits."""
+"""Distances between two heads: of their attention, their outputs and their circuits.
+
+Each function raises :class:`~glassformer.errors.InputError` for a head that does not fit the space, and for two heads
+with values of different lengths.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,7 @@ class HeadDistance:
         output_max: The largest of these.
         qk_cosine: Cosine of the centred scores; independent of the sharpness, see :func:`circuit_similarity`.
         value_cosine: Cosine of the values of the places.
-        num_sequences: Number of sequences compared.
-        num_possible: Number of sequences of the space.
+        num_sequences: Number of sequences compared, of ``num_possible``.
     """
 
     attention_mean: float
@@ -50,11 +53,7 @@ class HeadDistance:
 def attention_weights(
     weights: HeadWeights, space: SequenceSpace, block: Block
 ) -> Float[np.ndarray, "sequence query key"]:
-    """The head's attention in every sequence of ``block``; zeros in the rows and columns of the padding.
-
-    Raises:
-        InputError: The weights do not fit the space.
-    """
+    """The head's attention in every sequence of ``block``; zeros in the rows and columns of the padding."""
     return _weights(qk_between_places(weights, space), space, block)
 
 
@@ -81,9 +80,6 @@ def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceS
     QK: of :func:`~glassformer.handcraft.circuits.centred_scores` over the possible pairs whose query is a letter. A
     factor on all scores, the sharpness, does not change it. Values: of
     :func:`~glassformer.handcraft.circuits.values_at_places`. The cosine of two zero tables is 1, of one zero table 0.
-
-    Raises:
-        InputError: A head does not fit the space, or the two have values of different lengths.
     """
     require(
         first.v_dim == second.v_dim,
@@ -101,15 +97,8 @@ def head_distance(
 ) -> HeadDistance:
     """The distances between two heads over every sequence of ``space``.
 
-    Args:
-        first: A head.
-        second: Another; its qk_dim and pos_dim may differ.
-        space: The sequences.
-        limit: If there are more sequences than this, as many random ones are compared: every length equally often.
-        seed: Seed of these.
-
-    Raises:
-        InputError: A head does not fit the space, or the two have values of different lengths.
+    If there are more than ``limit`` sequences, as many random ones (by ``seed``) are compared, every length equally
+    often. The two heads may differ in qk_dim and pos_dim.
     """
     require_positive(limit=limit)
     qk_cosine, value_cosine = circuit_similarity(first, second, space)

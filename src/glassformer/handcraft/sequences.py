@@ -23,12 +23,7 @@ _MAX_PLACES = 2048
 
 
 class Block(NamedTuple):
-    """A batch of sequences, the shorter ones padded at the end.
-
-    Attributes:
-        tokens: Token numbers, including CLS; 0 in the padding.
-        real: True where a position belongs to its sequence.
-    """
+    """Sequences, CLS included, padded at the end: with 0 in ``tokens``, with False in ``real``."""
 
     tokens: Int[np.ndarray, "sequence position"]
     real: Bool[np.ndarray, "sequence position"]
@@ -141,25 +136,17 @@ class SequenceSpace:
     def block(self, letters: Sequence[Int[np.ndarray, "..."]]) -> Block:
         """A batch of sequences, or of matrices of equally long ones, with CLS in front of each."""
         matrices = [np.atleast_2d(each) for each in letters]
-        width = max(each.shape[1] for each in matrices) + self.has_cls
-        tokens = np.zeros((sum(map(len, matrices)), width), dtype=np.int64)
-        real = np.zeros(tokens.shape, dtype=bool)
+        tokens = np.full((sum(map(len, matrices)), max(each.shape[1] for each in matrices)), -1)
         row = 0
         for each in matrices:
-            rows, end = slice(row, row + len(each)), self.has_cls + each.shape[1]
-            tokens[rows, int(self.has_cls) : end], real[rows, :end] = each, True
+            tokens[row : row + len(each), : each.shape[1]] = each
             row += len(each)
         if self.has_cls:
-            tokens[:, 0] = len(self.letters)
-        return Block(tokens, real)
+            tokens = np.insert(tokens, 0, len(self.letters), axis=1)
+        return Block(np.maximum(tokens, 0), tokens >= 0)
 
     def blocks(self, size: int, longest: int | None = None) -> Iterator[Block]:
-        """All sequences, the shorter ones first and then by alphabet, in blocks of at most ``size``.
-
-        Args:
-            size: The largest number of sequences in a block.
-            longest: The largest number of letters; ``max_len`` when None.
-        """
+        """All sequences of up to ``longest`` letters, the shorter ones first, by alphabet, ``size`` in a block."""
         require_positive(size=size)
         letters, longest = len(self.letters), self.max_len if longest is None else longest
         ends = [0, *accumulate(letters**length for length in range(1, longest + 1))]

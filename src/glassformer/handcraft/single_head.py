@@ -147,11 +147,9 @@ class NumpyHead:
         return HeadTrace(K, Q, V, np.stack(scores), np.stack(weights), np.stack(outputs))
 
     def explain(self, seq: ArrayLike, names: list[str] | None = None) -> str:
-        """The computation as tables of text: K, Q and V, and for each query its scores, weights and output.
+        """The computation for ``seq`` as tables: K, Q and V, and for each query its scores, weights and output.
 
-        Args:
-            seq: ``[position, input_dim]``.
-            names: Names of the positions, such as their letters; numbers when None.
+        The positions have ``names``, such as their letters, or numbers when None.
 
         Raises:
             InputError: ``seq`` does not fit the weights, or ``names`` has another length.

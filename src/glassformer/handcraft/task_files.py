@@ -82,19 +82,38 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
     """
     path = Path(path)
     kind = path.suffix.lower()
-    if kind == ".json":
-        return _read_table(path)
-    require(kind == ".py", f"the task file {shown(path)}", "a .json table of examples or a .py file", "Rename it.")
+    known = kind in (".json", ".py")
+    require(known, f"the task file {shown(path)}", "a .json table of examples or a .py file", "Rename it.")
     require(
-        run_python,
+        run_python or kind == ".json",
         f"the task file {shown(path)}, a Python file, which can do anything on this computer",
         "permission to run it",
         "Read it, and if you trust it, pass --run-python (in Python: run_python=True). A JSON table is never run.",
     )
-    return _run_program(path)
+    settings, space, v_dim, target = _read_table(path) if kind == ".json" else _run_program(path)
+    readout: Readout = "sign" if v_dim == 1 else "argmax"
+    with in_file(path):
+        require(
+            settings.readout in (None, readout),
+            f"readout = {settings.readout!r} for outputs of {v_dim} numbers",
+            "sign for one number, argmax for more",
+            "Use the other readout, or change the outputs.",
+        )
+    return Task(
+        name=shown(Path(path.stem)),
+        summary=f"the task of {shown(path)}",
+        space=space,
+        v_dim=v_dim,
+        target=target,
+        readout=readout,
+        tolerance=settings.tolerance,
+        # How far the largest entry of an output stands above the others is not known without computing all outputs.
+        decisive_error=0.0,
+        examples=tuple(example["input"] for example in settings.examples) if settings.examples else None,
+    )
 
 
-def _read_table(path: Path) -> Task:
+def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
     content = parse_json(path)
     with in_file(path):
         require(isinstance(content, dict), "JSON that is not an object", 'an object {"letters": ...}', "Add the names.")
@@ -124,10 +143,10 @@ def _read_table(path: Path) -> Task:
             require(text in wanted, f"the sequence {short(text)}", "a listed example", "Add it to the task's file.")
         return np.stack([wanted[text] for text in texts])
 
-    return _task(path, table, space, v_dim, target, tuple(inputs))
+    return table, space, v_dim, target
 
 
-def _run_program(path: Path) -> Task:
+def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
     read_text(path, _LARGEST_PROGRAM)
     try:
         made = runpy.run_path(str(path), run_name="glassformer_task")
@@ -157,37 +176,7 @@ def _run_program(path: Path) -> Task:
         with in_file(path):
             return np.stack([_rows(text, output, space, v_dim) for text, output in outputs])
 
-    return _task(path, settings, space, v_dim, target)
-
-
-def _task(
-    path: Path,
-    settings: TaskFile,
-    space: SequenceSpace,
-    v_dim: int,
-    target: Target,
-    examples: tuple[str, ...] | None = None,
-) -> Task:
-    readout: Readout = "sign" if v_dim == 1 else "argmax"
-    with in_file(path):
-        require(
-            settings.readout in (None, readout),
-            f"readout = {settings.readout!r} for outputs of {v_dim} numbers",
-            "sign for one number, argmax for more",
-            "Use the other readout, or change the outputs.",
-        )
-    return Task(
-        name=shown(Path(path.stem)),
-        summary=f"the task of {shown(path)}",
-        space=space,
-        v_dim=v_dim,
-        target=target,
-        readout=readout,
-        tolerance=settings.tolerance,
-        # How far the largest entry of an output stands above the others is not known without computing all outputs.
-        decisive_error=0.0,
-        examples=examples,
-    )
+    return settings, space, v_dim, target
 
 
 def _rows(text: str, output: Any, space: SequenceSpace, v_dim: int | None = None) -> Rows:

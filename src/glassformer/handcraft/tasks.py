@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from glassformer.errors import InputError, require
-from glassformer.handcraft.description import Description
-from glassformer.handcraft.selectors import (
+from glassformer.handcraft.description import (
+    Description,
     Selector,
     at_position,
     earlier,
@@ -38,14 +38,10 @@ _SAME = 1e-9
 
 
 class Queries(NamedTuple):
-    """The judged queries of some sequences, each with its keys; queries come last, where numpy is fast.
+    """The judged queries of some sequences, each with its keys and target; queries come last, where numpy is fast.
 
-    Attributes:
-        place: The place of each query.
-        keys: The places of its sequence; 0 in the padding.
-        wanted: The keys it should attend to; False in the padding.
-        others: The keys it should not attend to; False in the padding.
-        target: Its target output.
+    A query should attend to the keys in ``wanted`` and to none in ``others``. In the padding ``keys`` has 0, both
+    others False.
     """
 
     place: Int[np.ndarray, " query"]
@@ -56,13 +52,10 @@ class Queries(NamedTuple):
 
 
 class Cases(NamedTuple):
-    """Sequences with their targets.
+    """Sequences, also as one-hot ``inputs``, with their targets.
 
     Attributes:
-        block: The sequences.
-        counted: Which outputs are judged: all but those of padding and CLS.
-        target: The target outputs; zeros where none is judged.
-        inputs: The sequences as one-hot vectors.
+        counted: Which outputs are judged: all but those of padding and CLS. ``target`` is zero elsewhere.
         queries: The judged queries with the keys that the task's description selects; None without a description.
         as_described: Whether the description's exact outputs equal the targets to 1e-9.
     """
@@ -159,13 +152,6 @@ class Task:
         missed = np.abs(self.description.output(block) - target).max(axis=2)[counted]
         queries = queries_of(self.space, block, counted, self.description.wanted(block), target)
         return Cases(block, counted, target, inputs, queries, bool(missed.max() <= _SAME))
-
-    def random_cases(self, count: int, seed: int) -> Cases:
-        """``count`` random sequences, or random ``examples``, with their targets: every length equally often."""
-        if self.examples is None:
-            return self.cases(self.space.block(self.space.sample(count, seed)))
-        chosen = np.random.default_rng(seed).integers(len(self.examples), size=count)
-        return self.cases(self.space.block([self.space.encode(self.examples[i]) for i in chosen]))
 
     def is_right(
         self, output: Float[np.ndarray, "... v_dim"], target: Float[np.ndarray, "... v_dim"]

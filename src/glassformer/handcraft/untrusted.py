@@ -27,6 +27,9 @@ def in_file(path: Path) -> Iterator[None]:
     """Errors of the block name the file and repeat at most 300 characters of what it holds."""
     try:
         yield
+    except OSError as error:
+        reason = f"{shown(path)} ({error.strerror})"
+        raise InputError(reason, "a readable file or directory", "Check its permissions.") from error
     except InputError as error:
         raise InputError(f"{shown(path)}: {one_line(error.got, _LONGEST_GOT)}", error.expected, error.fix) from error
 
@@ -48,11 +51,8 @@ def read_bytes(path: Path, largest: int = MAX_BYTES) -> bytes:
     size = status.st_size
     require(size <= largest, f"{shown(path)} of {size:,} bytes", f"at most {largest:,} bytes", "Use a smaller file.")
     require(size > 0, f"{shown(path)}, which is empty", "a file with content", "Write the file again.")
-    try:
-        with path.open("rb") as file:
-            return file.read(size)
-    except OSError as error:
-        raise InputError(f"{shown(path)} ({error.strerror})", "a readable file", "Check its permissions.") from error
+    with in_file(path), path.open("rb") as file:
+        return file.read(size)
 
 
 def read_text(path: Path, largest: int = MAX_BYTES) -> str:

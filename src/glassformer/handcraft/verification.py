@@ -27,7 +27,6 @@ _SHORT_SEQUENCES = 20_000
 _SAMPLES = 2_000
 _SAMPLED_SCORES = 1 << 26
 _SAME_TARGET = 1e-9
-_DTYPES = (torch.float64, torch.float32)
 
 Verdict = Literal["holds", "fails", "undecided"]
 RestsOn = Literal["every sequence", "the listed examples", "the bound", "samples"]
@@ -35,15 +34,7 @@ RestsOn = Literal["every sequence", "the listed examples", "the bound", "samples
 
 @dataclass(frozen=True)
 class Failure:
-    """One output of one sequence, with its target.
-
-    Attributes:
-        sequence: The letters, without CLS.
-        position: Index of the letter, from 0.
-        output: What the head computed.
-        target: What was wanted.
-        error: The largest absolute difference of the two.
-    """
+    """One output of one sequence (without CLS; positions count its letters from 0) and its largest absolute error."""
 
     sequence: str
     position: int
@@ -61,18 +52,13 @@ class Certificate:
     """The verdict on one head and one task, with the figures that support it.
 
     Attributes:
-        task: Name of the task.
         verdict: "holds", "fails" with a counterexample, or "undecided": neither a counterexample nor a proof.
         rests_on: "every sequence" and "the listed examples" were all run. "the bound" follows from the scores and
             values of all pairs of places, and covers all sequences though only some were run. "samples" proves nothing.
         criterion: The condition on every output.
-        dtype: Number format of the head.
-        num_checked: Number of sequences run.
-        num_possible: Number of sequences of the task.
-        num_outputs: Number of outputs of the sequences run.
-        num_right: Number of these whose readout is correct.
-        largest_error: Largest absolute error of an output in the sequences run.
-        worst: The output with that error.
+        num_checked: Number of sequences run, of ``num_possible``.
+        num_right: Number of their ``num_outputs`` whose readout is correct.
+        largest_error: Largest absolute error of these, that of ``worst``.
         margin: Smallest difference between a query's best wanted score and its best unwanted one; None if no query
             has unwanted keys, or if neither all sequences were run nor a description says which keys are wanted.
         bound: Upper bound on the error, see :mod:`glassformer.handcraft.bounds`; infinite if unknown.
@@ -112,9 +98,18 @@ class Certificate:
         share = self.num_right / self.num_outputs
         margin = f"{self.margin:.6g}" if self.margin is not None else "none needed"
         known = math.isfinite(self.bound)
+        checked = f"{self.num_checked:,}"
+        possible = f"{self.num_possible:,}" if self.num_possible < 10**12 else f"{self.num_possible:.3g}"
+        basis = {
+            "every sequence": f"every sequence: {checked} of {possible} run",
+            "the listed examples": f"the {checked} listed examples, all run; other sequences were not checked",
+            "the bound": f"the bound, for all {possible} sequences; "
+            f"that the description matches the task was checked on {checked} of them",
+            "samples": f"samples: {checked} of {possible} sequences run, and no bound covers the rest",
+        }[self.rests_on]
         lines = [
             f"{self.task}: {self.verdict.upper()} ({self.criterion}; {self.dtype})",
-            f"  based on        {self._basis()}",
+            f"  based on        {basis}",
             f"  correct         {self.num_right:,} of {self.num_outputs:,} outputs ({share:.2%})",
             f"  largest error   {self.largest_error:.3g}" + (f" at {self.worst}" if self.worst else ""),
             f"  margin          {margin if known or self.margin is not None else 'unknown'}",
@@ -123,17 +118,6 @@ class Certificate:
         if self.counterexample is not None:
             lines.append(f"  counterexample  {self.counterexample}")
         return "\n".join(lines)
-
-    def _basis(self) -> str:
-        checked = f"{self.num_checked:,}"
-        possible = f"{self.num_possible:,}" if self.num_possible < 10**12 else f"{self.num_possible:.3g}"
-        return {
-            "every sequence": f"every sequence: {checked} of {possible} run",
-            "the listed examples": f"the {checked} listed examples, all run; other sequences were not checked",
-            "the bound": f"the bound, for all {possible} sequences; "
-            f"that the description matches the task was checked on {checked} of them",
-            "samples": f"samples: {checked} of {possible} sequences run, and no bound covers the rest",
-        }[self.rests_on]
 
 
 def verify(
@@ -152,8 +136,6 @@ def verify(
     the task's description says. That the description matches the target is checked only on the sequences that are run.
 
     Args:
-        head: The weights.
-        task: The task.
         tolerance: The largest error of an output that counts as solved. With ``None`` only the readout has to be
             correct (largest entry, or sign). ``"task"`` takes the task's own.
         dtype: Number format in which the head is run: float64 or float32.
@@ -170,7 +152,8 @@ def verify(
         "a number above 0, or None",
         "Pass 1e-3, for example.",
     )
-    require(dtype in _DTYPES, f"dtype = {dtype}", "torch.float64 or torch.float32", "Choose one of these.")
+    known = dtype in (torch.float64, torch.float32)
+    require(known, f"dtype = {dtype}", "torch.float64 or torch.float32", "Choose one of these.")
     require_fits(head, task)
     matrices = {name: torch.tensor(matrix, dtype=dtype) for name, matrix in head.matrices.items()}
     try:
@@ -183,12 +166,11 @@ def verify(
     require(tables.largest_value < most, f"values of up to {tables.largest_value:.3g}", below, "Scale Vm down.")
     tally = _Tally(task, matrices, tables, tolerance)
     per_block = max(1, _SCORES_AT_ONCE // task.space.num_positions**2)
-    if task.examples is not None or task.count <= limit:
-        for cases in task.case_blocks(per_block):
-            tally.add(cases)
-        return tally.certificate("every sequence" if task.examples is None else "the listed examples", tally.known)
-    for cases in _search(task, per_block):
+    run_all = task.examples is not None or task.count <= limit
+    for cases in task.case_blocks(per_block) if run_all else _search(task, per_block):
         tally.add(cases)
+    if run_all:
+        return tally.certificate("every sequence" if task.examples is None else "the listed examples", tally.known)
     if task.description is None or not tally.as_described:
         return tally.certificate("samples", Bound(math.inf, math.inf))
     return tally.certificate("the bound", bound_of_pairs(tables, task.description))
@@ -204,7 +186,7 @@ def _search(task: Task, per_block: int) -> Iterator[Cases]:
         yield task.cases(space.block(regular[start : start + per_block]))
     samples = min(_SAMPLES, max(20, _SAMPLED_SCORES // square))
     for number in range(-(-samples // per_block)):
-        yield task.random_cases(min(per_block, samples - number * per_block), seed=number)
+        yield task.cases(space.block(space.sample(min(per_block, samples - number * per_block), seed=number)))
 
 
 def require_fits(head: HeadWeights, task: Task) -> None:

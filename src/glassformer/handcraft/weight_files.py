@@ -64,13 +64,10 @@ def read_head(path: Path | str) -> HeadWeights:
 
 
 def write_head(weights: HeadWeights, path: Path | str) -> None:
-    """Write ``weights`` so that :func:`read_head` returns exactly the same numbers; the suffix decides the format.
+    """Write ``weights`` so that :func:`read_head` returns exactly the same numbers.
 
-    An existing file at ``path`` is replaced atomically: readers see the old weights or the new ones.
-
-    Args:
-        weights: The matrices.
-        path: Ends in .json or .npz; without a suffix, a directory of .csv files.
+    The suffix decides the format: .json, .npz, or none for a directory of .csv files. An existing file at ``path`` is
+    replaced atomically: readers see the old weights or the new ones.
 
     Raises:
         InputError: Another suffix, a directory in place of a file or the reverse, a directory with other files in it,
@@ -150,12 +147,8 @@ def _matrix(name: str, rows: Any) -> Matrix:
 
 
 def _read_directory(path: Path) -> dict[str, Matrix]:
-    try:
-        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() == ".csv"]
-    except OSError as error:
-        reason = f"{shown(path)} ({error.strerror})"
-        raise InputError(reason, "a readable directory", "Check its permissions.") from error
     with in_file(path):
+        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() == ".csv"]
         _check_names([file.stem for file in files])
     return {file.stem: _read_csv(file) for file in files}
 
