@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,15 @@ from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.subword import load_subwords
 from glassformer.explorer.loading.hand_designed import head_card, head_model
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoder, ModelEntry
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import (
     FactNames,
-    classifier_model,
     course_model,
-    encoder_model,
     facts_model,
     load_exact,
     recurrence_model,
 )
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import ModelCard
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
@@ -83,7 +83,7 @@ def _head(name: str) -> ModelEntry:
 def _sentiment() -> ModelEntry:
     found = _json("sentiment")
     card = _card("sentiment", found, text=found["samples"][0], samples=found["samples"][1:])
-    return ModelEntry(card, lambda: classifier_model(card, load_classifier(BUNDLED / "sentiment")))
+    return ModelEntry(card, lambda: replace(wrap_model(load_classifier(BUNDLED / "sentiment")), card=card))
 
 
 def _encoder_decoder(name: str) -> EncoderDecoder:
@@ -125,8 +125,8 @@ def _recurrence() -> ModelEntry:
 def _minilm() -> ModelEntry:
     card = _card("minilm", {})
 
-    def opened() -> LoadedEncoder:
+    def opened() -> LoadedModel:
         source = minilm()
-        return encoder_model(card, load_encoder(source), load_subwords(source))
+        return replace(wrap_model(load_encoder(source), tokenizer=load_subwords(source)), card=card)
 
     return ModelEntry(card, opened)

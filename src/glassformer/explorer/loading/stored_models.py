@@ -21,9 +21,8 @@ from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.data.subword import SubwordTokenizer, load_subwords
 from glassformer.data.tokenizer_sources import TOKENIZER_FILES, tokenizer_beside, tokenizer_places
 from glassformer.errors import InputError, first_line, require
-from glassformer.explorer.loading.codecs import byte_word, text_bytes, text_of_bytes
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
-from glassformer.explorer.loading.task_models import Model, classifier_model, load_exact, recurrence_model
+from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
+from glassformer.explorer.loading.task_models import Model, load_exact, recurrence_model
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.models.decoder import Decoder
@@ -68,12 +67,7 @@ def trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry 
         return ModelEntry(card, lambda: recurrence_model(card, model_of_run(), rule, longest))
     about = f"Trained by 'glassformer train' on the bytes of {Path(str(data.get('path', 'a text'))).name}."
     card = decoder_card(place, config, about, _BYTES_OF, f"any text of up to {longest:,} bytes")
-    return ModelEntry(
-        card,
-        lambda: LoadedDecoder(
-            card, model_of_run(), lambda text: text_bytes(text, longest), byte_word, text_of_bytes, longest=longest
-        ),
-    )
+    return ModelEntry(card, lambda: replace(wrap_model(model_of_run()), card=card))
 
 
 def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
@@ -84,7 +78,7 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
         about = "A text classifier. Look for heads that attend to the words that decide."
         help_text = "a text in the language of the training texts"
         card = model_card(place, "encoder", about, ["attention"], _REVIEW, help_text)
-        return ModelEntry(card, lambda: classifier_model(card, load_classifier(path)))
+        return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
     if kind in _DECODERS or layout_of(config) is not None:
         # Those of other makers are always mixtures of experts.
         dense = kind == decoders.OWN and config.get("num_experts") is None
@@ -101,7 +95,7 @@ def _encoder(place: Place) -> ModelEntry:
 
     def opened() -> LoadedModel:
         tokenizer = load_subwords(place.path) if has_tokenizer else None
-        return replace(wrap_model(bert.load_encoder(place.path), text, tokenizer, name=place.name), card=card)
+        return replace(wrap_model(bert.load_encoder(place.path), text, tokenizer), card=card)
 
     return ModelEntry(card, opened)
 
@@ -120,7 +114,7 @@ def _decoder(place: Place, family: str, dense: bool) -> ModelEntry:
         # As it is stored: packed experts stay packed.
         model = decoders.load_decoder(place.path)
         tokenizer = _own_tokenizer(place.path) if own else tokenizer_beside(place.path)
-        return replace(wrap_model(model, text, tokenizer, name=place.name), card=card)
+        return replace(wrap_model(model, text, tokenizer), card=card)
 
     return ModelEntry(card, opened)
 

@@ -1,4 +1,4 @@
-"""Models of the built-in data sets: classifiers, lookups, recurrences; their inputs are written as words."""
+"""Models of the built-in data sets, lookups and recurrences; their inputs are written as words."""
 
 from __future__ import annotations
 
@@ -14,40 +14,18 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from glassformer.checkpoints.tensor_files import read_tensors, stored_tensors
-from glassformer.classifier import Classifier
 from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.subword import Tokenizer
 from glassformer.errors import require
 from glassformer.explorer.loading.codecs import numbers, text_of_numbers
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoder, LoadedEncoderDecoder
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder
 from glassformer.explorer.loading.recurrence_rule import may_follow, rule_in_words
 from glassformer.explorer.messages import ModelCard
-from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 
 Model = TypeVar("Model", bound=nn.Module)
 
 _FACT = re.compile(r"\s*([^=\s]+)\s*=\s*([^=\s]+)\s*")
-
-
-def classifier_model(card: ModelCard, classifier: Classifier) -> LoadedEncoder:
-    """A text classifier."""
-    return encoder_model(card, classifier.encoder, classifier.tokenizer, classifier.classes)
-
-
-def encoder_model(
-    card: ModelCard, encoder: Encoder, tokenizer: Tokenizer, classes: tuple[str, ...] = ()
-) -> LoadedEncoder:
-    """An encoder with the tokenizer that it was trained with; a text is truncated to what it reads."""
-    longest = encoder.config.max_seq_len
-    return LoadedEncoder(
-        card,
-        encoder.eval(),
-        lambda text: tokenizer.encode(text, longest),
-        lambda token: tokenizer.pieces([token])[0],
-        classes,
-    )
 
 
 def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder:

@@ -29,7 +29,7 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedModel,
     final_logits,
 )
-from glassformer.explorer.messages import MOST_TOKENS, ModelCard, View
+from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.handcraft.designs import Design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
@@ -44,14 +44,7 @@ _NUMBERS_HELP = "token numbers between spaces"
 
 
 def wrap_model(
-    model: Any,
-    text: Any = None,
-    tokenizer: Any = None,
-    source: Any = None,
-    *,
-    task: Task | None = None,
-    name: str = "given",
-    title: str | None = None,
+    model: Any, text: Any = None, tokenizer: Any = None, source: Any = None, *, task: Task | None = None
 ) -> LoadedModel:
     """The loaded model of a model that is in memory already, which keeps its mode, training or evaluation.
 
@@ -75,8 +68,6 @@ def wrap_model(
         tokenizer: The tokenizer.
         source: For an encoder-decoder: the encoder's input, a list of tokens or of units.
         task: For the weights of a head: its task. None: a built-in task that fits.
-        name: The name in requests.
-        title: The name on the page; None: that of its class.
 
     Raises:
         InputError: A model whose attention cannot be captured, an unusable tokenizer, or a text that does not fit.
@@ -86,7 +77,7 @@ def wrap_model(
     if isinstance(model, Design):
         model = model.weights
     if isinstance(model, HeadWeights):
-        return _head(model, text, task, name, title)
+        return _head(model, text, task)
     require(task is None, f"a task for a {type(model).__name__}", "the weights of a head", "Leave task out.")
     classes: tuple[str, ...] = ()
     if isinstance(model, Classifier):
@@ -108,33 +99,25 @@ def wrap_model(
         "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of transformers",
         "Pass one of these.",
     )
-    title = type(model).__name__ if title is None else title
     if isinstance(model, EncoderDecoder):
-        return _encoder_decoder(model, text, source, tokenizer, name, title)
-    require(source is None, f"a source for {title}", "an encoder-decoder", "Leave source out.")
+        return _encoder_decoder(model, text, source, tokenizer)
+    require(source is None, f"a source for {type(model).__name__}", "an encoder-decoder", "Leave source out.")
     routes = any(point.role == "experts" for point in points)
-    return _one_stack(model, text, tokenizer, classes, _is_causal(model, attention), routes, name, title)
+    return _one_stack(model, text, tokenizer, classes, _is_causal(model, attention), routes)
 
 
-def _head(weights: HeadWeights, text: Any, task: Task | None, name: str, title: str | None) -> LoadedHead:
+def _head(weights: HeadWeights, text: Any, task: Task | None) -> LoadedHead:
     task = fitting_task(weights) if task is None else task
     require_fits(weights, task)
     initial = first_text(task) if text is None else str(text)
     task.space.encode(initial)
     about = f"A head passed from Python. The task: {task.summary}."
-    card = head_card(name, task, title or task.name, about, initial, origin="given")
+    card = head_card("given", task, task.name, about, initial, origin="given")
     return head_model(card, task, weights)
 
 
 def _one_stack(
-    model: nn.Module,
-    text: Any,
-    tokenizer: Any,
-    classes: tuple[str, ...],
-    causal: bool,
-    routes: bool,
-    name: str,
-    title: str,
+    model: nn.Module, text: Any, tokenizer: Any, classes: tuple[str, ...], causal: bool, routes: bool
 ) -> LoadedEncoder | LoadedDecoder:
     longest, vocab_size = min(MOST_TOKENS, _longest(model)), _vocab_size(model)
     codec = codec_of(tokenizer, vocab_size, longest, text)
@@ -146,25 +129,15 @@ def _one_stack(
         views.append("sampling")
     if routes:
         views.append("experts")
-    card = ModelCard(
-        name=name,
-        title=title,
-        kind="decoder" if causal else "encoder",
-        about=f"{title}, passed from Python.",
-        views=views,
-        text=initial,
-        input_help=f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP,
-        origin="given",
-    )
+    input_help = f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP
+    card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
     if causal:
         return LoadedDecoder(card, model, encode, word, join, longest=longest)
     return LoadedEncoder(card, model, encode, word, classes or _classes(model))
 
 
-def _encoder_decoder(
-    model: EncoderDecoder, text: Any, source: Any, tokenizer: Any, name: str, title: str
-) -> LoadedEncoderDecoder:
-    config = model.config
+def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: Any) -> LoadedEncoderDecoder:
+    config, title = model.config, type(model).__name__
     require(tokenizer is None, "a tokenizer for an encoder-decoder", "none", "Pass tokens, or a LoadedEncoderDecoder.")
     require(source is not None, f"{title} without a source", "the encoder's input", "Pass source=[...].")
     fields = config.fields_per_slot
@@ -184,20 +157,19 @@ def _encoder_decoder(
     require(not absent, f"{title} without a text", "at least the start token", "Pass text=[start token].")
     plain = Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
     initial = _initial_text(text, plain, config.target_vocab)
-    card = ModelCard(
-        name=name,
-        title=title,
-        kind="encoder_decoder",
-        about=f"{title}, passed from Python.",
-        views=["attention", "scramble"],
-        text=initial,
-        source=units,
-        input_help=f"{_NUMBERS_HELP}: the decoder's initial tokens",
-        origin="given",
-    )
+    views: list[View] = ["attention", "scramble"]
+    input_help = f"{_NUMBERS_HELP}: the decoder's initial tokens"
+    card = _card(model, "encoder_decoder", views=views, text=initial, source=units, input_help=input_help)
     loaded = LoadedEncoderDecoder(card, model, source_tokens, lambda text: torch.tensor([read_target(text)]), str)
     loaded.source_tokens(units), loaded.target(initial)  # refuse a source or text that does not fit
     return loaded
+
+
+def _card(model: nn.Module, kind: Kind, **fields: Any) -> ModelCard:
+    title = type(model).__name__
+    return ModelCard(
+        name="given", title=title, kind=kind, about=f"{title}, passed from Python.", origin="given", **fields
+    )
 
 
 def _initial_text(text: Any, codec: Codec, vocab_size: int) -> str:
