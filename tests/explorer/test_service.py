@@ -49,12 +49,12 @@ def test_each_call_gives_what_its_table_says(small_explorer: Explorer) -> None:
 
 @pytest.mark.parametrize("call", ["weight", "__init__", ""])
 def test_a_call_that_there_is_not_is_refused(small_explorer: Explorer, call: str) -> None:
-    with pytest.raises(UnknownName, match="the call"):
+    with refused("the call", error=UnknownName):
         small_explorer.answer(call, m.Nothing())
 
 
 def test_a_model_that_there_is_not_is_refused(small_explorer: Explorer) -> None:
-    with pytest.raises(UnknownName, match="the model 'gpt-9'"):
+    with refused("the model 'gpt-9'", error=UnknownName):
         _run(small_explorer, "gpt-9", "1")
 
 

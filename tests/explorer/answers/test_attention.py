@@ -115,15 +115,15 @@ def test_rows_are_those_of_the_matrix(window: int | None, sinks: bool) -> None:
 def test_a_head_that_there_is_not_is_unknown(change: dict[str, Any], message: str) -> None:
     runs, part = _kept(_given(5, 5, None, False))
     values: dict[str, Any] = {"run": "r1", "part": part, "layer": 0, "head": 0, **change}
-    with pytest.raises(UnknownName, match=message):
+    with refused(message, error=UnknownName):
         attention.weights(runs, m.AskTile(**values))
-    with pytest.raises(UnknownName, match=message):
+    with refused(message, error=UnknownName):
         attention.rows(runs, m.AskRows(**values, query=0))
 
 
 def test_a_query_that_there_is_not_is_unknown() -> None:
     runs, _ = _kept(_given(5, 5, None, False))
-    with pytest.raises(UnknownName, match="query = 5"):
+    with refused("query = 5", error=UnknownName):
         attention.rows(runs, m.AskRows(run="r1", part="self", query=5))
 
 
@@ -199,5 +199,5 @@ def test_cross_attention_has_no_distance(by_name: dict[str, LoadedModel]) -> Non
     assert found.sink is None
     assert np.shape(found.thumbnails) == (1, 2, 2, 4)
     assert measures(runs, m.AskMeasures(run=run, part="encoder")).distance is not None
-    with pytest.raises(UnknownName, match="part"):
+    with refused("part", error=UnknownName):
         measures(runs, m.AskMeasures(run=run, part="self"))

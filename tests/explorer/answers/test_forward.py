@@ -187,7 +187,7 @@ def test_a_text_that_is_too_long_is_refused(by_name: dict[str, LoadedModel]) -> 
 
 def test_a_part_that_there_is_not_is_refused(by_name: dict[str, LoadedModel]) -> None:
     run = read(by_name["decoder"], m.Ask(model="decoder", text="1 2"))
-    with pytest.raises(UnknownName, match="part = 'cross'"):
+    with refused("part = 'cross'", error=UnknownName):
         run.layers("cross")
 
 

@@ -18,6 +18,7 @@ from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
 from glassformer.explorer.service import Explorer
+from refusals import refused
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 150), st.booleans()), max_size=60))
@@ -61,7 +62,7 @@ def test_a_run_that_had_to_go_comes_back(by_name: dict[str, LoadedModel]) -> Non
 
 @pytest.mark.parametrize("name", ["r0", "decoder", "r" + 20 * "f"])
 def test_a_run_that_nobody_asked_for_is_unknown(by_name: dict[str, LoadedModel], name: str) -> None:
-    with pytest.raises(UnknownName, match=name):
+    with refused(name, error=UnknownName):
         Runs(by_name.__getitem__).of(name)
 
 

@@ -129,7 +129,7 @@ def test_it_is_written_whole(small_explorer: Explorer, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved(small_explorer: Explorer) -> None:
-    with pytest.raises(UnknownName, match="the model 'nobody'"):
+    with refused("the model 'nobody'", error=UnknownName):
         of(small_explorer, model="nobody")
     with refused(expected="numbers between spaces"):
         of(small_explorer, model="decoder", text="words")
