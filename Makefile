@@ -15,6 +15,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Each test process keeps to one thread: there are JOBS of them. A file's tests stay in one process, so that its fixtures
 # are made once. Processes that tests start find the package compiled.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
+# With it, the shapes in signatures are checked at run time: twice as slow.
+CHECK_SHAPES := --jaxtyping-packages=glassformer,beartype.beartype
 COVERAGE_FLOOR := 90
 
 .PHONY: help labs test test-slow test-all check page page-check bench notebooks clean
@@ -61,7 +63,7 @@ test-slow: $(VENV)/.installed-dev
 
 # The second run adds to the first one's coverage and judges the sum.
 test-all: $(VENV)/.installed-dev
-	$(PYTEST) -m 'not slow' --cov --cov-report=
+	$(PYTEST) -m 'not slow' $(CHECK_SHAPES) --cov --cov-report=
 	$(PYTEST) -m slow --cov --cov-append --cov-fail-under=$(COVERAGE_FLOOR)
 
 check: $(VENV)/.installed-dev
