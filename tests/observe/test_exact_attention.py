@@ -40,9 +40,9 @@ def attentions(draw: st.DrawFn) -> AttentionInputs:
         normal(batch, kv_heads, keys, 3),
         draw(st.floats(0.1, 2)),
         Pattern(causal, window, padding),
+        normal(heads) if draw(st.booleans()) else None,
+        normal(heads) if draw(st.booleans()) else None,
         mask,
-        normal(heads) if draw(st.booleans()) else None,
-        normal(heads) if draw(st.booleans()) else None,
     )
 
 

@@ -108,13 +108,28 @@ def _padding_mask(pattern: Pattern) -> Tensor | None:
     return None if pattern.key_padding is None else pattern.key_padding[:, None, None, :]
 
 
+def window_split(queries: int, keys: int, window: int) -> tuple[int, int, int, int]:
+    """How windowed attention cuts its queries: those before the blocks, in them and after them, and those of a block.
+
+    The windows of the first queries are cut off by the start of the sequence; the last ones fill no block.
+    """
+    reach = min(keys, queries + window - 1)
+    block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
+    head = min(queries, window + queries - reach)  # queries that see a window of keys or fewer
+    tail = (queries - head) % block
+    body = queries - head - tail
+    if body < 2 * block:
+        head, body, tail = (queries, 0, 0) if queries <= 2 * block else (head, 0, queries - head)
+    return head, body, tail, block
+
+
 def _windowed(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float, sink: Tensor | None, dropout: float
 ) -> Tensor:
     """Attention in a causal window: blocks of queries, each with just the keys that its queries can see.
 
-    The first queries, whose windows are cut off by the start of the sequence, are a small causal attention. The others
-    are cut into blocks of ``block`` queries and ``window - 1 + block`` keys that all share one band-shaped mask.
+    The first queries, see :func:`window_split`, are a small causal attention. The blocks have ``block`` queries and
+    ``window - 1 + block`` keys each, and share one band-shaped mask.
     """
     window = pattern.window
     assert window is not None  # narrowed() keeps causal with it
@@ -123,12 +138,7 @@ def _windowed(
     if reach < k.shape[2]:
         k, v = k[:, :, -reach:], v[:, :, -reach:]
     padding = None if pattern.key_padding is None else pattern.key_padding[:, -reach:]
-    block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
-    head = min(queries, window + queries - reach)  # queries that see a window of keys or fewer
-    tail = (queries - head) % block
-    body = queries - head - tail
-    if body < 2 * block:
-        head, tail, body = (queries, 0, 0) if queries <= 2 * block else (head, queries - head, 0)
+    head, body, tail, block = window_split(queries, reach, window)
 
     def part(piece: Tensor, stop: int) -> Tensor:
         """The queries of ``piece``, which end before ``stop``, with the keys they can see, under a dense mask."""

@@ -23,10 +23,10 @@ class Attended:
     q: Float[Tensor, "batch head query head_dim"]
     k: Float[Tensor, "batch kv_head key head_dim"]
     v: Float[Tensor, "batch kv_head key value_dim"]
-    pattern: Pattern
     scale: float
-    key_weights: Float[Tensor, " head"] | None
-    sinks: Float[Tensor, " head"] | None
+    pattern: Pattern = FULL
+    key_weights: Float[Tensor, " head"] | None = None
+    sinks: Float[Tensor, " head"] | None = None
 
 
 Watcher = Callable[[Attended], None]
@@ -90,7 +90,7 @@ def attend(
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if not torch.compiler.is_compiling():
         for watcher in _watchers.get():
-            watcher(Attended(q, k, v, pattern, scale, key_weights, sinks))
+            watcher(Attended(q, k, v, scale, pattern, key_weights, sinks))
     # w (q . k) = (w q) . k, and q is the smaller of the two.
     weighted = q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
     return kernel.attention(weighted, k, v, pattern, scale, sinks, dropout)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from glassformer.errors import InputError, require, require_positive
+from glassformer.kernels.attention import window_split
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
@@ -23,8 +24,6 @@ class Operations:
     sums, embedding lookup) grows no faster than these products.
     """
 
-    embedding: int = 0
-    """0: a lookup is no product."""
     projections: int = 0
     """Queries, keys, values and the output of attention."""
     scores: int = 0
@@ -63,11 +62,8 @@ class Complexity:
     """Predicted cost of one forward pass."""
 
     operations: Operations
-    """As executed."""
-    needed_attention: int
-    """``operations.attention`` if only the pairs that the pattern allows were computed. A causal kernel may skip
-    forbidden blocks, but torch's count and this one take the full square; a windowed layer computes blocks of queries
-    with all keys that any of them sees."""
+    """As executed. A causal kernel may skip forbidden blocks, but torch's count and this one take the full square; a
+    windowed layer computes blocks of queries with all keys that any of them sees."""
     parameters: int
     active_parameters: int
     """The parameters used by one token: fewer than all where experts are chosen."""
@@ -119,8 +115,6 @@ def complexity(
     one filled.
 
     Args:
-        config: Of a decoder, an encoder or an encoder-decoder.
-        batch: Number of texts.
         length: Tokens of each text that pass through the model; for an encoder-decoder the source's tokens or slots.
         target_length: Tokens of an encoder-decoder's target; as many as ``length`` when None.
         cached: Earlier tokens of each text (or target) whose keys and values are in a cache.
@@ -191,38 +185,16 @@ def overtakes(config: DecoderConfig | EncoderConfig, *, with_projections: bool =
     return None
 
 
-def allowed_pairs(queries: int, keys: int, causal: bool, window: int | None = None) -> int:
-    """The number of query-key pairs that a pattern allows; the queries are the last positions of the keys.
-
-    The query at position p sees ``min(p + 1, window)`` keys, or all of them if not ``causal``.
-    """
-    if not causal:
-        return queries * keys
-    window = keys if window is None else min(window, keys)
-    first = keys - queries  # position of the first query
-    growing = min(max(window - first, 0), queries)  # queries that see everything before them
-    return growing * first + growing * (growing + 1) // 2 + (queries - growing) * window
-
-
-_SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
-
-
 def executed_pairs(queries: int, keys: int, window: int | None = None) -> int:
     """The number of query-key pairs that :func:`~glassformer.layers.attention.attend` multiplies.
 
-    Without a window that is every pair, causal or not. With one, queries are cut into blocks of half a window (32 to
-    512 queries), each with ``window - 1 + block`` keys, after the queries whose window is cut off by the start and
-    before those that fill no block.
+    Without a window that is every pair, causal or not. With one, queries are cut into blocks, see
+    :func:`~glassformer.kernels.attention.window_split`, each with ``window - 1 + block`` keys.
     """
     if window is None or window >= keys:
         return queries * keys
     reach = min(keys, queries + window - 1)
-    block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
-    head = min(queries, window + queries - reach)
-    tail = (queries - head) % block
-    body = queries - head - tail
-    if body < 2 * block:
-        head, tail, body = (queries, 0, 0) if queries <= 2 * block else (head, queries - head, 0)
+    head, body, tail, block = window_split(queries, keys, window)
     before = head * min(reach - queries + head, head + window - 1)
     return before + body * (window - 1 + block) + tail * min(reach, tail + window - 1)
 
@@ -236,7 +208,6 @@ def _decoder_cost(config: DecoderConfig, batch: int, length: int, cached: int, i
     # A windowed layer's cache returns only the keys that the new queries can see.
     keys = [length + (cached if window is None else min(cached, window - 1)) for window in windows]
     executed = sum(executed_pairs(length, seen, window) for seen, window in zip(keys, windows, strict=True))
-    needed = sum(allowed_pairs(length, seen, True, window) for seen, window in zip(keys, windows, strict=True))
     product = 2 * batch * wide  # of one pair, in all heads
     experts, passed = config.num_experts, config.top_k
     operations = Operations(
@@ -260,18 +231,14 @@ def _decoder_cost(config: DecoderConfig, batch: int, length: int, cached: int, i
     queries = 2 * wide if config.key_weights else wide
     per_token = layers * (4 * hidden + queries + 2 * narrow + wide + feed_forward) + 2 * hidden
     statistics = layers * (2 + heads) + 1
+    cached_keys = sum(min(window or cached + length, cached + length) for window in windows)
     return Complexity(
         operations,
-        needed_attention=2 * product * needed,
         parameters=shared + layers * network * (experts or 1),
         active_parameters=shared + layers * network * (passed if experts else 1),
         activations=tokens * _bytes(per_token, statistics, itemsize),
         attention_weights=batch * heads * executed * itemsize,
-        kv_cache=2
-        * batch
-        * narrow
-        * itemsize
-        * sum(min(window or cached + length, cached + length) for window in windows),
+        kv_cache=2 * batch * narrow * itemsize * cached_keys,
     )
 
 
@@ -303,7 +270,6 @@ def _encoder_cost(config: EncoderConfig, batch: int, length: int, itemsize: int)
     kept = tokens * _bytes(per_token, 2 * norms + layers * config.num_heads, itemsize)
     return Complexity(
         operations,
-        needed_attention=operations.attention,
         parameters=parameters,
         active_parameters=parameters,
         activations=kept + batch * pooled * itemsize,
@@ -320,7 +286,6 @@ def _encoder_decoder_cost(
     # After the first step the source's keys and values are in the cache.
     sources = 0 if cached else batch * length
     pairs = below * sources * length + above * targets * (seen + length)
-    needed = below * sources * length + above * (batch * allowed_pairs(target_length, seen, True) + targets * length)
     operations = Operations(
         projections=below * 8 * sources * hidden**2 + above * (12 * targets + 4 * sources) * hidden**2,
         scores=2 * hidden * pairs,
@@ -346,7 +311,6 @@ def _encoder_decoder_cost(
     kept = sources * _bytes(source, source_statistics, itemsize) + targets * _bytes(target, target_statistics, itemsize)
     return Complexity(
         operations,
-        needed_attention=4 * hidden * needed,
         parameters=parameters,
         active_parameters=parameters,
         activations=kept,

@@ -31,43 +31,19 @@ def count_operations(call: Callable[[], object]) -> int:
     return counter.get_total_flops()
 
 
-def _cpu_attention(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_others: Any, **_named: Any) -> int:
-    return sdpa_flop_count(tuple(q), tuple(k), tuple(v))
-
-
-def _cpu_attention_backward(
-    grad: Sequence[int], q: Sequence[int], k: Sequence[int], v: Sequence[int], *_others: Any, **_named: Any
-) -> int:
-    return sdpa_backward_flop_count(tuple(grad), tuple(q), tuple(k), tuple(v))
-
-
-def _grouped_product(a: Sequence[int], b: Sequence[int], *_others: Any, **_named: Any) -> int:
-    """Each row is multiplied with one of the matrices, whatever their number."""
-    return 2 * a[-2] * a[-1] * b[-1]
-
-
-def _matrix_times_vector(a: Sequence[int], *_others: Any, **_named: Any) -> int:
-    return 2 * a[0] * a[1]
-
-
-def _mixture(
-    x: Sequence[int],
-    weights: Sequence[int],
-    indices: Sequence[int],
-    gate: Sequence[int],
-    *_others: Any,
-    **_named: Any,
-) -> int:
-    return 6 * weights[0] * weights[1] * gate[1] * gate[2]
-
-
-_FORMULAS = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
-    torch.ops.aten._grouped_mm: _grouped_product,
-    torch.ops.aten.mv: _matrix_times_vector,
-    torch.ops.glassformer.mix_experts: _mixture,
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
+    ),
+    # Each row is multiplied with one of the matrices, whatever their number.
+    torch.ops.aten._grouped_mm: lambda a, b, *_, **__: 2 * a[-2] * a[-1] * b[-1],
+    torch.ops.aten.mv: lambda a, *_, **__: 2 * a[0] * a[1],
+    torch.ops.glassformer.mix_experts: (
+        lambda x, weights, indices, gate, *_, **__: 6 * weights[0] * weights[1] * gate[1] * gate[2]
+    ),
 }
+"""From the shapes of an operator's arguments to its operations."""
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
@@ -116,11 +92,6 @@ def measure_together(
     All calls at all lengths run in turn, ``rounds`` times, so that other load on the machine affects all of them alike.
     One call of each before is a warm-up.
 
-    Args:
-        builds: The calls to compare.
-        lengths: Ascending.
-        rounds: Timed calls of each length.
-
     Raises:
         InputError: No lengths, lengths that do not ascend from at least 1, or ``rounds`` below 1.
     """
@@ -160,14 +131,14 @@ def fitted_exponent(lengths: Sequence[float | int], values: Sequence[float | int
     )
     tail = points if tail is None else tail
     require(2 <= tail <= points, f"tail = {tail} of {points} points", f"2 to {points}", "Fit two points or more.")
-    x, y = np.asarray(lengths[-tail:], dtype=float), np.asarray(values[-tail:], dtype=float)
+    fitted = np.array([lengths[-tail:], values[-tail:]], dtype=float)
     require(
-        bool((x > 0).all() and (y > 0).all() and np.isfinite(x).all() and np.isfinite(y).all()),
+        bool((fitted > 0).all() and np.isfinite(fitted).all()),
         "a length or value that is not a number above 0",
         "finite numbers above 0",
         "Remove such points: the fit takes logarithms.",
     )
-    require(bool(x.min() < x.max()), "one length only", "different lengths", "Measure at another length.")
-    x, y = np.log(x), np.log(y)
+    require(len(set(lengths[-tail:])) > 1, "one length only", "different lengths", "Measure at another length.")
+    x, y = np.log(fitted)
     x = x - x.mean()
     return float((x @ (y - y.mean())) / (x @ x))

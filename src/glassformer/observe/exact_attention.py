@@ -12,25 +12,18 @@ from torch import Tensor
 
 from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
-from glassformer.layers.attention import check_inputs
+from glassformer.layers.attention import Attended, check_inputs
 
 BLOCK_BYTES = 2**21
 """The most memory that the scores of one block take; a block has at least one row of one head."""
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionInputs:
-    """The inputs of one attention, in the terms of :func:`~glassformer.layers.attention.attend`."""
+class AttentionInputs(Attended):
+    """The inputs of one attention, of glassformer or of transformers."""
 
-    q: Float[Tensor, "batch head query head_dim"]
-    k: Float[Tensor, "batch kv_head key head_dim"]
-    v: Float[Tensor, "batch kv_head key value_dim"]
-    scale: float
-    pattern: Pattern = FULL
     mask: Shaped[Tensor, "#batch #head #query key"] | None = None
     """Further restriction: boolean, True = may attend, or numbers that are added to the scores."""
-    key_weights: Float[Tensor, " head"] | None = None
-    sinks: Float[Tensor, " head"] | None = None
 
     @property
     def group(self) -> int:
@@ -95,14 +88,8 @@ def exact_rows(inputs: AttentionInputs, heads: Sequence[int], queries: Sequence[
     with g = h // group. Besides the result, memory holds a few times ``BLOCK_BYTES``: each block of queries meets only
     the keys that it can see, and keys are not copied.
 
-    Args:
-        inputs: The attention's inputs.
-        heads: Query heads, ascending.
-        queries: Rows, ascending.
-        what: Which of "weights", "scores" and "sinks" to fill.
-
-    Returns:
-        The requested tensors, in float32 or wider. A row that may see no key has weights of 0.
+    ``heads`` and ``queries`` are ascending; ``what`` says which of "weights", "scores" and "sinks" to compute, in
+    float32 or wider. A row that may see no key has weights of 0.
     """
     first, last = seen_keys(inputs, queries)
     wide = torch.promote_types(inputs.q.dtype, torch.float32)

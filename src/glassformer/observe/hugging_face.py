@@ -163,7 +163,7 @@ def _inputs(
     if mask is not None and mask.shape[-1] > k.shape[2]:
         mask = mask[..., : k.shape[2]]
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    return AttentionInputs(q, k, v, scale, CAUSAL if causal else FULL, mask, sinks=options.get("s_aux"))
+    return AttentionInputs(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"))
 
 
 def _route(mixture: Any) -> Callable[[Tensor], Routed]:
