@@ -23,8 +23,8 @@ def record(**changes: object) -> Record:
 
 
 def test_labels_name_what_stands_on_the_axes() -> None:
-    words = [["a", "b", "c", "d", "e"], ["f", "g", "h"]]
-    seen = Captured([record()]).with_tokens(words, ["s"])
+    words = (("a", "b", "c", "d", "e"), ("f", "g", "h"))
+    seen = Captured([record()], words, (("s",),))
     (only,) = seen.records
     assert only.axes == ("batch", "head", "query", "key")
     assert seen.query_names(only) == ["b", "c", "e"]
@@ -64,6 +64,6 @@ def test_what_a_record_or_capture_lacks_is_refused() -> None:
         with refused("tokens of", expected="a list of words"):
             as_texts("tokens", words)
     with refused("row 1 of 1 texts"):
-        seen.with_tokens(["a"]).query_names(seen.records[0], 1)
+        Captured(seen.records, (("a",),)).query_names(seen.records[0], 1)
     with refused("without such an axis"):
         seen.key_names(record(what="residual", values=torch.rand(2, 3, 4), heads=None, keys=None))

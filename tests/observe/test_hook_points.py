@@ -130,5 +130,5 @@ def test_packed_experts_are_seen_as_dense_ones() -> None:
     _, choices, shares = point.route(x)
     each = point.expert_outputs(x, choices)
     torch.testing.assert_close((each * shares[..., None]).sum(2), packed(x), rtol=1e-5, atol=1e-5)
-    as_dense = _expert_outputs(packed.unpack(torch.float32))(x, choices)
+    as_dense = _expert_outputs(packed.unpack(torch.float32), x, choices)
     torch.testing.assert_close(each, as_dense, rtol=1e-4, atol=1e-5)

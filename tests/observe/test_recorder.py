@@ -139,7 +139,8 @@ def test_one_position_of_a_generation_is_seen_once() -> None:
 def test_cross_attention_counts_target_positions_in_cached_decoding() -> None:
     model = encoder_decoder()
     source = torch.randint(1, 50, (2, 7))
-    with capture(model, layers=2, what=("weights", "k")) as seen:
+    words = {"tokens": list("abcd"), "source_tokens": list("ABCDEFG")}
+    with capture(model, layers=2, what=("weights", "k"), **words) as seen:
         greedy_decode(model, source, 4, 1)
     name = "decoder_layers.2.cross_attention"
     steps = seen.of("weights")[name]
@@ -148,10 +149,9 @@ def test_cross_attention_counts_target_positions_in_cached_decoding() -> None:
     assert [record.keys for record in seen.of("k")[name]] == [range(7)] * 4
     own = seen.of("weights")["decoder_layers.2.self_attention"]
     assert [record.keys for record in own] == [range(stop) for stop in (1, 2, 3, 4)]
-    named = seen.with_tokens(list("abcd"), list("ABCDEFG"))
-    assert named.key_names(steps[1]) == list("ABCDEFG")
-    assert named.query_names(steps[1]) == ["b"]
-    assert named.key_names(own[2]) == list("abc")
+    assert seen.key_names(steps[1]) == list("ABCDEFG")
+    assert seen.query_names(steps[1]) == ["b"]
+    assert seen.key_names(own[2]) == list("abc")
     with capture(model, ["encoder_layers.0"]) as seen:
         model(source, source[:, :3])
     assert seen.records[0].source
@@ -341,7 +341,6 @@ def test_captured_inputs_are_copies_and_come_alone() -> None:
     model.layers[0].get_submodule("attention.query").weight.zero_()  # type: ignore[operator]
     run(model, 1, 5)
     assert torch.equal(kept.inputs.q, before)
-    assert seen.with_tokens(["a"]).inputs is seen.inputs
 
 
 def test_inputs_of_a_cached_step_are_refused() -> None:

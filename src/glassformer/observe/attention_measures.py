@@ -95,9 +95,7 @@ def distances(
 ) -> Float[np.ndarray, "*heads query"]:
     """How far each query reads: ``sum over keys of p |key - position|``, with p as for :func:`entropy`.
 
-    Args:
-        weights: Attention weights.
-        positions: Index of the key at each query's position; query i is at key i when None.
+    ``positions`` are the indices of the keys at the queries' positions; query i is at key i when None.
     """
     queries, keys = weights.shape[-2:]
     places = np.arange(queries) if positions is None else positions
@@ -150,9 +148,7 @@ def _check(weights: np.ndarray) -> None:
         "at least one query and one key",
         "Pass weights of a text with tokens.",
     )
-    if weights.size == 0:
-        return
-    least, most = float(weights.min()), float(weights.sum(-1, dtype=np.float64).max())
+    least, most = float(weights.min(initial=0.0)), float(weights.sum(-1, dtype=np.float64).max(initial=0.0))
     require(
         least >= 0 and bool(np.isfinite(most)),
         f"a least weight of {least:g} and a row that sums to {most:g}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -147,14 +147,6 @@ class Captured:
     def calls(self) -> dict[str, list[Float[Tensor, "batch head query key"]]]:
         """The attention weights of every call of each module."""
         return {name: [record.values for record in records] for name, records in self.of("weights").items()}
-
-    def with_tokens(self, tokens: Any = None, source_tokens: Any = None) -> Captured:
-        """The same capture with words: those of one text, or of each text of the batch. None keeps the present ones."""
-        return replace(
-            self,
-            tokens=self.tokens if tokens is None else as_texts("tokens", tokens),
-            source_tokens=self.source_tokens if source_tokens is None else as_texts("source_tokens", source_tokens),
-        )
 
     def query_names(self, record: Record, row: int = 0) -> list[str]:
         """The words at the queries of a record in text ``row``; positions as numbers where there are no words."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -73,27 +74,24 @@ class HookPoint:
 def own_points(model: nn.Module) -> Iterator[HookPoint]:
     """Every hook point of a model made of glassformer's layers, in the order of its modules."""
     two_stacks = any(isinstance(module, CrossBlock) for module in model.modules())
-    blocks: dict[str, nn.Module] = {}
+    blocks: dict[str, tuple[nn.Module, int]] = {}
     loose = 0
     for name, module in model.named_modules():
         if isinstance(module, Block | EncoderBlock | CrossBlock):
             layer = layer_of(name, len(blocks))
-            place: dict[str, Any] = {
-                "layer": layer,
-                "block": module,
-                "source": two_stacks and isinstance(module, EncoderBlock),
-            }
+            source = two_stacks and isinstance(module, EncoderBlock)
+            place: dict[str, Any] = {"layer": layer, "block": module, "source": source}
             yield HookPoint("block", name, module, **place)
             ffn, at = module.ffn, f"{name}.ffn".removeprefix(".")
             yield HookPoint("ffn", at, ffn, **place)
             if isinstance(ffn, MixtureOfExperts | PackedMixture):
-                yield HookPoint("experts", at, ffn, route=_route(ffn), expert_outputs=_expert_outputs(ffn), **place)
-            blocks[name] = module
+                place |= {"route": partial(_route, ffn), "expert_outputs": partial(_expert_outputs, ffn)}
+                yield HookPoint("experts", at, ffn, **place)
+            blocks[name] = module, layer
         elif isinstance(module, GroupedQueryAttention | SingleHead):
-            inside = next((each for each in reversed(blocks) if name.startswith(f"{each}.")), None)
-            block = None if inside is None else blocks[inside]
-            layer = layer_of(name, loose) if inside is None else layer_of(inside, list(blocks).index(inside))
-            loose += inside is None
+            alone = None, layer_of(name, loose)
+            block, layer = next((blocks[each] for each in reversed(blocks) if name.startswith(f"{each}.")), alone)
+            loose += block is None
             if isinstance(module, SingleHead):
                 yield HookPoint("attention", name, module, layer, block, heads=1)
                 continue
@@ -211,20 +209,18 @@ def _layers_of(layers: Selection, point: HookPoint, there: Sequence[HookPoint]) 
     return select("layers", layers, counts[point.source])
 
 
-def _route(module: MixtureOfExperts | PackedMixture) -> Callable[[Tensor], Routed]:
-    def route(x: Tensor) -> Routed:
-        shares, choices, scores = module.router.choose(x)
-        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)), choices, shares
-
-    return route
+def _route(module: MixtureOfExperts | PackedMixture, x: Tensor) -> Routed:
+    shares, choices, scores = module.router.choose(x)
+    return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)), choices, shares
 
 
-def _expert_outputs(module: MixtureOfExperts | PackedMixture) -> Callable[[Tensor, Tensor], Tensor]:
-    def outputs(x: Tensor, choices: Tensor) -> Tensor:
-        tokens, each = x.reshape(-1, x.shape[-1]), choices.reshape(-1, choices.shape[-1])
-        tokens = tokens.to(autocast_dtype(tokens))  # as the mixture itself does
-        ones = tokens.new_ones(len(tokens), 1)
-        made = [module.mix(tokens, ones, choice) for choice in each.split(1, dim=1)]
-        return torch.stack(made, 1).view(*choices.shape, -1)
+def _expert_outputs(module: MixtureOfExperts | PackedMixture, x: Tensor, choices: Tensor) -> Tensor:
+    return one_by_one(module.mix, x.to(autocast_dtype(x)), choices)  # as the mixture itself does
 
-    return outputs
+
+def one_by_one(mix: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor, choices: Tensor) -> Tensor:
+    """The output of each chosen expert; ``mix`` takes tokens, routing weights and choices."""
+    tokens, each = x.reshape(-1, x.shape[-1]), choices.reshape(-1, choices.shape[-1])
+    ones = tokens.new_ones(len(tokens), 1)
+    made = [mix(tokens, ones, choice) for choice in each.split(1, dim=1)]
+    return torch.stack(made, 1).view(*choices.shape, -1)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.observe.exact_attention import AttentionInputs
-from glassformer.observe.hook_points import HookPoint, Routed, layer_of
+from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
 
 Watcher = Callable[[nn.Module, Callable[[], AttentionInputs], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
@@ -66,7 +66,7 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         yield HookPoint("ffn", at + family.ffn, block.get_submodule(family.ffn), layer, block)
         if family.experts is not None:
             mixture: Any = block.get_submodule(family.experts)
-            route, outputs = _route(mixture), _expert_outputs(mixture)
+            route, outputs = partial(_route, mixture), partial(_expert_outputs, mixture)
             yield HookPoint("experts", at + family.experts, mixture, layer, block, route=route, expert_outputs=outputs)
         yield HookPoint("block", name, block, layer, block)
 
@@ -166,20 +166,11 @@ def _inputs(
     return AttentionInputs(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"))
 
 
-def _route(mixture: Any) -> Callable[[Tensor], Routed]:
-    def route(x: Tensor) -> Routed:
-        scores, shares, choices = mixture.gate.forward(x.reshape(-1, x.shape[-1]))
-        probabilities = scores.softmax(-1, dtype=torch.float32)
-        return tuple(each.view(*x.shape[:-1], -1) for each in (probabilities, choices, shares))
-
-    return route
+def _route(mixture: Any, x: Tensor) -> Routed:
+    scores, shares, choices = mixture.gate.forward(x.reshape(-1, x.shape[-1]))
+    probabilities = scores.softmax(-1, dtype=torch.float32)
+    return tuple(each.view(*x.shape[:-1], -1) for each in (probabilities, choices, shares))
 
 
-def _expert_outputs(mixture: Any) -> Callable[[Tensor, Tensor], Tensor]:
-    def outputs(x: Tensor, choices: Tensor) -> Tensor:
-        tokens, each = x.reshape(-1, x.shape[-1]), choices.reshape(-1, choices.shape[-1])
-        ones = tokens.new_ones(len(tokens), 1)
-        made = [mixture.experts.forward(tokens, choice, ones) for choice in each.split(1, dim=1)]
-        return torch.stack(made, 1).view(*choices.shape, -1)
-
-    return outputs
+def _expert_outputs(mixture: Any, x: Tensor, choices: Tensor) -> Tensor:
+    return one_by_one(lambda tokens, ones, choice: mixture.experts.forward(tokens, choice, ones), x, choices)

@@ -28,8 +28,6 @@ Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", 
 AnyBlock: TypeAlias = EncoderBlock | Block | CrossBlock
 StackName = Literal["encoder", "decoder"]
 
-_NAMES = {"attention": "Attention", "self_attention": "Self-attention", "cross_attention": "Cross-attention"}
-
 _POOLED = {"mean": "mean over real tokens", "cls": "first token", "max": "largest of each coordinate over real tokens"}
 
 
@@ -63,7 +61,8 @@ class Stack:
 
     name: str
     """"Encoder" or "Decoder" in an encoder-decoder, otherwise ""."""
-    layers: Sequence[AnyBlock]
+    layers: Sequence[Any]
+    """Each a :data:`AnyBlock`."""
     module: str
     """The name of ``layers`` in the model."""
     width: int
@@ -91,14 +90,14 @@ def stack_of(model: nn.Module, stack: StackName | None = None) -> Stack:
         width, slots = model.config.hidden_dim, model.config.fields_per_slot > 1
         place, unit = ("slot", "slot") if slots else ("source", "token")
         if stack == "encoder":
-            return Stack("Encoder", _blocks(model.encoder_layers), "encoder_layers", width, place, unit)
-        return Stack("Decoder", _blocks(model.decoder_layers), "decoder_layers", width, memory_position=place, index=1)
+            return Stack("Encoder", list(model.encoder_layers), "encoder_layers", width, place, unit)
+        return Stack("Decoder", list(model.decoder_layers), "decoder_layers", width, memory_position=place, index=1)
     if not isinstance(model, Encoder | Decoder):
         fix = "Pass its .encoder, or draw() parts of your own."
         raise InputError(f"a {type(model).__name__}", "an Encoder, a Decoder or an EncoderDecoder", fix)
     require(stack is None, f"stack = {stack!r} for {type(model).__name__}", "None: it has one stack", "Omit stack.")
     rotary = model.rotary if isinstance(model, Decoder) else None
-    return Stack("", _blocks(model.layers), "layers", model.config.hidden_dim, rotary=rotary)
+    return Stack("", list(model.layers), "layers", model.config.hidden_dim, rotary=rotary)
 
 
 def describe(model: nn.Module) -> tuple[Part, ...]:
@@ -147,10 +146,6 @@ def describe_block(model: nn.Module, layer: int = 0, *, stack: StackName | None 
     if isinstance(model, EncoderDecoder) and own.name == "Decoder":
         memory = [Part("Memory", "data", (stack_of(model, "encoder").stream,))]
     return (*memory, *(replace(part, stack=own.index) for part in steps))
-
-
-def _blocks(layers: nn.ModuleList) -> list[AnyBlock]:
-    return [layer for layer in layers if isinstance(layer, AnyBlock)]
 
 
 def _source_side(model: EncoderDecoder) -> list[Part]:
@@ -225,8 +220,8 @@ def block_summary(stack: Stack) -> list[Part]:
     for half in _attentions(layers[0]):
         attentions = [_attentions(layer)[half] for layer in layers]
         details, count = _attention_details(attentions, stack, half), count_parameters(attentions)
-        part = Part(_NAMES[half], "attention", details, count, stack.stream, f"{name}.{half}")
-        halves[half] = [replace(part, reads=0) if half == "cross_attention" else part]
+        title, reads = half.replace("_", "-").capitalize(), 0 if half == "cross_attention" else None
+        halves[half] = [Part(title, "attention", details, count, stack.stream, f"{name}.{half}", reads=reads)]
     ffn, count = _ffn_details(layers[0].ffn), count_parameters(layer.ffn for layer in layers)
     halves["ffn"] = [Part("Feed-forward", "feed-forward", ffn, count, stack.stream, f"{name}.ffn")]
     caption = f"{len(layers)} blocks, one after another" if len(layers) > 1 else "1 block"

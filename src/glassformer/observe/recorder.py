@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,32 +39,22 @@ class Frame:
     module: nn.Module | None = None
 
 
+@dataclass(eq=False)
 class Recorder:
-    """Adds records to ``records``, and inputs of attentions to ``inputs`` unless it is None.
+    """Adds records to ``records``, and inputs of attentions to ``inputs`` unless it is None."""
 
-    Args:
-        records: The list to fill.
-        kinds: Keys of :data:`~glassformer.observe.captured.AXES`.
-        chosen: The hook points, each with its heads.
-        queries: Positions; all when None.
-        retain_grad: Whether records give gradients.
-        inputs: The list to fill with the inputs of attentions.
-    """
-
-    def __init__(
-        self,
-        records: list[Record],
-        kinds: Sequence[str],
-        chosen: Mapping[HookPoint, tuple[int, ...]],
-        queries: slice | tuple[int, ...] | None,
-        retain_grad: bool,
-        inputs: list[CapturedInputs] | None = None,
-    ) -> None:
-        self.records, self.kinds, self.chosen = records, kinds, chosen
-        self.queries, self.retain_grad, self.inputs = queries, retain_grad, inputs
-        self.frames: list[Frame] = []
-        self.calls = 0
-        self._counts: dict[tuple[str, str], int] = {}
+    records: list[Record]
+    kinds: Sequence[str]
+    """Keys of :data:`~glassformer.observe.captured.AXES`."""
+    chosen: Mapping[HookPoint, tuple[int, ...]]
+    """The hook points, each with its heads."""
+    queries: slice | tuple[int, ...] | None
+    """Positions; all when None."""
+    retain_grad: bool
+    inputs: list[CapturedInputs] | None = None
+    frames: list[Frame] = field(default_factory=list)
+    calls: int = 0
+    _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def frame(
         self, module: nn.Module, point: HookPoint | None, layer: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -197,15 +188,14 @@ class Recorder:
         keeps: bool,
         **labels: Any,
     ) -> None:
-        gradient = None
         if keeps and tensor.requires_grad:
             tensor.retain_grad()
-            gradient = partial(_own_gradient, tensor, picks)
-        self._add(kind, point, _taken(tensor.detach(), picks), gradient=gradient, **labels)
+            labels["gradient"] = lambda: None if tensor.grad is None else _taken(tensor.grad, picks)
+        self._add(kind, point, _taken(tensor.detach(), picks), **labels)
 
     def _add(self, kind: str, point: HookPoint, values: Tensor, **labels: Any) -> None:
-        call = self._counts.get((kind, point.name), 0)
-        self._counts[kind, point.name] = call + 1
+        call = self._counts[kind, point.name]
+        self._counts[kind, point.name] += 1
         self.records.append(Record(kind, point.name, point.layer, call, values, source=point.source, **labels))
 
 
@@ -244,10 +234,6 @@ def _copied(inputs: AttentionInputs) -> AttentionInputs:
     tensors = {name: getattr(inputs, name) for name in ("q", "k", "key_weights", "sinks")}
     copies: dict[str, Any] = {name: None if each is None else each.detach().clone() for name, each in tensors.items()}
     return replace(inputs, **copies, v=inputs.k.detach()[..., :0].clone())
-
-
-def _own_gradient(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor | None:
-    return None if tensor.grad is None else _taken(tensor.grad, picks)
 
 
 @torch.no_grad()
