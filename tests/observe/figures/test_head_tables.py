@@ -13,14 +13,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from glassformer.observe.attention_measures import HeadMeasures, head_measures
-from glassformer.observe.figures.coloured_words import query_text
+from glassformer.observe.figures.coloured_words import coloured_text
 from glassformer.observe.figures.head_tables import (
     expert_load,
     head_spread,
     head_table,
     head_targets,
     router_load,
-    sink_shares,
 )
 from glassformer.observe.figures.style import new_figure, save_figure
 from refusals import refused
@@ -66,7 +65,7 @@ def test_large_tables_have_some_numbers_on_their_axes_and_none_in_their_cells() 
 
 
 def test_rounding_is_no_share() -> None:
-    (ax,) = panels(sink_shares(np.array([[6e-8, 0.5]])))
+    (ax,) = panels(head_table(np.array([[6e-8, 0.5]]), largest=1.0))
     assert [text.get_text() for text in ax.texts] == ["0", "0.5"]
     assert ax.images[0].get_clim() == (0, 1)
 
@@ -106,25 +105,23 @@ def test_the_router_has_counts_beside_the_balance() -> None:
 
 def test_one_query_is_framed_in_the_text_that_it_reads() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(4), 4)
-    for query in (2, -2):
-        ax, bar = query_text(WORDS, weights, query, "A query").axes
-        assert [text.get_text() for text in ax.texts] == WORDS
-        boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
-        grounds, (frame,) = ([box for box in boxes if box.get_fill() is filled] for filled in (True, False))
-        assert frame.get_bbox().bounds == grounds[2].get_bbox().bounds
-        assert bar.get_xlim()[1] == pytest.approx(weights[2].max())
-        darkest = min(range(4), key=lambda place: sum(to_rgb(grounds[place].get_facecolor())))
-        assert darkest == weights[2].argmax()
+    ax, bar = coloured_text(WORDS, weights[2], "A query", framed=2).axes
+    assert [text.get_text() for text in ax.texts] == WORDS
+    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    grounds, (frame,) = ([box for box in boxes if box.get_fill() is filled] for filled in (True, False))
+    assert frame.get_bbox().bounds == grounds[2].get_bbox().bounds
+    assert bar.get_xlim()[1] == pytest.approx(weights[2].max())
+    darkest = min(range(4), key=lambda place: sum(to_rgb(grounds[place].get_facecolor())))
+    assert darkest == weights[2].argmax()
 
 
 def test_panels_are_drawn_in_given_axes() -> None:
     figure, axes = new_figure(12, 8, 2, 2)
-    weights = np.full((4, 4), 0.25)
     figures = (
-        sink_shares(np.eye(3), "one", ax=axes[0]),
+        head_table(np.eye(3), "one", largest=1.0, ax=axes[0]),
         expert_load(COUNTS, "two", ax=axes[1]),
         head_table(np.eye(2), "three", ax=axes[2]),
-        query_text(WORDS, weights, 1, "four", ax=axes[3]),
+        coloured_text(WORDS, [0.25] * 4, "four", framed=1, ax=axes[3]),
     )
     assert all(each is figure for each in figures)
     assert [ax.get_title(loc="left") for ax in axes] == ["one", "two", "three", "four"]
@@ -140,13 +137,13 @@ def test_figures_can_be_read_and_saved(
         "spread": head_spread(measures(4, 8), "A model"),
         "targets": head_targets(measures(1, 2), "A model"),
         "large": head_spread(measures(24, 40, 3), "A large model"),
-        "sinks": sink_shares(rng.random((6, 8))),
-        "single": sink_shares(rng.random((1, 1))),
+        "sinks": head_table(rng.random((6, 8)), "Share on the sink", label="share", largest=1.0),
+        "single": head_table(rng.random((1, 1)), "Share on the sink", label="share", largest=1.0),
         "load": expert_load(COUNTS),
         "router": router_load(COUNTS, "A model"),
         "large-router": router_load(rng.multinomial(4096, np.full(32, 1 / 32), 24), "A large model"),
         "named": head_table(rng.random((2, 3)), head_names=("decoder", "encoder", "both"), layer_names=("one", "two")),
-        "query": query_text(WORDS, np.full((4, 4), 0.25), 0, "A query"),
+        "query": coloured_text(WORDS, [0.25] * 4, "A query", label="attention weight", framed=0),
     }.items():
         check_readable(figure)
         if name in ("spread", "load"):
@@ -163,16 +160,15 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         (lambda: head_table(square * np.inf), "inf"),
         (lambda: head_table(square[:0]), r"shapes \[\[0, 2\]\]"),
         (lambda: head_table(square, head_names=("a",)), "1 names"),
-        (lambda: sink_shares(3 * square), "1.5 with largest = 1.0"),
+        (lambda: head_table(3 * square, largest=1.0), "1.5 with largest = 1.0"),
         (lambda: head_spread(flat), r"heads \[3\]"),
         (lambda: head_targets(flat), r"heads \[3\]"),
         (lambda: expert_load(COUNTS - 1), "by layer"),
         (lambda: expert_load(COUNTS[:, 2:]), r"by layer \[0, 20, 30\]"),
         (lambda: router_load(COUNTS[:0]), r"shape \[0, 4\]"),
         (lambda: router_load(COUNTS, layer_names=("a",)), "1 names"),
-        (lambda: query_text(WORDS, square, 0), "for 4 words"),
-        (lambda: query_text(["a", "b"], square, 2), "query = 2"),
-        (lambda: query_text(["a", "b"], -square, 0), "a weight of -0.5"),
+        (lambda: coloured_text(WORDS, square[0]), "for 4 words"),
+        (lambda: coloured_text(["a", "b"], -square[0]), "a weight of -0.5"),
     ]
     for attempt, message in attempts:
         with refused(message):

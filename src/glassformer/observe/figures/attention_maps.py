@@ -3,7 +3,8 @@
 A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell shows the largest of
 the weights that it stands for, so that no single large weight is lost. Functions for several heads take names of layers
 and heads, which are numbered from 1 if these are empty. Those with an argument ``figure`` draw in that empty figure,
-such as one of pyplot's, or in a new one.
+such as one of pyplot's, or in a new one. They raise InputError for weights that are missing, below 0, above ``largest``
+or not finite, and for a wrong number of names.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from glassformer.observe.figures.heat_maps import (
     side,
     write_values,
 )
-from glassformer.observe.figures.style import figure_of, in_style, new_figure
+from glassformer.observe.figures.style import axes_or_new, in_style, new_figure
 
 MOST_CELLS = 512
 """The most queries or keys that are drawn one by one; more are drawn as an overview."""
@@ -91,26 +92,19 @@ def attention_map(
     have numbers on their axes, from 0, and from 513 tokens on they are an :func:`overview`.
 
     Args:
-        weights: Attention weights.
         keys: The tokens at the keys; numbers if empty.
         queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
         ax: Where to draw; a new figure when None.
         largest: The weight with the darkest colour; the largest of ``weights`` when None.
         root: Colours by the square root of the weight, so that small weights of long texts are visible.
         axis_names: What the columns are, and what the rows are.
-        colormap: A name that matplotlib knows.
-
-    Raises:
-        InputError: No weights, weights below 0, above ``largest`` or not finite, or a wrong number of names.
     """
     end = end_of_scale([weights], largest)
     queries = (keys if len(keys) == len(weights) else ()) if queries is None else queries
     few = max(weights.shape) <= MOST_TEXTS
     down, across = (side(count, LABELLED_CELL if few else CELL) for count in weights.shape)
-    if ax is None:
-        figure, (place,) = new_figure(max(across + 1.9 + names_room(queries), 3.2), down + 1.2 + names_room(keys))
-    else:
-        figure, place = figure_of(ax), ax
+    width, height = max(across + 1.9 + names_room(queries), 3.2), down + 1.2 + names_room(keys)
+    figure, place = axes_or_new(ax, width, height)
     limits, new = (0.0, end), ax is None
     image = draw_map(place, weights, keys, queries, limits, root, axis_names, labels=new, colormap=colormap)
     # A new figure's size makes the cells nearly square; given axes are filled.
@@ -119,7 +113,7 @@ def attention_map(
         figure.colorbar(image, ax=place, label=map_label(weights), aspect=down / 0.13, panchor=False)
         finish(figure, title)
         return figure
-    place.set_title(title, loc="left")
+    finish(figure, title, ax)
     figure.colorbar(image, ax=place, label=map_label(weights))
     figure.draw_without_rendering()
     box = place.get_window_extent()
@@ -242,7 +236,6 @@ def attention_grid(
     """A panel for each head, a row of panels for each layer, all on one scale.
 
     Args:
-        weights: Of every head, by layer.
         keys: The tokens at the keys; numbers if empty.
         queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
         panel_names: One for each panel, row by row, instead of its layer's and its head's name.
@@ -252,8 +245,7 @@ def attention_grid(
         axis_names: What the columns are, and what the rows are.
 
     Raises:
-        InputError: No layers or heads, more than 64 panels, weights below 0, above ``largest`` or not finite, or
-            a wrong number of names.
+        InputError: Also for no layers or heads, or more than 64 panels.
     """
     layers, rows, columns = _counted(weights)
     require(
@@ -270,7 +262,7 @@ def attention_grid(
     labels = values and max(shape) <= MOST_TEXTS and not root
     down, across = _inches(shape[0], queries, labels, 0.7), _inches(shape[1], keys, labels, 1.6)
     width, height = across + 0.4 + names_room(queries), down + 0.5 + names_room(keys)
-    made, axes = _canvas(figure, columns * width + 1.2, rows * height + 0.8, rows, columns)
+    made, axes = new_figure(columns * width + 1.2, rows * height + 0.8, rows, columns, figure=figure)
     for place, ax in enumerate(axes):
         layer, head = divmod(place, columns)
         if head >= len(layers[layer]):
@@ -293,20 +285,11 @@ def cross_attention(
     *,
     layer_names: Names = (),
     head_names: Names = (),
-    largest: float | None = 1.0,
-    root: bool = False,
     figure: Figure | None = None,
 ) -> Figure:
     """A decoder's cross-attention: a panel for each head, its tokens from top to bottom, the source from left to right.
 
-    Args:
-        weights: Of one layer, or of several, which get a row each.
-        source: The encoder's tokens.
-        target: The decoder's tokens.
-        largest: As for :func:`attention_grid`, and so is ``root``.
-
-    Raises:
-        InputError: As for :func:`attention_grid`.
+    Colours are on a scale from 0 to 1. Several layers get a row of panels each.
     """
     one_layer = isinstance(weights, np.ndarray) and weights.ndim == 3
     return attention_grid(
@@ -316,8 +299,7 @@ def cross_attention(
         title,
         layer_names=layer_names or (("",) if one_layer else ()),
         head_names=head_names,
-        largest=largest,
-        root=root,
+        largest=1.0,
         values=True,
         axis_names=("encoder token", "decoder token"),
         figure=figure,
@@ -333,8 +315,6 @@ def compare_heads(
     title: str = "",
     *,
     names: tuple[str, str] = ("head 1", "head 2"),
-    root: bool = False,
-    figure: Figure | None = None,
 ) -> Figure:
     """Two heads of one text, and below each its excess over the other: ``max(first - second, 0)`` and the reverse.
 
@@ -343,9 +323,6 @@ def compare_heads(
     <glassformer.observe.attention_measures.divergence>` of the two heads' rows.
 
     ``names`` are those of the two heads; the other arguments are those of :func:`attention_grid`.
-
-    Raises:
-        InputError: As for :func:`attention_grid`, or heads of different shapes.
     """
     require(
         first.shape == second.shape,
@@ -364,9 +341,7 @@ def compare_heads(
         f"{title}: {measured}" if title else measured,
         panel_names=(*names, *(f"{name}, more than {other}" for name, other in (names, names[::-1]))),
         largest=largest,
-        root=root,
         values=True,
-        figure=figure,
     )
 
 
@@ -383,10 +358,8 @@ def attention_mosaic(
 ) -> Figure:
     """All heads in one image of at most about 1,600 cells a side: a map for each head, a row of maps for each layer.
 
-    It is drawn in ``ax``, or in a new figure when None; the other arguments are those of :func:`attention_grid`.
-
-    Raises:
-        InputError: As for :func:`attention_grid`, but with any number of heads.
+    It is drawn in ``ax``, or in a new figure when None; the other arguments are those of :func:`attention_grid`. The
+    number of heads is not limited.
     """
     layers, rows, columns = _counted(weights)
     down, across = numbered(layer_names, rows, ""), numbered(head_names, columns, "")
@@ -403,10 +376,7 @@ def attention_mosaic(
         top, left = row * (high + 1), column * (wide + 1)
         canvas[top : top + high, left : left + wide] = np.kron(tile, np.ones((repeats, repeats)))
     scale = min(1.0, 11.0 / columns, 9.0 / rows)
-    if ax is None:
-        figure, (place,) = new_figure(max(4.0, columns * scale + 2.2), rows * scale * high / wide + 1.1)
-    else:
-        figure, place = figure_of(ax), ax
+    figure, place = axes_or_new(ax, max(4.0, columns * scale + 2.2), rows * scale * high / wide + 1.1)
     image = panel(place, canvas, "", "head", "layer", limits=(0.0, end), colormap=SEQUENTIAL)
     if root:
         image.set_norm(PowerNorm(0.5, 0.0, end))
@@ -415,10 +385,7 @@ def attention_mosaic(
         middles = [tile * (length + 1) + (length - 1) / 2 for tile in range(len(names))]
         axis.set_ticks(middles[::step], names[::step], fontsize=8)
     figure.colorbar(image, ax=place, label=map_label(layers[0][0], most), fraction=0.04)
-    if ax is None:
-        finish(figure, title)
-    else:
-        place.set_title(title, loc="left")
+    finish(figure, title, ax)
     return figure
 
 
@@ -437,15 +404,3 @@ def _inches(count: int, names: Names, labels: bool, least: float) -> float:
     if labels or 0 < len(names) <= MOST_NAMES:
         return max(least, count * (LABELLED_CELL if labels else NAMED_CELL))
     return side(count, CELL, least, 2.8)
-
-
-def _canvas(
-    figure: Figure | None, width: float | int, height: float | int, rows: int, columns: int
-) -> tuple[Figure, list[Axes]]:
-    """``figure`` in that size, or a new one, with its axes."""
-    if figure is None:
-        return new_figure(width, height, rows, columns)
-    require(len(figure.axes) == 0, f"a figure with {len(figure.axes)} axes", "an empty one", "Pass plt.figure().")
-    figure.set_size_inches(width, height)
-    figure.set_layout_engine("constrained")
-    return figure, list(np.ravel(figure.subplots(rows, columns, squeeze=False)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import matplotlib
@@ -64,8 +65,6 @@ def coloured_text(
     box; a word that is longer than a line is cut with "…".
 
     Args:
-        words: In order.
-        weights: One for each word.
         signed: Weights of both signs, around 0.
         ax: Where to draw, within its present size; a new figure when None.
         label: What the weights are, at the colour bar.
@@ -77,7 +76,7 @@ def coloured_text(
         InputError: No words or more than 2,000, weights that are not one finite number for each, a weight below 0
             without ``signed``, one beyond ``largest``, or a text too long for ``ax``.
     """
-    values = _checked(words, np.asarray(weights, dtype=float)[None], signed)[0]
+    values = _checked(words, np.asarray(weights, dtype=float)[None], 1, signed)[0]
     reached = float(np.abs(values).max())
     require(
         largest is None or reached <= largest,
@@ -117,19 +116,13 @@ def attention_rows(
 ) -> Figure:
     """The text once for each chosen query, coloured by what the query attends to; the query is framed.
 
-    All rows share one scale, from 0 to the largest weight drawn.
-
-    Args:
-        words: In order.
-        weights: Attention weights, ``[query, key]``, of the words to one another.
-        queries: Indices of the words to show as queries.
+    All rows share one scale, from 0 to the largest weight drawn. ``queries`` are indices of words.
 
     Raises:
         InputError: No words or too many, weights of another shape, below 0 or not finite, no queries, or an index out
             of range.
     """
-    values = _checked(words, weights, signed=False)
-    _check_self_attention(words, weights)
+    values = _checked(words, weights, len(words), signed=False)
     require(
         len(queries) > 0 and min(queries) >= 0 and max(queries) < len(words),
         f"queries = {list(queries)}",
@@ -144,34 +137,6 @@ def attention_rows(
     for row, query in enumerate(queries):
         _write(ax, lines, chosen[row], scale, row * step * _LINE, framed=query)
     return figure
-
-
-def query_text(
-    words: Sequence[str],
-    weights: Float[np.ndarray, "query key"],
-    query: int,
-    title: str | None = None,
-    *,
-    largest: float | None = None,
-    ax: Axes | None = None,
-) -> Figure:
-    """What one query attends to: :func:`coloured_text` of its row of weights, with the query framed.
-
-    Args:
-        words: The text.
-        weights: Attention weights, ``[query, key]``, of the words to one another.
-        query: Index of the query; negative ones count from the end.
-        largest: As for :func:`coloured_text`, and so is ``ax``.
-
-    Raises:
-        InputError: An index out of range, weights of another shape, or as for :func:`coloured_text`.
-    """
-    count = len(words)
-    _check_self_attention(words, weights)
-    require(-count <= query < count, f"query = {query}", f"{-count} to {count - 1}", "Pass the index of a word.")
-    return coloured_text(
-        words, weights[query], title, ax=ax, label="attention weight", largest=largest, framed=query % count
-    )
 
 
 def letter_colour(background: Sequence[float]) -> str:
@@ -199,22 +164,14 @@ def shown(word: str) -> str:
     return "".join(one(letter) for letter in word) if word.strip(" ") else "␣"
 
 
-def _check_self_attention(words: Sequence[str], weights: np.ndarray) -> None:
-    require(
-        weights.shape == (len(words),) * 2,
-        f"weights of shape {list(weights.shape)} for {len(words)} words",
-        f"{[len(words)] * 2}",
-        "Pass the weights of self-attention.",
-    )
-
-
-def _checked(words: Sequence[str], weights: np.ndarray, signed: bool) -> Float[np.ndarray, "query key"]:
+def _checked(words: Sequence[str], weights: np.ndarray, rows: int, signed: bool) -> Float[np.ndarray, "query key"]:
+    """The weights of the words in float64, in so many rows."""
     values = np.asarray(weights, dtype=float)
     require(1 <= len(words) <= MOST_WORDS, f"{len(words)} words", f"1 to {MOST_WORDS:,}", "Draw a part of the text.")
     require(
-        values.ndim == 2 and values.shape[1] == len(words),
-        f"weights of shape {list(values.shape)[-2:]} for {len(words)} words",
-        "one weight for each word",
+        values.shape == (rows, len(words)),
+        f"weights of shape {list(values.shape)} for {len(words)} words",
+        f"{rows} x {len(words)} weights, one for each word",
         "Omit padding.",
     )
     require(bool(np.isfinite(values).all()), "NaN or infinite weights", "finite numbers", "Check the model.")
@@ -261,10 +218,7 @@ def _cut(text: str, room: float) -> tuple[str, float]:
     size = _width(text)
     if size <= room:
         return text, size
-    fits, fails = 0, len(text)
-    while fails - fits > 1:
-        half = (fits + fails) // 2
-        fits, fails = (half, fails) if _width(text[:half] + "…") <= room else (fits, half)
+    fits = bisect_left(range(1, len(text)), True, key=lambda end: _width(text[:end] + "…") > room)
     return text[:fits] + "…", _width(text[:fits] + "…")
 
 

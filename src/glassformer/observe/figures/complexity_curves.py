@@ -75,13 +75,8 @@ def draw_complexity(curves: Sequence[CostCurve], *, overtakes: int | None = None
     - Time of a forward pass: measured with markers; thin, the predicted operations at the rate of the longest text.
     - Memory: measured peak with markers; thin, the predicted bytes.
 
-    Legends give the exponents fitted to the last ``tail`` lengths, the measured one first.
-
-    Args:
-        curves: One for each line.
-        overtakes: The length to mark, see :func:`glassformer.observe.complexity.overtakes`; none if None or out of
-            range.
-        tail: The number of last lengths that the exponents are fitted to.
+    Legends give the exponents fitted to the last ``tail`` lengths, the measured one first. The length ``overtakes``,
+    see :func:`glassformer.observe.complexity.overtakes`, is marked unless it is None or out of range.
 
     Raises:
         InputError: No curves, or a tail that is not from 2 to the number of lengths.
@@ -114,27 +109,22 @@ _THIN: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.8}
 
 
 def _draw_parts(axes: Axes, curve: CostCurve, overtakes: int | None, tail: int) -> None:
-    operations = [cost.operations for cost in curve.predicted]
-    for series, (name, values) in enumerate(
-        (
-            ("scores and values", [each.attention for each in operations]),
-            ("projections", [each.projections for each in operations]),
-            ("feed-forward", [each.after_attention for each in operations]),
-            ("all", curve.operations),
-        )
-    ):
+    parts = {
+        "scores and values": "attention",
+        "projections": "projections",
+        "feed-forward": "after_attention",
+        "all": "total",
+    }
+    for series, (name, part) in enumerate(parts.items()):
+        values = [getattr(cost.operations, part) for cost in curve.predicted]
         exponent = fitted_exponent(curve.lengths, values, tail=tail)
         label = f"{name}, exponent {exponent:.2f}"
         axes.plot(curve.lengths, np.divide(values, _GIGA), **line(series, len(values)), label=label)
     if overtakes is not None and curve.lengths[0] <= overtakes <= curve.lengths[-1]:
         axes.axvline(overtakes, color="black", linewidth=0.8, linestyle=":")
         text = f"attention overtakes\nfeed-forward: {overtakes:,}"
-        place: dict[str, Any] = {
-            "xycoords": ("data", "axes fraction"),
-            "xytext": (-4, 6),
-            "textcoords": "offset points",
-        }
-        axes.annotate(text, (overtakes, 0), **place, ha="right", fontsize=8)
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axes.annotate(text, (overtakes, 0), (-4, 6), **place, ha="right", fontsize=8)
 
 
 def _draw_pair(axes: Axes, series: int, curve: CostCurve, values: np.ndarray, tail: int) -> None:

@@ -1,7 +1,8 @@
 """Numbers of heads and experts: tables by layer and head, shares of attention on sinks, loads of experts.
 
 All functions take a ``title`` and names of layers, heads or experts, which are numbered from 1 if these are empty, and
-return the figure. They draw in ``ax``, or in a new figure when it is None.
+return the figure. They draw in ``ax``, or in a new figure when it is None. They raise InputError where layers, heads or
+experts are missing, for numbers below 0 or infinite, and for a wrong number of names.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
+from jaxtyping import Integer, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -28,7 +29,7 @@ from glassformer.observe.figures.heat_maps import (
     side,
     write_values,
 )
-from glassformer.observe.figures.style import BLACK, BLUE, RED, figure_of, in_style, new_figure
+from glassformer.observe.figures.style import BLACK, BLUE, RED, axes_or_new, in_style, new_figure
 
 
 @in_style
@@ -48,20 +49,14 @@ def head_table(
     Args:
         values: From 0 on; NaN, which is drawn grey, for heads without a value.
         label: What the numbers are, with their unit.
-        largest: The number with the darkest colour; the largest of ``values`` when None.
+        largest: The number with the darkest colour, which no other exceeds; the largest of ``values`` when None.
         head: What the columns are, if not heads.
-
-    Raises:
-        InputError: No layers or heads, numbers below 0, above ``largest`` or infinite, or a wrong number of names.
     """
     down, across = numbered(layer_names, len(values), ""), numbered(head_names, values.shape[1], "")
     values = values.astype(float)
     end = end_of_scale([np.where(np.isnan(values), 0.0, values)], largest)
-    if ax is None:
-        width, height = _inches(values)
-        figure, (place,) = new_figure(max(3.6, width + 1.9), height + 1.1)
-    else:
-        figure, place = figure_of(ax), ax
+    width, height = _inches(values)
+    figure, place = axes_or_new(ax, max(3.6, width + 1.9), height + 1.1)
     image = panel(place, values, "", head, "layer", limits=(0.0, end), colormap=SEQUENTIAL)
     # A new figure's size makes the cells nearly square; given axes are filled.
     place.set_box_aspect(None)
@@ -73,10 +68,7 @@ def head_table(
     figure.colorbar(image, ax=place, label=label, fraction=0.05, pad=0.02)
     if max(values.shape) <= MOST_TEXTS:
         write_values(place, values, image, end)
-    if ax is None:
-        finish(figure, title)
-    else:
-        place.set_title(title, loc="left")
+    finish(figure, title, ax)
     return figure
 
 
@@ -85,9 +77,6 @@ def head_spread(measures: HeadMeasures, title: str = "", *, layer_names: Names =
     """How concentrated every head's attention is and how far it reaches: entropy, its share of the maximum, distance.
 
     ``measures`` come from :func:`~glassformer.observe.attention_measures.head_measures` of heads ``[layer, head]``.
-
-    Raises:
-        InputError: Measures without the axes layer and head, or a wrong number of names.
     """
     tables = {
         "Entropy, nats": (measures.entropy, None),
@@ -99,11 +88,7 @@ def head_spread(measures: HeadMeasures, title: str = "", *, layer_names: Names =
 
 @in_style
 def head_targets(measures: HeadMeasures, title: str = "", *, layer_names: Names = (), head_names: Names = ()) -> Figure:
-    """Every head's share of attention on the first token, the query's own, the previous one, and the sink.
-
-    Raises:
-        InputError: As for :func:`head_spread`.
-    """
+    """Every head's share of attention on the first token, the query's own, the previous one, and the sink."""
     tables = {
         "On the first token": (measures.first, 1.0),
         "On itself": (measures.itself, 1.0),
@@ -111,22 +96,6 @@ def head_targets(measures: HeadMeasures, title: str = "", *, layer_names: Names 
         "On the sink": (measures.sink, 1.0),
     }
     return _tables(tables, title, layer_names, head_names)
-
-
-def sink_shares(
-    shares: Float[np.ndarray, "layer head"],
-    title: str = "Share of attention on each head's sink",
-    *,
-    layer_names: Names = (),
-    head_names: Names = (),
-    ax: Axes | None = None,
-) -> Figure:
-    """The share of every head's attention on its sink, which no token gets: :func:`head_table` from 0 to 1.
-
-    Raises:
-        InputError: As for :func:`head_table`, or shares above 1.
-    """
-    return head_table(shares, title, label="share", largest=1.0, layer_names=layer_names, head_names=head_names, ax=ax)
 
 
 @in_style
@@ -141,17 +110,11 @@ def expert_load(
 
     The line at 1 is balance. The busiest expert of each layer has a square and its number.
 
-    ``tokens`` is the number of tokens, or of token-expert pairs, of every expert.
-
-    Raises:
-        InputError: No layers or experts, counts below 0, a layer without tokens, or a wrong number of names.
+    ``tokens`` is the number of tokens, or of token-expert pairs, of every expert; no layer may be without.
     """
     _check_counts(tokens)
     layers, experts = tokens.shape
-    if ax is None:
-        figure, (place,) = new_figure(max(5.2, 0.42 * layers + 2), 3.8)
-    else:
-        figure, place = figure_of(ax), ax
+    figure, place = axes_or_new(ax, max(5.2, 0.42 * layers + 2), 3.8)
     loads = tokens / tokens.mean(axis=1, keepdims=True)
     where = np.arange(layers)
     place.vlines(where, loads.min(axis=1), loads.max(axis=1), color="#b0b0b0", linewidth=1, zorder=1)
@@ -175,11 +138,7 @@ def expert_load(
 def router_load(
     tokens: Integer[np.ndarray, "layer expert"], title: str = "", *, layer_names: Names = (), expert_names: Names = ()
 ) -> Figure:
-    """A table of the tokens of every expert in every layer, next to :func:`expert_load`.
-
-    Raises:
-        InputError: As for :func:`expert_load`.
-    """
+    """A table of the tokens of every expert in every layer, next to :func:`expert_load`."""
     _check_counts(tokens)
     across, down = _inches(tokens, 0.5)
     right = max(4.8, 0.42 * len(tokens) + 1.5)

@@ -72,15 +72,10 @@ def panel(
     """Draw a matrix as a heat map on ``ax``.
 
     Args:
-        ax: Where to draw.
         values: ``[row, column]``; NaN, allowed with ``limits`` only, is drawn grey.
-        x_label: What the columns are.
-        y_label: What the rows are.
         labels: Write the values, as they are, into the cells of panels of up to 22 rows and columns.
         limits: The values with the first and the last colour. None rescales the values to [0, 1] before.
-        colormap: Name of a matplotlib colormap.
-        x_names: Names of the columns; omitted where there are more than 40.
-        y_names: Names of the rows, likewise.
+        x_names: Names of the columns; omitted where there are more than 40. Likewise ``y_names`` of the rows.
 
     Returns:
         The image, for a colour bar.
@@ -117,8 +112,11 @@ def panel(
     return image
 
 
-def finish(figure: Figure, title: str) -> None:
-    """Put a bold title above the figure, wrapped to its width, and fix the layout."""
+def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
+    """Put a bold title above the figure, wrapped to its width, and fix the layout; or a title above a given ``ax``."""
+    if ax is not None:
+        ax.set_title(title, loc="left")
+        return
     if title:
         across = max(12, int(figure.get_figwidth() * 11))
         figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold")
@@ -159,11 +157,8 @@ def write_values(
 ) -> None:
     """Write each value of a panel into its cell, see :func:`short`, in black or white, whichever shows on the colour.
 
-    Args:
-        ax: The panel's.
-        array: The values; NaN is left out.
-        image: The result of :func:`panel` for as many cells.
-        largest: The value by which others are small; the largest when None.
+    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. Values are small compared with
+    ``largest``, the largest of all when None.
     """
     colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3] @ (0.299, 0.587, 0.114)
     largest = float(np.nanmax(np.abs(array), initial=0.0)) if largest is None else largest

@@ -6,6 +6,8 @@ column is a query and sums to 1.
 
 Circuits are drawn on scales centred at 0, red above and blue below; rows are queries, columns keys, and a grey cell is
 a pair that never occurs in one sequence.
+
+All functions raise InputError where sequences, tables or names do not fit the weights or one another.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
@@ -44,7 +45,6 @@ class _Panel(NamedTuple):
     y_names: Names = ()
 
 
-@in_style
 def draw_head(
     weights: HeadWeights,
     seq: ArrayLike,
@@ -67,17 +67,16 @@ def draw_head(
             as p0, p1, ...
         labels: Write the values, not rescaled, into the cells of panels of up to 22 rows and columns.
         absolute: One scale for all panels instead, centred at 0, with a colour bar.
-
-    Raises:
-        InputError: ``seq`` does not fit the weights, or a wrong number of names.
     """
-    return _draw_rows([("", weights)], seq, names, input_names, title, labels, absolute)
+    return draw_comparison(
+        weights, None, seq, names, input_names=input_names, title=title, labels=labels, absolute=absolute
+    )
 
 
 @in_style
 def draw_comparison(
     first: HeadWeights,
-    second: HeadWeights,
+    second: HeadWeights | None,
     seq: ArrayLike,
     names: list[str] | None = None,
     *,
@@ -90,50 +89,23 @@ def draw_comparison(
     """Two heads on the same sequence: each of the eight panels of one above that of the other.
 
     ``row_names`` are those of the two heads; the other arguments are those of :func:`draw_head`. With ``absolute``, the
-    heads share one scale.
-
-    Raises:
-        InputError: ``seq`` does not fit one of the heads, or a wrong number of names.
+    heads share one scale. Without ``second``, the first head is drawn alone.
     """
-    rows = [(row_names[0], first), (row_names[1], second)]
-    return _draw_rows(rows, seq, names, input_names, title, labels, absolute)
-
-
-def draw_attention(
-    weights: Float[np.ndarray, "query key"], query_names: Names, key_names: Names, title: str = ""
-) -> Figure:
-    """:func:`~glassformer.observe.figures.attention_maps.attention_map` from 0 to 1, in the panels' colours.
-
-    Raises:
-        InputError: As there.
-    """
-    return attention_map(weights, key_names, query_names, title, largest=1.0, colormap="Reds")
-
-
-def _draw_rows(
-    heads: list[tuple[str, HeadWeights]],
-    seq: ArrayLike,
-    names: list[str] | None,
-    input_names: list[str] | None,
-    title: str,
-    labels: bool,
-    absolute: bool,
-) -> Figure:
-    """Rows of four panels: weights and attention of every head, and below them keys, queries, values and output."""
+    heads = [("", first)] if second is None else list(zip(row_names, (first, second), strict=True))
     panels = [(row_name, _eight_panels(weights, seq, names, input_names)) for row_name, weights in heads]
     rows = [(row_name, [each[i] for i in order]) for order in _ROWS for row_name, each in panels]
-    cell, lowest = LABELLED_CELL if labels else CELL, 1.2 if heads[0][0] else 0.75
+    cell, lowest = LABELLED_CELL if labels else CELL, 1.2 if second is not None else 0.75
     widths = [max(side(row[i].values.shape[1], cell) for _, row in rows) for i in range(4)]
     heights = [max(lowest, *(side(each.values.shape[0], cell) for each in row)) for _, row in rows]
     figure, axes = new_figure(
-        sum(widths) + 4 * 0.65 + 0.3 * bool(heads[0][0]) + 1.0 * absolute,
+        sum(widths) + 4 * 0.65 + 0.3 * (second is not None) + 1.0 * absolute,
         sum(heights) + len(rows) * 0.8 + 0.4 * bool(title),
         rows=len(rows),
         columns=4,
         width_ratios=widths,
         height_ratios=heights,
     )
-    largest = max(float(np.abs(each.values).max()) for _, row in rows for each in row) or 1.0
+    largest = _largest_size([each.values for _, row in rows for each in row])
     for number, (row_name, row) in enumerate(rows):
         for ax, each in zip(axes[4 * number :], row, strict=False):
             image = panel(
@@ -151,6 +123,13 @@ def _draw_rows(
         figure.colorbar(image, ax=axes, label="value, one scale for all panels", aspect=30, panchor=False)
     finish(figure, title)
     return figure
+
+
+def draw_attention(
+    weights: Float[np.ndarray, "query key"], query_names: Names, key_names: Names, title: str = ""
+) -> Figure:
+    """:func:`~glassformer.observe.figures.attention_maps.attention_map` from 0 to 1, in the panels' colours."""
+    return attention_map(weights, key_names, query_names, title, largest=1.0, colormap="Reds")
 
 
 def _eight_panels(
@@ -188,7 +167,6 @@ def _eight_panels(
     ]
 
 
-@in_style
 def draw_circuits(
     qk: Float[np.ndarray, "query key"],
     values: Float[np.ndarray, "query v_dim"],
@@ -208,15 +186,15 @@ def draw_circuits(
         split: Where the tokens end and the positions begin: a line is drawn there.
 
     Raises:
-        InputError: Tables or names whose sizes do not fit, infinite entries, NaN outside ``qk``, or a split outside.
+        InputError: Also for infinite entries, NaN outside ``qk``, or a split outside.
     """
-    return _draw_circuits([("", (qk, values))], names, value_names, split, title, common_scale=True)
+    return draw_circuit_comparison((qk, values), None, names, title, value_names=value_names, split=split)
 
 
 @in_style
 def draw_circuit_comparison(
     first: Circuits,
-    second: Circuits,
+    second: Circuits | None,
     names: Names,
     title: str = "",
     *,
@@ -229,22 +207,9 @@ def draw_circuit_comparison(
 
     ``row_names`` are those of the two heads; the other arguments are those of :func:`draw_circuits`. Without
     ``common_scale`` each head has its own scale, which shows the pattern of a head with comparatively small scores.
-
-    Raises:
-        InputError: As for :func:`draw_circuits`.
+    Without ``second``, the first head is drawn alone.
     """
-    rows = [(row_names[0], first), (row_names[1], second)]
-    return _draw_circuits(rows, names, value_names, split, title, common_scale)
-
-
-def _draw_circuits(
-    rows: list[tuple[str, Circuits]],
-    names: Names,
-    value_names: Names,
-    split: int | None,
-    title: str,
-    common_scale: bool,
-) -> Figure:
+    rows = [("", first)] if second is None else list(zip(row_names, (first, second), strict=True))
     for _, circuits in rows:
         _check_circuits(circuits, names, split)
     size, v_dim = rows[0][1][1].shape
@@ -260,7 +225,7 @@ def _draw_circuits(
     # Cells of values are always wide enough for a number.
     widths, never = (length, side(v_dim, LABELLED_CELL, 1.0, 7.0)), any(bool(np.isnan(qk).any()) for _, (qk, _) in rows)
     figure, axes = new_figure(
-        sum(widths) + 3.6 + 0.3 * bool(rows[0][0]),
+        sum(widths) + 3.6 + 0.3 * (second is not None),
         len(rows) * (length + 0.9) + 0.4 * bool(title) + 0.25 * never,
         rows=len(rows),
         columns=2,
@@ -285,9 +250,12 @@ def _draw_circuits(
             )
             # Rows of the two tables are aligned.
             ax.set_box_aspect(None)
-            _draw_split(ax, split, both=column == 0)
+            if split is not None:
+                ax.axhline(split - 0.5, color="black", linewidth=1)
             if column == 0:
                 name_row(ax, row_name)
+                if split is not None:
+                    ax.axvline(split - 0.5, color="black", linewidth=1)
             if not common_scale:
                 figure.colorbar(image, ax=ax, label=bar, aspect=length / _BAR, panchor=False)
         if common_scale:
@@ -319,13 +287,6 @@ def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None
         f"a row after the first, below {size}",
         "Pass the number of tokens, or None for a head without positions.",
     )
-
-
-def _draw_split(ax: Axes, split: int | None, both: bool) -> None:
-    if split is not None:
-        ax.axhline(split - 0.5, color="black", linewidth=1)
-        if both:
-            ax.axvline(split - 0.5, color="black", linewidth=1)
 
 
 def _largest_size(tables: list[np.ndarray]) -> float:

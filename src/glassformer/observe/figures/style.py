@@ -72,16 +72,35 @@ in_style = matplotlib.rc_context(_STYLE)
 
 
 def new_figure(
-    width: float | int, height: float | int, rows: int = 1, columns: int = 1, **subplots: Any
+    width: float | int,
+    height: float | int,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    figure: Figure | None = None,
+    **subplots: Any,
 ) -> tuple[Figure, list[Axes]]:
     """A figure of ``width`` x ``height`` inches and its axes row by row; for functions that are :data:`in_style`.
 
-    Further arguments are those of ``matplotlib.figure.Figure.subplots``.
+    An empty ``figure``, such as one of pyplot's, is used instead of a new one. Further arguments are those of
+    ``matplotlib.figure.Figure.subplots``.
     """
     require(min(width, height) > 0, f"a figure of {width} x {height} inches", "both above 0", "Pass inches.")
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    if figure is None:
+        figure = Figure()
+        FigureCanvasAgg(figure)
+    require(len(figure.axes) == 0, f"a figure with {len(figure.axes)} axes", "an empty one", "Pass plt.figure().")
+    figure.set_size_inches(width, height)
+    figure.set_layout_engine("constrained")
     return figure, list(np.ravel(figure.subplots(rows, columns, squeeze=False, **subplots)))
+
+
+def axes_or_new(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
+    """``ax`` and its figure, or the axes of a new one of ``width`` x ``height`` inches."""
+    if ax is not None:
+        return figure_of(ax), ax
+    figure, (new,) = new_figure(width, height)
+    return figure, new
 
 
 def figure_of(ax: Axes) -> Figure:
@@ -92,11 +111,7 @@ def figure_of(ax: Axes) -> Figure:
 def save_figure(figure: Figure, directory: Path, name: str, *, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write ``directory / name`` in each of ``formats``; the same figure gives the same files.
 
-    Args:
-        figure: The figure.
-        directory: Created if missing.
-        name: The files' name without suffix.
-        formats: Among "png" (150 dots an inch), "svg" and "pdf".
+    The directory is created if missing. Formats are among "png" (150 dots an inch), "svg" and "pdf".
 
     Raises:
         InputError: ``name`` is a path or has a suffix, or an unknown format.
