@@ -157,10 +157,7 @@ def overtakes(config: DecoderConfig | EncoderConfig, *, with_projections: bool =
 
     which with the projections subtracted from ``feed_forward`` is at least 1. For a layer of an encoder, with H d = h
     and ``feed_forward = 4 h f``, that is ``f + 1``, and with projections ``f - 2 h + 1``. With windows, whose cost
-    grows linearly and in blocks of queries, longer lengths are tried in turn.
-
-    Returns:
-        The length, or None if it is above :data:`LONGEST` tokens.
+    grows linearly and in blocks of queries, longer lengths are tried in turn; None above :data:`LONGEST` tokens.
 
     Raises:
         InputError: A config of another kind, such as of an encoder-decoder, whose attention depends on two lengths.

@@ -57,7 +57,6 @@ class HookPoint:
     source: bool = False
     """Whether it belongs to the encoder of an encoder-decoder."""
     cross: bool = False
-    """Whether it is a cross-attention."""
     heads: int = 0
     """Query heads."""
     group: int = 1

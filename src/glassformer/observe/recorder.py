@@ -93,12 +93,12 @@ class Recorder:
                 "Pass the whole text in one call, or capture weights.",
             )
             self.inputs.append(CapturedInputs(point.name, point.layer, _copied(inputs), point.source, cross))
-        rows = self._rows(frame, length)
+        rows, positions = self._rows(frame, length)
         if len(rows) == 0:
             return
         heads = self.chosen[point]
         order, first = (None, 0) if cross else key_order(frame, length, keys)
-        labels: dict[str, Any] = {"queries": tuple(frame.start + row for row in rows), "cross": cross}
+        labels: dict[str, Any] = {"queries": positions, "cross": cross}
         asked = [kind for kind in _OF_ROWS if kind in self.kinds and (kind != "sinks" or point.sinks)]
         if asked:
             found = exact_rows(inputs, heads, rows, asked)
@@ -137,12 +137,11 @@ class Recorder:
             self.tensor("ffn", point, output, frame)
             return
         self.calls += 1
-        rows = self._rows(frame, x.shape[1])
+        rows, positions = self._rows(frame, x.shape[1])
         if len(rows) == 0:
             return
         assert point.route is not None
         assert point.expert_outputs is not None
-        positions = tuple(frame.start + row for row in rows)
         with torch.no_grad():
             picks = ((1, rows),)
             probabilities, choices, shares = point.route(x)
@@ -156,16 +155,15 @@ class Recorder:
     def tensor(self, kind: str, point: HookPoint, tensor: Tensor, frame: Frame) -> None:
         """Record positions of a tensor [batch, position, dim] of the model."""
         self.calls += 1
-        rows = self._rows(frame, tensor.shape[1])
+        rows, positions = self._rows(frame, tensor.shape[1])
         if len(rows) > 0:
-            positions = tuple(frame.start + row for row in rows)
             self._keep(kind, point, tensor, ((1, rows),), self.retain_grad, queries=positions)
 
-    def _rows(self, frame: Frame, length: int) -> tuple[int, ...]:
-        """The chosen positions of this call, counted from its first one."""
+    def _rows(self, frame: Frame, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The chosen positions of this call, counted from its first one, and from the start of the text."""
         start, total = frame.start, frame.start + length
         if self.queries is None:
-            return tuple(range(length))
+            return tuple(range(length)), tuple(range(start, total))
         if isinstance(self.queries, slice):
             asked = set(range(total)[self.queries])
         else:
@@ -177,7 +175,8 @@ class Recorder:
                 f"numbers from {-total} to {total - 1}",
                 "Choose among these, capture other modules, or pass a slice.",
             )
-        return tuple(sorted(each - start for each in asked if start <= each < total))
+        positions = tuple(sorted(each for each in asked if start <= each < total))
+        return tuple(each - start for each in positions), positions
 
     def _keep(
         self,

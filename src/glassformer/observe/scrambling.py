@@ -42,7 +42,6 @@ class Scrambling:
     """The result of :func:`scrambling_test`."""
 
     contexts: tuple[ScrambledContext, ...]
-    """One for each context."""
     tolerance: float
     """The largest change of a logit that is attributed to rounding."""
 

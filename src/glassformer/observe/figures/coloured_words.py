@@ -103,7 +103,7 @@ def coloured_text(
             f"{len(lines) * _LINE / _INCH:.1f} inches",
             "Use larger axes, or omit ax.",
         )
-    _write(room, lines, values, scale, 0.0, signed, framed)
+    _write(room, lines, values, scale, 0.0, framed)
     return figure
 
 
@@ -258,7 +258,6 @@ def _write(
     values: Float[np.ndarray, " key"],
     scale: ScalarMappable,
     top: float,
-    signed: bool = False,
     framed: int | None = None,
 ) -> None:
     """Draw the lines from ``top`` on, in points."""
@@ -272,7 +271,7 @@ def _write(
             ax.add_patch(Rectangle((left, upper), width, height, facecolor=ground, edgecolor="#c0c0c0", lw=0.4))
             place = (left + _PAD, upper + height / 2)
             ax.text(*place, text, color=letters, fontproperties=_FONT, va="center_baseline", parse_math=False)
-            if signed and values[number] < 0:
+            if values[number] < 0:
                 low = upper + height - 2.5
                 ax.plot([left + _PAD, left + width - _PAD], [low, low], color=letters, lw=1.0)
             if number == framed:

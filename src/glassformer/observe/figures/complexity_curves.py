@@ -109,13 +109,9 @@ _THIN: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.8}
 
 
 def _draw_parts(axes: Axes, curve: CostCurve, overtakes: int | None, tail: int) -> None:
-    parts = {
-        "scores and values": "attention",
-        "projections": "projections",
-        "feed-forward": "after_attention",
-        "all": "total",
-    }
-    for series, (name, part) in enumerate(parts.items()):
+    names = "scores and values", "projections", "feed-forward", "all"
+    parts = "attention", "projections", "after_attention", "total"
+    for series, (name, part) in enumerate(zip(names, parts, strict=True)):
         values = [getattr(cost.operations, part) for cost in curve.predicted]
         exponent = fitted_exponent(curve.lengths, values, tail=tail)
         label = f"{name}, exponent {exponent:.2f}"

@@ -69,16 +69,13 @@ def panel(
     x_names: Names = (),
     y_names: Names = (),
 ) -> AxesImage:
-    """Draw a matrix as a heat map on ``ax``.
+    """Draw a matrix as a heat map on ``ax``, and return its image, for a colour bar.
 
     Args:
         values: ``[row, column]``; NaN, allowed with ``limits`` only, is drawn grey.
         labels: Write the values, as they are, into the cells of panels of up to 22 rows and columns.
         limits: The values with the first and the last colour. None rescales the values to [0, 1] before.
         x_names: Names of the columns; omitted where there are more than 40. Likewise ``y_names`` of the rows.
-
-    Returns:
-        The image, for a colour bar.
 
     Raises:
         InputError: No matrix, NaN or infinity, or a number of names that differs from that of columns or rows.

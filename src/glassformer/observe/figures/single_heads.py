@@ -12,7 +12,7 @@ All functions raise InputError where sequences, tables or names do not fit the w
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -31,7 +31,6 @@ Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"
 _MOST_WITH_TEXTS = 12
 _BAR = 0.13
 _NEVER = "grey: pairs that never occur in one sequence"
-_ROWS = (0, 1, 2, 6), (3, 4, 5, 7)
 
 
 class _Panel(NamedTuple):
@@ -45,32 +44,17 @@ class _Panel(NamedTuple):
     y_names: Names = ()
 
 
-def draw_head(
-    weights: HeadWeights,
-    seq: ArrayLike,
-    names: list[str] | None = None,
-    *,
-    input_names: list[str] | None = None,
-    title: str = "",
-    labels: bool = False,
-    absolute: bool = False,
-) -> Figure:
+def draw_head(weights: HeadWeights, seq: ArrayLike, names: list[str] | None = None, **options: Any) -> Figure:
     """The course's eight panels for one sequence: Km, Qm, Vm and the attention; below them K, Q, V and the output.
 
     Each panel is rescaled to [0, 1] by itself: patterns of different panels can be compared, magnitudes cannot.
 
     Args:
-        weights: The head.
         seq: ``[position, input_dim]``.
         names: Of the sequence's positions, such as their letters; numbers when None.
-        input_names: Of the ``input_dim`` entries of an input vector; numbers when None. Those of the position follow
-            as p0, p1, ...
-        labels: Write the values, not rescaled, into the cells of panels of up to 22 rows and columns.
-        absolute: One scale for all panels instead, centred at 0, with a colour bar.
+        options: ``input_names``, ``title``, ``labels`` and ``absolute`` of :func:`draw_comparison`.
     """
-    return draw_comparison(
-        weights, None, seq, names, input_names=input_names, title=title, labels=labels, absolute=absolute
-    )
+    return draw_comparison(weights, None, seq, names, **options)
 
 
 @in_style
@@ -88,12 +72,19 @@ def draw_comparison(
 ) -> Figure:
     """Two heads on the same sequence: each of the eight panels of one above that of the other.
 
-    ``row_names`` are those of the two heads; the other arguments are those of :func:`draw_head`. With ``absolute``, the
-    heads share one scale. Without ``second``, the first head is drawn alone.
+    Without ``second``, the first head is drawn alone.
+
+    Args:
+        seq: As for :func:`draw_head`, and so are ``names``.
+        row_names: Of the two heads.
+        input_names: Of the ``input_dim`` entries of an input vector; numbers when None. Those of the position follow
+            as p0, p1, ...
+        labels: Write the values, not rescaled, into the cells of panels of up to 22 rows and columns.
+        absolute: One scale for all panels of both heads instead, centred at 0, with a colour bar.
     """
     heads = [("", first)] if second is None else list(zip(row_names, (first, second), strict=True))
     panels = [(row_name, _eight_panels(weights, seq, names, input_names)) for row_name, weights in heads]
-    rows = [(row_name, [each[i] for i in order]) for order in _ROWS for row_name, each in panels]
+    rows = [(row_name, each[start : start + 4]) for start in (0, 4) for row_name, each in panels]
     cell, lowest = LABELLED_CELL if labels else CELL, 1.2 if second is not None else 0.75
     widths = [max(side(row[i].values.shape[1], cell) for _, row in rows) for i in range(4)]
     heights = [max(lowest, *(side(each.values.shape[0], cell) for each in row)) for _, row in rows]
@@ -152,17 +143,14 @@ def _eight_panels(
         "Pass one name for each token, or none.",
     )
     inputs = [*inputs, *(f"p{i}" for i in range(weights.pos_dim))]
-    made = [
-        _Panel(name, matrix.T, "d_in", size, inputs)
-        for name, matrix, size in (("Km", weights.Km, "d_qk"), ("Qm", weights.Qm, "d_qk"), ("Vm", weights.Vm, "d_v"))
-    ]
-    made += [
-        _Panel(name, matrix.T, "seq", size, names)
-        for name, matrix, size in (("K", trace.K, "d_qk"), ("Q", trace.Q, "d_qk"), ("V", trace.V, "d_v"))
-    ]
     return [
-        *made,
+        _Panel("Km", weights.Km.T, "d_in", "d_qk", inputs),
+        _Panel("Qm", weights.Qm.T, "d_in", "d_qk", inputs),
+        _Panel("Vm", weights.Vm.T, "d_in", "d_v", inputs),
         _Panel("Attn", trace.weights.T, "Q", "K", names, names),
+        _Panel("K", trace.K.T, "seq", "d_qk", names),
+        _Panel("Q", trace.Q.T, "seq", "d_qk", names),
+        _Panel("V", trace.V.T, "seq", "d_v", names),
         _Panel("Out", trace.output.T, "seq", "d_v", names),
     ]
 
