@@ -1,4 +1,4 @@
-"""Attention weights as heat maps: one head of up to thousands of tokens, grids and mosaics of heads, and two compared.
+"""Attention weights as heat maps: one head of up to thousands of tokens, grids and mosaics of heads.
 
 A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell shows the largest of
 the weights that it stands for, so that no single large weight is lost. Functions for several heads take names of layers
@@ -10,7 +10,7 @@ or not finite, and for a wrong number of names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -21,7 +21,6 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.errors import require
-from glassformer.observe.attention_measures import divergence
 from glassformer.observe.figures.coloured_words import shown
 from glassformer.observe.figures.heat_maps import (
     CELL,
@@ -99,22 +98,20 @@ def attention_map(
         root: Colours by the square root of the weight, so that small weights of long texts are visible.
         axis_names: What the columns are, and what the rows are.
     """
-    end = end_of_scale([weights], largest)
+    limits = (0.0, end_of_scale([weights], largest))
     queries = (keys if len(keys) == len(weights) else ()) if queries is None else queries
     few = max(weights.shape) <= MOST_TEXTS
     down, across = (side(count, LABELLED_CELL if few else CELL) for count in weights.shape)
     width, height = max(across + 1.9 + names_room(queries), 3.2), down + 1.2 + names_room(keys)
     figure, place = axes_or_new(ax, width, height)
-    limits, new = (0.0, end), ax is None
-    image = draw_map(place, weights, keys, queries, limits, root, axis_names, labels=new, colormap=colormap)
+    image = draw_map(place, weights, keys, queries, limits, root, axis_names, labels=ax is None, colormap=colormap)
     # A new figure's size makes the cells nearly square; given axes are filled.
     place.set_box_aspect(None)
-    if ax is None:
-        figure.colorbar(image, ax=place, label=map_label(weights), aspect=down / 0.13, panchor=False)
-        finish(figure, title)
-        return figure
+    bar: dict[str, Any] = {"aspect": down / 0.13, "panchor": False} if ax is None else {}
+    figure.colorbar(image, ax=place, label=map_label(weights), **bar)
     finish(figure, title, ax)
-    figure.colorbar(image, ax=place, label=map_label(weights))
+    if ax is None:
+        return figure
     figure.draw_without_rendering()
     box = place.get_window_extent()
     cell = min(box.width / weights.shape[1], 1.5 * box.height / weights.shape[0]) / figure.dpi
@@ -226,7 +223,6 @@ def attention_grid(
     *,
     layer_names: Names = (),
     head_names: Names = (),
-    panel_names: Names = (),
     largest: float | None = None,
     root: bool = False,
     values: bool = False,
@@ -238,7 +234,6 @@ def attention_grid(
     Args:
         keys: The tokens at the keys; numbers if empty.
         queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
-        panel_names: One for each panel, row by row, instead of its layer's and its head's name.
         largest: The weight with the darkest colour; the largest of all when None.
         root: Colours by the square root of the weight.
         values: Write the weights into the cells, in panels of up to 22 x 22.
@@ -255,8 +250,7 @@ def attention_grid(
         "Choose layers and heads, or draw an attention_mosaic.",
     )
     above, beside = numbered(layer_names, rows, "Layer"), numbered(head_names, columns, "head")
-    joined = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
-    titles = numbered(panel_names, rows * columns, "") if panel_names else joined
+    titles = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
     limits, shape = (0.0, end_of_scale([head for layer in layers for head in layer], largest)), layers[0].shape[1:]
     queries = (keys if len(keys) == shape[0] else ()) if queries is None else queries
     labels = values and max(shape) <= MOST_TEXTS and not root
@@ -269,8 +263,7 @@ def attention_grid(
             ax.set_axis_off()
             continue
         named = (axis_names[0] if layer == rows - 1 else "", axis_names[1] if head == 0 else "")
-        values_drawn = layers[layer][head]
-        image = draw_map(ax, values_drawn, keys, queries, limits, root, named, labels=labels, most=_PANEL_CELLS)
+        image = draw_map(ax, layers[layer][head], keys, queries, limits, root, named, labels=labels, most=_PANEL_CELLS)
         ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
     made.colorbar(image, ax=axes, label=map_label(layers[0][0], _PANEL_CELLS), fraction=0.03, aspect=30)
     finish(made, title)
@@ -291,57 +284,19 @@ def cross_attention(
 
     Colours are on a scale from 0 to 1. Several layers get a row of panels each.
     """
-    one_layer = isinstance(weights, np.ndarray) and weights.ndim == 3
+    if isinstance(weights, np.ndarray) and weights.ndim == 3:
+        weights, layer_names = weights[None], layer_names or ("",)
     return attention_grid(
-        cast(np.ndarray, weights)[None] if one_layer else weights,
+        weights,
         source,
         target,
         title,
-        layer_names=layer_names or (("",) if one_layer else ()),
+        layer_names=layer_names,
         head_names=head_names,
         largest=1.0,
         values=True,
         axis_names=("encoder token", "decoder token"),
         figure=figure,
-    )
-
-
-@in_style
-def compare_heads(
-    first: Float[np.ndarray, "query key"],
-    second: Float[np.ndarray, "query key"],
-    keys: Names = (),
-    queries: Names | None = None,
-    title: str = "",
-    *,
-    names: tuple[str, str] = ("head 1", "head 2"),
-) -> Figure:
-    """Two heads of one text, and below each its excess over the other: ``max(first - second, 0)`` and the reverse.
-
-    All four panels have one scale. The difference takes two panels because in a print in grey no colours can
-    distinguish its two signs. The title ends with the mean :func:`divergence
-    <glassformer.observe.attention_measures.divergence>` of the two heads' rows.
-
-    ``names`` are those of the two heads; the other arguments are those of :func:`attention_grid`.
-    """
-    require(
-        first.shape == second.shape,
-        f"weights of shapes {list(first.shape)} and {list(second.shape)}",
-        "the same shape",
-        "Take both from one text and the same queries.",
-    )
-    largest = end_of_scale([first, second], None)
-    apart = divergence(first, second)
-    apart = apart[np.isfinite(apart)]
-    measured = f"divergence {apart.mean():.2f} of at most 0.69 nats" if apart.size else "no divergence"
-    return attention_grid(
-        [np.stack([first, second]), np.maximum(np.stack([first - second, second - first]), 0)],
-        keys,
-        queries,
-        f"{title}: {measured}" if title else measured,
-        panel_names=(*names, *(f"{name}, more than {other}" for name, other in (names, names[::-1]))),
-        largest=largest,
-        values=True,
     )
 
 
