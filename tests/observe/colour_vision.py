@@ -51,7 +51,7 @@ def linear(colours: Colours) -> Colours:
 
 
 def lab(colours: Colours, vision: str = "normal") -> Colours:
-    """CIE L*a*b* of colours as somebody with this vision sees them: L* from 0, black, to 100, white."""
+    """CIE L*a*b* of colours as seen with this vision: L* from 0, black, to 100, white."""
     light = linear(colours)
     if vision != "normal":
         light = np.clip(light @ DEFICIENCIES[vision].T, 0, 1)

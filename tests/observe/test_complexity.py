@@ -28,7 +28,9 @@ def decoder(**fields: Any) -> DecoderConfig:
     return DecoderConfig(**{**sizes, **fields})
 
 
-def attention_and_behind(config: DecoderConfig | EncoderConfig, length: int, projections: bool) -> tuple[int, int]:
+def attention_and_feed_forward(
+    config: DecoderConfig | EncoderConfig, length: int, projections: bool
+) -> tuple[int, int]:
     parts = complexity(config, 3, length).operations
     return parts.attention + (parts.projections if projections else 0), parts.after_attention
 
@@ -74,12 +76,12 @@ def test_the_courses_count_is_a_quarter_of_attention_and_feed_forward() -> None:
     assert complexity(SEED, 1, 128).attention_weights == 2 * 128**2 * 8 * 4
 
 
-def test_at_the_courses_sizes_attention_overtakes_behind_2048_tokens() -> None:
+def test_at_the_courses_sizes_attention_overtakes_after_2048_tokens() -> None:
     assert overtakes(SEED) == 2049
     assert overtakes(SEED, with_projections=True) == 1025
 
 
-def test_projections_alone_can_be_more_than_what_stands_behind() -> None:
+def test_projections_alone_can_be_more_than_the_feed_forward_part() -> None:
     assert overtakes(dataclasses.replace(SEED, ff_dim=64), with_projections=True) == 1
 
 
@@ -108,8 +110,8 @@ def test_the_length_is_the_first_that_a_search_finds(
     searched = 1000
     first = None
     for length in range(1, searched):
-        attention, behind = attention_and_behind(config, length, projections)
-        if attention > behind:
+        attention, feed_forward = attention_and_feed_forward(config, length, projections)
+        if attention > feed_forward:
             first = length
             break
     found = overtakes(config, with_projections=projections)
@@ -121,11 +123,11 @@ def test_an_encoders_length_is_the_last_but_one_that_does_not(heads: int, ff_dim
     config = EncoderConfig(vocab_size=5, num_layers=1, hidden_dim=2 * heads, ff_dim=ff_dim, num_heads=heads)
     length = overtakes(config, with_projections=projections)
     assert length == max(ff_dim + 1 - (4 * heads if projections else 0), 1)
-    attention, behind = attention_and_behind(config, length, projections)
-    assert attention > behind
+    attention, feed_forward = attention_and_feed_forward(config, length, projections)
+    assert attention > feed_forward
     if length > 1:
-        attention, behind = attention_and_behind(config, length - 1, projections)
-        assert attention <= behind
+        attention, feed_forward = attention_and_feed_forward(config, length - 1, projections)
+        assert attention <= feed_forward
 
 
 def test_a_window_keeps_attention_below_at_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +137,7 @@ def test_a_window_keeps_attention_below_at_any_length(monkeypatch: pytest.Monkey
     assert overtakes(dataclasses.replace(config, windowed_layers="odd")) is not None
 
 
-def test_a_target_is_as_long_as_its_source_unless_told_and_both_count() -> None:
+def test_a_target_is_as_long_as_its_source_by_default_and_both_count() -> None:
     assert complexity(LOOKUP, 2, 7) == complexity(LOOKUP, 2, 7, target_length=7)
     costs = {
         (source, target): complexity(LOOKUP, 2, source, target_length=target).operations.total

@@ -1,4 +1,4 @@
-"""Closed forms beside counting: pairs by masks, operations by torch's counter, memory by what autograd keeps."""
+"""Closed forms compared with counts: pairs by masks, operations by torch's counter, memory by what autograd keeps."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_operations_of_a_decoder_are_what_torch_counts(family: str, length: int,
 @pytest.mark.parametrize(("cached", "new"), [(3, 1), (40, 1), (6, 3), (40, 50)])
 @pytest.mark.parametrize("batch", [1, 2])
 @torch.no_grad()
-def test_operations_behind_a_cache_are_what_torch_counts(family: str, cached: int, new: int, batch: int) -> None:
+def test_operations_after_a_cache_are_what_torch_counts(family: str, cached: int, new: int, batch: int) -> None:
     model, text = make(family).eval(), tokens(batch, cached + new)
     cache = model.new_cache(batch, cached + new)
     model(text[:, :cached], cache=cache)
@@ -121,7 +121,7 @@ def test_operations_behind_a_cache_are_what_torch_counts(family: str, cached: in
 
 @each_family
 @torch.no_grad()
-def test_a_step_of_fixed_shapes_costs_as_much_as_behind_a_full_cache(family: str) -> None:
+def test_a_step_of_fixed_shapes_costs_as_much_as_after_a_full_cache(family: str) -> None:
     model = make(family).eval()
     cache = model.new_cache(2, 40)
     counted = count_operations(lambda: step(model, tokens(2, 1), torch.tensor([3]), cache))
@@ -166,11 +166,8 @@ def test_parameters_of_a_decoder(family: str) -> None:
 def test_activations_of_a_decoder_are_what_autograd_keeps(family: str, dtype: torch.dtype) -> None:
     model, text = make(family).to(dtype), tokens(2, 30)
     predicted = complexity(model.config, 2, 30, itemsize=dtype.itemsize)
-    kept = kept_bytes(model, lambda: model(text))
-    if dtype is torch.float64:
-        # The rotation's angles are converted from float32, and kept once for each layer that does not share them.
-        kept -= 2 * 30 * SMALL["head_dim"] // 2 * 8
-    assert predicted.activations == kept
+    angles = 2 * 30 * SMALL["head_dim"] // 2 * dtype.itemsize  # cosines and sines of the rotation, for all layers
+    assert predicted.activations == kept_bytes(model, lambda: model(text)) - angles
 
 
 def test_activations_of_windowed_layers_are_a_lower_bound_that_grows_as_they_do() -> None:
@@ -281,7 +278,7 @@ def test_an_encoder_decoder(family: str, batch: int, source: int, target: int) -
 @each_pair
 @pytest.mark.parametrize(("cached", "new"), [(1, 1), (12, 1), (5, 4)])
 @torch.no_grad()
-def test_an_encoder_decoder_behind_its_cache(family: str, cached: int, new: int) -> None:
+def test_an_encoder_decoder_after_its_cache(family: str, cached: int, new: int) -> None:
     model = two_stacks(family).eval()
     read, written = pair(model, 2, 11, cached + new)
     memory = model.encode(read)

@@ -278,14 +278,14 @@ def test_nothing_stays_in_the_table_of_transformers() -> None:
     assert seen.records == []
 
 
-def test_an_attention_that_bypasses_the_table_is_told() -> None:
+def test_an_attention_that_bypasses_the_table_is_refused() -> None:
     model: Any = gpt2(reorder_and_upcast_attn=True)
     model.set_attn_implementation("eager")
     with refused("without passing the point"), capture(model):
         model(batch()[0])
 
 
-def test_transformers_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     monkeypatch.setitem(sys.modules, "transformers.modeling_utils", None)
     with refused(expected="transformers 5 or later"), capture(model):

@@ -70,7 +70,7 @@ class Complexity:
     activations: int
     """Bytes that the pass stores for a backward pass, without dropout and padding: inputs of products and activation
     functions, queries, keys, values and output of attention, statistics of norms and softmax. Omitted: index lists,
-    masks, and the overlapping copies of keys and values of windowed layers."""
+    masks, the rotation's cosines and sines, and the overlapping copies of keys and values of windowed layers."""
     attention_weights: int
     """Further bytes if the weights of every head, query and key were stored, as with attention dropout. The fused
     kernel stores none."""

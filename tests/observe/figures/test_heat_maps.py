@@ -57,7 +57,7 @@ def test_a_panel_shows_the_rescaled_matrix_with_its_names() -> None:
     assert [text.get_color() for text in ax.texts] == ["black", "black", "black", "white"]
 
 
-def test_values_are_written_small_beside_the_largest_that_is_given() -> None:
+def test_values_are_written_as_small_compared_with_the_given_largest() -> None:
     for largest, texts in ((None, ["1e-4", "2e-4", "-1e-4"]), (1.0, ["0", "0", "0"])):
         ax = one_axes()
         image = panel(ax, [[1e-4, 2e-4], [np.nan, -1e-4]], limits=(-1, 1))
