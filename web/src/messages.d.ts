@@ -282,7 +282,7 @@ export interface components {
         };
         /**
          * Catalogue
-         * @description Every model, in the order in which they are entry_of.
+         * @description Every model, in the order in which they are listed.
          */
         Catalogue: {
             /** Models */

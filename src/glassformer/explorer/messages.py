@@ -124,7 +124,7 @@ class ModelCard(Message):
 
 
 class Catalogue(Message):
-    """Every model, in the order in which they are entry_of."""
+    """Every model, in the order in which they are listed."""
 
     models: list[ModelCard]
     version: str
