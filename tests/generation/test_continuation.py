@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import InputError
 from glassformer.generation import SamplingRule, generate
 from glassformer.generation.continuation import Continuation
 from glassformer.models import Decoder, DecoderConfig
@@ -145,12 +144,12 @@ def test_each_block_keeps_its_mode() -> None:
     ("prompt", "message"),
     [
         ([], "an empty prompt"),
-        ([1] * 9, "a prompt of 9 tokens; expected at most max_seq_len = 8"),
+        ([1] * 9, "a prompt of 9 tokens"),
         ([VOCAB], "tokens from 11 to 11"),
     ],
 )
 def test_what_cannot_be_continued_is_refused(prompt: list[int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         next(Continuation(make_model(), 8).reply(prompt))
 
 

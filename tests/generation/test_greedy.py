@@ -136,12 +136,12 @@ def test_bad_calls_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) 
         greedy_decode(model, source, 3, 1)
     monkeypatch.setattr(model, "encode", None)
     for changes, message in [
-        ({"max_new_tokens": 10}, "max_new_tokens = 10; expected at most max_target_len = 9"),
+        ({"max_new_tokens": 10}, "max_new_tokens = 10"),
         ({"max_new_tokens": 0}, "max_new_tokens = 0"),
-        ({"start_id": 6}, r"start_id = 6; expected a token of the target vocabulary, in \[0, 6\)"),
+        ({"start_id": 6}, "start_id = 6"),
         ({"start_id": None}, "start_id = None"),
         ({"end_id": -1}, "end_id = -1"),
         ({"end_id": 2.0}, "end_id = 2.0"),
     ]:
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             greedy_decode(model, source, **{"max_new_tokens": 3, "start_id": 1} | changes)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from glassformer.cli.flags import GenerateFlags
 from glassformer.cli.released import Stopwatch, find_released, require_tokenizer
-from glassformer.cli.runs import RECURRENCE, TEXT
+from glassformer.cli.runs import RECURRENCE, TEXT, no_run
 from glassformer.cli.terminal import write
 from glassformer.cli.trained import find_trained
 from glassformer.cli.training_data import BYTES
@@ -69,11 +69,7 @@ def _of_run(flags: GenerateFlags, directory: Path) -> _Task:
         )
     trained = find_trained(directory)
     if trained is None:
-        raise InputError(
-            f"--run {directory}, which holds no run",
-            "the directory of a run",
-            "Correct the path, or start a run there: glassformer train --data FILE --run DIR.",
-        )
+        raise no_run(directory)
     kind = trained.kind
     require(
         kind in (TEXT, RECURRENCE),

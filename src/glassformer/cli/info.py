@@ -130,16 +130,16 @@ def _form(found: Description) -> list[tuple[str, str]]:
 
 def _windows(found: Description) -> list[int | None]:
     config = found.config
-    return [
-        config.layer_window(layer) if isinstance(config, DecoderConfig) else None for layer in range(config.num_layers)
-    ]
+    if not isinstance(config, DecoderConfig):
+        return [None] * config.num_layers
+    return [config.layer_window(layer) for layer in range(config.num_layers)]
 
 
 def _listed(windowed: list[int], layers: int) -> str:
     if len(windowed) == layers:
         return "all layers"
-    names = ", ".join(map(str, windowed))
-    return f"layers {names}" if len(windowed) <= 4 else f"layers {windowed[0]}, {windowed[1]}, ..., {windowed[-1]}"
+    listed = windowed if len(windowed) <= 4 else [*windowed[:2], "...", windowed[-1]]
+    return f"layers {', '.join(map(str, listed))}"
 
 
 def _memory(found: Description) -> dict[str, int]:

@@ -92,8 +92,9 @@ def run(arguments: Sequence[str]) -> int:
 
     command = COMMANDS[first]
     module, _, name = command.flags.rpartition(".")
-    kind = getattr(importlib.import_module(module), name)
-    flags = getattr(kind, "parse", functools.partial(tyro.cli, kind))(args=rest, prog=f"glassformer {first}")
+    flags_class = getattr(importlib.import_module(module), name)
+    parse = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
+    flags = parse(args=rest, prog=f"glassformer {first}")
     status: int = importlib.import_module(command.module).main(flags)
     return status
 

@@ -52,6 +52,15 @@ def decoder_config(described: dict[str, Any]) -> DecoderConfig:
     )
 
 
+def no_run(directory: Path) -> InputError:
+    """The error of a ``--run`` that names no run."""
+    return InputError(
+        f"--run {directory}, which holds no run",
+        "the directory of a run",
+        "Correct the path, or start a run there: glassformer train --data FILE --run DIR.",
+    )
+
+
 def read_run(directory: Path) -> StoredRun:
     """The stored configuration of the run in ``directory``.
 
@@ -59,12 +68,8 @@ def read_run(directory: Path) -> StoredRun:
         InputError: No run there, or one of something else than a decoder.
     """
     path = directory / "config.json"
-    require(
-        path.is_file(),
-        f"--run {directory}, which holds no run",
-        "the directory of a run",
-        "Correct the path, or start a run there: glassformer train --data FILE --run DIR.",
-    )
+    if not path.is_file():
+        raise no_run(directory)
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         described = dict(stored["description"])

@@ -134,9 +134,7 @@ class ClassificationTask:
         return tokens.masked_fill(dropped, self._dropped_id), real
 
 
-def scores(
-    probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tensor, " text"], bins: int = BINS
-) -> dict[str, float]:
+def scores(probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tensor, " text"]) -> dict[str, float]:
     """How good predictions are.
 
     * ``accuracy``: the fraction of texts whose most likely class is theirs;
@@ -147,12 +145,11 @@ def scores(
     Args:
         probabilities: Of each class; each row sums to 1.
         labels: The class of each text.
-        bins: Of the calibration error.
 
     Raises:
-        InputError: No texts, labels that are fewer, more or no classes, or ``bins`` below 1.
+        InputError: No texts, or labels that are fewer, more or no classes.
     """
-    _require_fit(probabilities, labels)
+    calibration = calibration_error(probabilities, labels)
     predicted = probabilities.argmax(-1)
     hits = predicted == labels
     classes = torch.arange(probabilities.shape[1])[:, None]
@@ -164,7 +161,7 @@ def scores(
         "accuracy": float(hits.double().mean()),
         "macro_f1": float(f1.double().mean()),
         "loss": float(-chosen.double().log().mean()),
-        "calibration_error": calibration_error(probabilities, labels, bins),
+        "calibration_error": calibration,
     }
 
 
@@ -178,20 +175,11 @@ def calibration_error(
     Confidence is the probability of the most likely class; the bins are intervals ``(i, i + 1] / bins``.
 
     Raises:
-        InputError: As for :func:`scores`.
+        InputError: As for :func:`scores`, or ``bins`` below 1.
 
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation 3.
     """
     require_positive(bins=bins)
-    _require_fit(probabilities, labels)
-    confidence, predicted = probabilities.double().max(-1)
-    # (right - confidence), summed over a bin, is n_bin times the difference of the two means.
-    excess = (predicted == labels).double() - confidence
-    index = (confidence * bins).ceil().long().clamp(1, bins) - 1
-    return float(torch.zeros(bins, dtype=torch.float64).index_add_(0, index, excess).abs().sum() / len(labels))
-
-
-def _require_fit(probabilities: Tensor, labels: Tensor) -> None:
     require(
         len(probabilities) == len(labels) > 0,
         f"{len(probabilities)} predictions for {len(labels)} labels",
@@ -205,3 +193,8 @@ def _require_fit(probabilities: Tensor, labels: Tensor) -> None:
         "one class for each label",
         "Correct the labels.",
     )
+    confidence, predicted = probabilities.double().max(-1)
+    # (right - confidence), summed over a bin, is n_bin times the difference of the two means.
+    excess = (predicted == labels).double() - confidence
+    index = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    return float(torch.zeros(bins, dtype=torch.float64).index_add_(0, index, excess).abs().sum() / len(labels))
