@@ -48,7 +48,8 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    _flush_tree(draft)
+    for entry in (*draft.rglob("*"), draft):
+        _flush(entry)
     if path.exists():
         os.replace(path, _beside(path, _REPLACED))
     os.replace(draft, path)
@@ -111,12 +112,6 @@ def write_text(path: Path, text: str) -> None:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.parent / f".{path.name}{suffix}"
-
-
-def _flush_tree(directory: Path) -> None:
-    for entry in directory.rglob("*"):
-        _flush(entry)
-    _flush(directory)
 
 
 def _flush(path: Path) -> None:

@@ -30,7 +30,14 @@ def run(flags: ExploreFlags) -> None:
             with RUN and --save, by that one; a view that the model does not have; a file that is there and may not be
             overwritten; no free port; or no web server installed.
     """
-    _require_text(flags.text or "")
+    text = flags.text or ""
+    require(
+        len(text) <= m.MOST_CHARACTERS,
+        f"--text of {len(text):,} characters",
+        f"at most {m.MOST_CHARACTERS:,}",
+        "Shorten it.",
+    )
+    require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Set the terminal's encoding to UTF-8.")
     if flags.save is not None:
         require(
             flags.overwrite or not os.path.lexists(flags.save),
@@ -99,13 +106,3 @@ def _fitting(flags: ExploreFlags, explorer: Explorer, cards: Sequence[m.ModelCar
         f"a text for one of {known}",
         "Name the model to see what is wrong with the text.",
     )
-
-
-def _require_text(text: str) -> None:
-    require(
-        len(text) <= m.MOST_CHARACTERS,
-        f"--text of {len(text):,} characters",
-        f"at most {m.MOST_CHARACTERS:,}",
-        "Shorten it.",
-    )
-    require(not halves(text), f"--text {text[:40]!a}", "text in UTF-8", "Set the terminal's encoding to UTF-8.")

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import AvoidSubcommands, FlagCreatePairsOff, SuppressFixed
 
-from glassformer.cli.runs import RECURRENCE, StoredRun, read_run
+from glassformer.cli.runs import RECURRENCE, read_run
 from glassformer.config import Count, NonNegative, Positive, Size, config
 from glassformer.errors import require
 from glassformer.models.decoder_config import DecoderConfig
@@ -91,7 +91,7 @@ class TrainFlags:
             cls,
             prog=prog,
             args=args,
-            default=tyro.MISSING_NONPROP if started is None else _flags_of(started, read_run(started)),
+            default=tyro.MISSING_NONPROP if started is None else _flags_of(started),
             config=(FlagCreatePairsOff, AvoidSubcommands, SuppressFixed),
         )
 
@@ -105,8 +105,9 @@ def _named_run(arguments: Sequence[str]) -> Path | None:
     return known.run if known.resume else None
 
 
-def _flags_of(directory: Path, stored: StoredRun) -> TrainFlags:
+def _flags_of(directory: Path) -> TrainFlags:
     """The flags that start the run stored in ``directory``."""
+    stored = read_run(directory)
     require(
         stored.options.keys() == {"seed", "balance_weight"},
         f"--run {directory} with {sorted(stored.options)} in its description",

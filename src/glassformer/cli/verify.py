@@ -87,8 +87,10 @@ def run(flags: VerifyFlags) -> Certificate:
     shown = None if chosen is None else show(head, task, chosen, tolerance)
     if failure is not None and shown is not None:
         say(f"\n{failure.sequence}, with the failing position marked:\n\n{shown.text}")
-    if certificate.verdict == "undecided":
-        say(f"\n{_advice(certificate)}")
+    if certificate.verdict == "undecided" and certificate.rests_on == "samples":
+        say(f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose shorter sequences.")
+    elif certificate.verdict == "undecided":
+        say("\nThe bound is above the tolerance: sharper scores (Qm times a factor) make it smaller.")
     if flags.figure is not None and chosen is not None and shown is not None:
         # matplotlib takes a second to import.
         from glassformer.observe.figures.single_heads import draw_attention
@@ -109,12 +111,6 @@ def run(flags: VerifyFlags) -> Certificate:
 def main(flags: VerifyFlags) -> int:
     """Verify; return the exit status: 0 if the head is proved to solve the task, else 1."""
     return 0 if run(flags).holds else 1
-
-
-def _advice(certificate: Certificate) -> str:
-    if certificate.rests_on == "samples":
-        return f"To run them all, pass --limit {certificate.num_possible} or more, or choose shorter sequences."
-    return "The bound is above the tolerance: sharper scores (Qm times a factor) make it smaller."
 
 
 def _written(path: Path, write: Callable[[Path], Written]) -> Written:

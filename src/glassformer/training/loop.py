@@ -183,7 +183,12 @@ class _Loop:
         if self._saved_step != self.state.step:
             self._save()
         if ending == "interrupted" and self._accelerator.is_main_process:
-            self._progress.say(self._farewell())
+            self._progress.say(
+                f"Stopped after step {self.state.step}; nothing was saved, because the run has no directory."
+                if self._run is None
+                else f"Stopped after step {self.state.step} of {self._config.steps} and saved to {self._run.path}. "
+                "Continue with resume=True (on the command line: --resume)."
+            )
         return ending
 
     def close(self) -> None:
@@ -253,11 +258,3 @@ class _Loop:
         self._run.save(self._stepper.model, self._stepper.optimizers, self.state, self._config.keep_checkpoints)
         self._saved_step = self.state.step
         self._accelerator.wait_for_everyone()
-
-    def _farewell(self) -> str:
-        if self._run is None:
-            return f"Stopped after step {self.state.step}; nothing was saved, because the run has no directory."
-        return (
-            f"Stopped after step {self.state.step} of {self._config.steps} and saved to {self._run.path}. "
-            "Continue with resume=True (on the command line: --resume)."
-        )

@@ -89,15 +89,12 @@ class EpochBatches:
         """
         require(step >= 0, f"step = {step}", "a step of at least 0", "Count steps from 0.")
         epoch, index = divmod(step, self.steps_per_epoch(size))
-        rows = self._order_of(epoch)[index * size : (index + 1) * size]
-        return {name: tensor[rows] for name, tensor in self.tensors.items()}
-
-    def _order_of(self, epoch: int) -> Tensor:
         if self.shuffle and epoch != self._epoch:
             generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
             self._order = torch.randperm(self.num_examples, generator=generator)
             self._epoch = epoch
-        return self._order
+        rows = self._order[index * size : (index + 1) * size]
+        return {name: tensor[rows] for name, tensor in self.tensors.items()}
 
 
 def mix_seed(*numbers: int, purpose: str = "") -> int:
