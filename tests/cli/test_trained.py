@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.cli.runs import description
-from glassformer.cli.trained import find_trained
+from glassformer.cli.runs import description, find_trained
 from glassformer.labs.gpt_oss.network import Transformer
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig

@@ -86,8 +86,9 @@ class Screen:
             elif self.show_reasoning:
                 self._reason(piece, begins=not reasoning)
                 reasoning = not piece.ended
-            else:
-                self._status(f"reasoning, {conversation.stopwatch.generated} tokens")
+            elif _styled():
+                status = f"{_ERASE}{_DIM}reasoning, {conversation.stopwatch.generated} tokens{_PLAIN}"
+                print(status, end="", file=sys.stderr, flush=True)
         self._erase_status()
         return answered
 
@@ -101,10 +102,6 @@ class Screen:
         print(_PLAIN if styled else "", end="", file=sys.stderr, flush=True)
         if piece.ended:
             write("\n", sys.stderr)
-
-    def _status(self, text: str) -> None:
-        if _styled():
-            print(f"{_ERASE}{_DIM}{text}{_PLAIN}", end="", file=sys.stderr, flush=True)
 
     def _erase_status(self) -> None:
         if _styled() and not self.show_reasoning:

@@ -17,9 +17,9 @@ from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.mixtral import mixtral_lacks
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.cli.flags import ConvertFlags, Target
+from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
-from glassformer.cli.trained import find_trained
 from glassformer.data.tokenizer_sources import tokenizer_places
 from glassformer.errors import require
 from glassformer.files import lies_inside

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
+from glassformer.cli import RECURRENCE, TEXT
 from glassformer.cli.flags import GenerateFlags
 from glassformer.cli.released import Stopwatch, find_released, require_tokenizer
-from glassformer.cli.runs import RECURRENCE, TEXT, no_run
+from glassformer.cli.runs import find_trained, no_run
 from glassformer.cli.terminal import write
-from glassformer.cli.trained import find_trained
 from glassformer.cli.training_data import BYTES
 from glassformer.errors import InputError, require
 from glassformer.generation import SamplingRule, stream

@@ -12,9 +12,9 @@ from glassformer.checkpoints.assembly import machine_memory
 from glassformer.checkpoints.description import Description, describe, describe_decoder
 from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.cli.flags import InfoFlags
+from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
-from glassformer.cli.trained import find_trained
 from glassformer.kernels import mxfp4_native
 from glassformer.models import DecoderConfig
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from glassformer.cli.runs import RECURRENCE, description, read_run
+from glassformer.cli import RECURRENCE
+from glassformer.cli.runs import description, read_run
 from glassformer.cli.train_flags import TrainFlags
 from glassformer.cli.training_data import TrainingData, open_data
 from glassformer.errors import require

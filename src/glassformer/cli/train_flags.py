@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import AvoidSubcommands, FlagCreatePairsOff, SuppressFixed
 
-from glassformer.cli.runs import RECURRENCE, read_run
+from glassformer.cli import RECURRENCE
 from glassformer.config import Count, NonNegative, Positive, Size, config
 from glassformer.errors import require
 from glassformer.models.decoder_config import DecoderConfig
@@ -107,6 +107,8 @@ def _named_run(arguments: Sequence[str]) -> Path | None:
 
 def _flags_of(directory: Path) -> TrainFlags:
     """The flags that start the run stored in ``directory``."""
+    from glassformer.cli.runs import read_run  # imports torch
+
     stored = read_run(directory)
     require(
         stored.options.keys() == {"seed", "balance_weight"},

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from glassformer.cli.runs import RECURRENCE, TEXT
+from glassformer.cli import RECURRENCE, TEXT
 from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
 from glassformer.errors import InputError, require, require_positive
