@@ -54,9 +54,10 @@ def require_probability(**probabilities: float) -> None:
 
 
 def require_above_zero(**numbers: float) -> None:
-    """Raise :class:`InputError` naming the first of ``numbers`` that is not above 0."""
+    """Raise :class:`InputError` naming the first of ``numbers`` that is not above 0 and finite."""
     for name, number in numbers.items():
-        require(number > 0, f"{name} = {number}", "a number above 0", f"Pass a larger {name}.")
+        fix = f"Pass a finite {name} above 0."
+        require(0 < number < float("inf"), f"{name} = {number}", "a finite number above 0", fix)
 
 
 def require_width(width: int, hidden_dim: int) -> None:

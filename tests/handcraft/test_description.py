@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.errors import InputError
 from glassformer.handcraft.description import (
     Description,
     at_position,
@@ -17,6 +16,7 @@ from glassformer.handcraft.description import (
     token,
 )
 from glassformer.handcraft.sequences import CLS, SequenceSpace
+from refusals import refused
 
 SPACE = SequenceSpace(tuple("AB"), 3, has_cls=True)
 
@@ -64,7 +64,7 @@ def test_positions_can_be_worth_something_too() -> None:
     ],
 )
 def test_values_that_are_none_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(anywhere=message):
         _ = Description(SPACE, previous(), **arguments).place_values
 
 

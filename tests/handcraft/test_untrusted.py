@@ -3,9 +3,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-from glassformer.errors import InputError
 from glassformer.handcraft.untrusted import parse_json, read_bytes, read_text
 from glassformer.text import known_name, one_line, short, shown
 from refusals import refused
@@ -26,7 +23,7 @@ def test_suggestions() -> None:
 def test_only_regular_files_of_a_fair_size_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     assert read_bytes(tmp_path / "file", largest=3) == b"abc"
-    with pytest.raises(InputError, match=r"of 3 bytes.*at most 2 bytes"):
+    with refused("of 3 bytes", expected="at most 2 bytes"):
         read_bytes(tmp_path / "file", largest=2)
     os.mkfifo(tmp_path / "pipe")
     for name, words in (("pipe", "a pipe"), ("missing", "No such file"), (".", "a directory")):
@@ -35,6 +32,14 @@ def test_only_regular_files_of_a_fair_size_are_read(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with refused("which is empty"):
         read_bytes(tmp_path / "empty")
+
+
+def test_a_repeated_key_among_very_many_is_found(tmp_path: Path) -> None:
+    # Counting each key anew would take 10^11 comparisons.
+    keys = ", ".join(f'"{number}": 0' for number in [*range(300_000), 299_999])
+    (tmp_path / "x.json").write_text(f"{{{keys}}}")
+    with refused("'299999' twice"):
+        parse_json(tmp_path / "x.json")
 
 
 def test_text_is_utf_8_with_or_without_its_mark(tmp_path: Path) -> None:

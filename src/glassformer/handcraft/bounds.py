@@ -41,7 +41,7 @@ without listing them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,8 +72,6 @@ class PlaceTables:
     """The scores of all pairs of places and the values of all places, with their rounding errors.
 
     Attributes:
-        scores: ``[query place, key place]``.
-        values: ``[place, v_dim]``.
         score_rounding: Largest rounding error of a difference of two scores, in the head and in these tables.
         value_rounding: Largest rounding error of an output, apart from that of its scores.
         bound_rounding: Largest relative rounding error of a bound computed from these tables.
@@ -112,7 +110,7 @@ class PlaceTables:
             largest_value=largest_value,
         )
 
-    def bound(self, margins: list[float], errors: list[float]) -> Bound:
+    def bound(self, margins: Sequence[float], errors: Sequence[float]) -> Bound:
         """The smallest margin and the largest error, rounding included. NaN stays NaN, so that it proves nothing."""
         error = float(np.max(errors)) * (1 + self.bound_rounding) + self.value_rounding
         return Bound(float(np.min(margins)), error)
@@ -138,8 +136,7 @@ def bound_of_queries(tables: PlaceTables, queries: Queries) -> Bound:
         _margin_and_error(tables, Queries(*(each[..., start : start + step] for each in queries)))
         for start in range(0, len(queries.place), step)
     ]
-    margins, errors = zip(*pieces, strict=True)
-    return tables.bound(list(margins), list(errors))
+    return tables.bound(*zip(*pieces, strict=True))
 
 
 def _margin_and_error(tables: PlaceTables, queries: Queries) -> tuple[float, float]:

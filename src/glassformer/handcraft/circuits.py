@@ -82,8 +82,7 @@ def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarr
     NaN where the two places cannot occur in one sequence. Heads with equal attention everywhere have equal tables.
     """
     scores, possible = qk_between_places(weights, space), possible_pairs(space)
-    mean = scores.sum(axis=1, keepdims=True, where=possible) / possible.sum(axis=1, keepdims=True)
-    centred = scores - mean
+    centred = scores - scores.mean(axis=1, keepdims=True, where=possible)
     # Rounding errors would otherwise be all that is left of a head with uniform attention.
     centred[np.abs(centred) <= _ROUNDING * np.abs(scores).max()] = 0.0
     return np.where(possible, centred, np.nan)
@@ -101,17 +100,14 @@ def values_at_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.nda
 
 def part_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
     """Names of the rows of :func:`qk_parts` and :func:`value_circuit`: tokens, then positions as ``@0``."""
-    first = int(space.has_cls)
-    positions = [f"@{position - first}" if position >= first else f"@{CLS}" for position in range(space.num_positions)]
+    positions = [f"@{CLS}"] * space.has_cls + [f"@{index}" for index in range(space.max_len)]
     return [*space.token_names, *(positions if weights.pos is not None else [])]
 
 
 def place_names(space: SequenceSpace) -> list[str]:
     """Names of the places: ``A0`` is the letter A as the first letter, ``CLS`` stands for itself."""
-    return [
-        CLS if token == len(space.letters) else f"{space.token_names[token]}{position - space.has_cls}"
-        for token, position in zip(*space.places, strict=True)
-    ]
+    letters = [f"{letter}{index}" for index in range(space.max_len) for letter in space.letters]
+    return [CLS] * space.has_cls + letters
 
 
 def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
@@ -168,11 +164,7 @@ def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray
 
 
 def require_fits(weights: HeadWeights, space: SequenceSpace) -> None:
-    """Check that the matrices have a row for each token and each position of ``space``.
-
-    Raises:
-        InputError: Naming the matrix, its shape and the needed one.
-    """
+    """Raise :class:`InputError` unless the matrices have a row for each token and each position of ``space``."""
     cls = " and CLS" if space.has_cls else ""
     require(
         weights.input_dim == space.num_tokens,

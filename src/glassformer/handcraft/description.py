@@ -1,9 +1,7 @@
 """Descriptions of heads: which places a query attends to, by selectors, and the values of places.
 
-A selector is composed of relations that a single head can compute exactly.
-
 A head's score is a bilinear form of query and key, so the scores of several relations add up. A :class:`Selector` has
-two parts: its *meaning* (integer tiers of keys) and the *scores* that implement it (a weighted sum of relations).
+two parts: its *meaning* (integer tiers of keys) and the *scores* that implement it exactly (a sum of relations).
 :mod:`glassformer.handcraft.designs` checks that the scores order the keys as the tiers do, and builds the weights.
 
 The meaning: every query attends, equally, to those keys of the sequence that are in the highest tier present.
@@ -307,13 +305,9 @@ def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float
     rest = ~wanted & ~fallback
     if not fallback.any():
         return 1.0
-
-    def lowest(keys: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
-        return first.scores[judged].min(axis=1, where=keys, initial=np.inf)
-
-    def highest(keys: Bool[np.ndarray, "query key"]) -> Float[np.ndarray, " query"]:
-        return first.scores[judged].max(axis=1, where=keys, initial=-np.inf)
-
+    scores = first.scores[judged]
+    lowest = lambda keys: scores.min(axis=1, where=keys, initial=np.inf)  # noqa: E731
+    highest = lambda keys: scores.max(axis=1, where=keys, initial=-np.inf)  # noqa: E731
     has_fallback = fallback.any(axis=1)
     most = float((lowest(wanted) - highest(fallback))[has_fallback].min())
     least = float((highest(rest) - lowest(fallback))[has_fallback].max())

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, require, require_above_zero
 from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, PlaceTables, bound_of_pairs, tier_cases
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.single_head import HeadWeights
@@ -52,22 +52,20 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
     any length. The sharpness is the smallest integer that gives ``largest_error``.
 
     Args:
-        description: What to attend to, and the values.
         largest_error: The largest allowed error of any output, in the units of the values.
 
     Raises:
         InputError: ``largest_error`` is not above 0, or so small that rounding alone exceeds it; or no sum of the
             description's relations orders the keys as its tiers do.
     """
-    require(
-        largest_error > 0 and math.isfinite(largest_error),
-        f"largest_error = {largest_error}",
-        "a number above 0",
-        "Pass 1e-9, for example.",
-    )
-    sharpness = needed_sharpness(description, largest_error)
-    weights = _weights(description, sharpness)
-    bound = bound_of_pairs(PlaceTables.of(weights, description.space, FLOAT64_ROUNDOFF), description)
+    require_above_zero(largest_error=largest_error)
+    sharpness, space = needed_sharpness(description, largest_error), description.space
+    (query, key), values, tokens = description.table.factors, description.value_rows, slice(space.num_tokens)
+    query = sharpness * math.sqrt(key.shape[1]) * query + 0.0  # turns -0 into 0
+    weights = HeadWeights(key, query, values, np.eye(space.num_positions))
+    if not any(matrix[space.num_tokens :].any() for matrix in (query, key, values)):
+        weights = HeadWeights(key[tokens], query[tokens], values[tokens])
+    bound = bound_of_pairs(PlaceTables.of(weights, space, FLOAT64_ROUNDOFF), description)
     require(
         bound.error <= largest_error,
         f"largest_error = {largest_error}",
@@ -98,19 +96,7 @@ def needed_sharpness(description: Description, largest_error: float) -> float:
     Raises:
         InputError: The description's scores do not order the keys as its tiers do.
     """
-    gap = _smallest_gap(description)
-    values = description.place_values
-    difference = float((values.max(axis=0) - values.min(axis=0)).max())
-    others = description.space.num_positions - 1
-    if math.isinf(gap) or difference == 0 or others == 0:
-        return 1.0
-    # Half of the error is reserved for rounding.
-    return float(max(1, math.ceil((math.log(2 * others * difference) - math.log(largest_error)) / gap)))
-
-
-def _smallest_gap(description: Description) -> float:
-    space, table = description.space, description.table
-    gap = math.inf
+    space, table, gap = description.space, description.table, math.inf
     for case in tier_cases(space, table.tiers, table.scores):
         for query in case.queries[(case.spread > _SAME) | (case.margin < _SAME)][:1].tolist():
             token, position = (each[query] for each in space.places)
@@ -121,13 +107,10 @@ def _smallest_gap(description: Description) -> float:
                 "A single head adds its relations. Use fewer of them, or two heads.",
             )
         gap = min(gap, float(case.margin.min()))
-    return gap
-
-
-def _weights(description: Description, sharpness: float) -> HeadWeights:
-    space, (query, key), values = description.space, description.table.factors, description.value_rows
-    query = sharpness * math.sqrt(key.shape[1]) * query + 0.0  # turns -0 into 0
-    tokens = slice(space.num_tokens)
-    if not any(matrix[space.num_tokens :].any() for matrix in (query, key, values)):
-        return HeadWeights(key[tokens], query[tokens], values[tokens])
-    return HeadWeights(key, query, values, np.eye(space.num_positions))
+    values = description.place_values
+    difference = float((values.max(axis=0) - values.min(axis=0)).max())
+    others = space.num_positions - 1
+    if math.isinf(gap) or difference == 0 or others == 0:
+        return 1.0
+    # Half of the error is reserved for rounding.
+    return float(max(1, math.ceil((math.log(2 * others * difference) - math.log(largest_error)) / gap)))

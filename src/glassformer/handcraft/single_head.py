@@ -250,10 +250,8 @@ class SingleHead(nn.Module):
     def from_weights(cls, weights: HeadWeights, dtype: torch.dtype = torch.float64) -> SingleHead:
         """The head with these weights, rounded to ``dtype``."""
         head = cls(weights.input_dim, weights.qk_dim, weights.v_dim, weights.pos_dim or None, weights.max_seq_len)
-        head = head.to(dtype)
-        with torch.no_grad():
-            for name, matrix in weights.matrices.items():
-                head.get_parameter(f"{name}.weight").copy_(torch.tensor(matrix if name == "pos" else matrix.T))
+        matrices = {name: matrix if name == "pos" else matrix.T for name, matrix in weights.matrices.items()}
+        head.to(dtype).load_state_dict({f"{name}.weight": torch.tensor(matrix) for name, matrix in matrices.items()})
         return head
 
     def to_weights(self) -> HeadWeights:

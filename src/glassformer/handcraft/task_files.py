@@ -45,8 +45,6 @@ MAX_EXAMPLES = 20_000
 MAX_CELLS = 1 << 23
 """Limit on examples x positions x positions x numbers of an output, each example counted with the longest length."""
 
-_LARGEST_PROGRAM = 1 << 20
-
 
 class _Example(TypedDict):
     input: Annotated[str, Field(min_length=1)]
@@ -147,7 +145,7 @@ def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
 
 
 def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
-    read_text(path, _LARGEST_PROGRAM)
+    read_text(path, largest=1 << 20)
     try:
         made = runpy.run_path(str(path), run_name="glassformer_task")
     except (Exception, SystemExit) as error:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,6 @@ MAX_NUMBERS = 1 << 20
 """Most numbers in a file of weights: enough for positions and letters of about 500 together."""
 MAX_BYTES = 1 << 25
 """Largest file that is read: it holds 2^20 numbers of 26 characters."""
-_OTHER_ENTRIES = 4
 _LONGEST_GOT = 300
 
 
@@ -79,8 +79,8 @@ def parse_json(path: Path) -> Any:
             twice in one object, or a number that is NaN, infinite or too large for a float.
     """
     text = read_text(path)
-    # Each entry but the first follows a comma, so this limits the parser's memory.
-    entries, most = text.count(",") + 1, MAX_NUMBERS + _OTHER_ENTRIES
+    # Each entry but the first follows a comma, so this limits the parser's memory. A task has 4 entries of its own.
+    entries, most = text.count(",") + 1, MAX_NUMBERS + 4
 
     def number(digits: str) -> float:
         value = float(digits)
@@ -90,8 +90,7 @@ def parse_json(path: Path) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(items)
         if len(made) < len(items):
-            names = [name for name, _ in items]
-            repeated = next(name for name in names if names.count(name) > 1)
+            [(repeated, _)] = Counter(name for name, _ in items).most_common(1)
             raise InputError(f"{short(repeated)} twice", "each key once", "Remove one of them.")
         return made
 
@@ -109,11 +108,7 @@ def parse_json(path: Path) -> Any:
 
 
 def status_of(path: Path) -> os.stat_result:
-    """The status of ``path``, links followed.
-
-    Raises:
-        InputError: The path does not exist or cannot be reached.
-    """
+    """The status of ``path``, links followed. Raises :class:`InputError` if it does not exist or cannot be reached."""
     try:
         return path.stat()
     except (OSError, ValueError) as error:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, require, require_above_zero
 from glassformer.handcraft import circuits
 from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries
 from glassformer.handcraft.single_head import HeadWeights, run_head
@@ -146,12 +146,8 @@ def verify(
             tolerance that is not above 0, or another dtype.
     """
     tolerance = task.tolerance if tolerance == "task" else tolerance
-    require(
-        tolerance is None or (tolerance > 0 and math.isfinite(tolerance)),
-        f"tolerance = {tolerance}",
-        "a number above 0, or None",
-        "Pass 1e-3, for example.",
-    )
+    if tolerance is not None:
+        require_above_zero(tolerance=tolerance)
     known = dtype in (torch.float64, torch.float32)
     require(known, f"dtype = {dtype}", "torch.float64 or torch.float32", "Choose one of these.")
     require_fits(head, task)
@@ -190,11 +186,7 @@ def _search(task: Task, per_block: int) -> Iterator[Cases]:
 
 
 def require_fits(head: HeadWeights, task: Task) -> None:
-    """Check that the matrices of ``head`` have the shapes that ``task`` needs.
-
-    Raises:
-        InputError: Naming the matrix, its shape and the needed one.
-    """
+    """Raise :class:`InputError` naming the matrix of ``head``, if any, that has not the shape that ``task`` needs."""
     circuits.require_fits(head, task.space)
     require(
         head.v_dim == task.v_dim,

@@ -107,11 +107,7 @@ def require_place(path: Path) -> str:
 
 
 def require_size(weights: HeadWeights) -> None:
-    """Check that the weights have at most ``MAX_NUMBERS`` numbers, so that they can be read again.
-
-    Raises:
-        InputError: They have more.
-    """
+    """Raise :class:`InputError` if there are more than ``MAX_NUMBERS`` numbers, which could not be read again."""
     total = sum(matrix.size for matrix in weights.matrices.values())
     require(total <= MAX_NUMBERS, f"{total:,} numbers", f"at most {MAX_NUMBERS:,}", "Use a smaller head.")
 
