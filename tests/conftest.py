@@ -51,6 +51,15 @@ def without_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.fixture
+def fast_forms() -> None:
+    """For tests of what is computed or held, not of values: definitions compute all that fast forms leave out."""
+    from glassformer.kernels import PLAIN  # here, so that the check of shapes can be installed before
+
+    if PLAIN.get():
+        pytest.skip("GLASSFORMER_PLAIN is set: no fast form runs")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The directory of real texts beside the repository; a test that needs it is skipped where it is missing."""

@@ -337,6 +337,7 @@ def start_of(event: Any) -> int:
 
 
 @pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.usefixtures("fast_forms")
 def test_memory_of_a_window_grows_linearly_forward_and_backward(sinks: bool) -> None:
     largest = {}
     for length in (8192, 16384):

@@ -152,6 +152,7 @@ def poisoned(moe: MixtureOfExperts, expert: int) -> MixtureOfExperts:
 
 @pytest.mark.parametrize("tokens", [1, 2, 50])
 @pytest.mark.parametrize("expert", [0, 2, 3])
+@pytest.mark.usefixtures("fast_forms")
 def test_an_expert_that_nobody_chose_is_never_run(tokens: int, expert: int) -> None:
     moe = poisoned(make(bias=True), expert)
     x = torch.randn(1, tokens, 8, requires_grad=True)
@@ -171,6 +172,7 @@ def test_an_expert_that_nobody_chose_is_never_run(tokens: int, expert: int) -> N
         assert moe(x).isfinite().all()
 
 
+@pytest.mark.usefixtures("fast_forms")
 def test_an_expert_runs_on_just_the_tokens_that_chose_it() -> None:
     """Only the token that chose the poisoned expert is poisoned."""
     moe = make(top_k=1)

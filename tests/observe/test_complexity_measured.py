@@ -33,6 +33,7 @@ def heads(count: int, length: int, width: int = 8) -> torch.Tensor:
 
 @pytest.mark.parametrize("width", [8, 5])
 @pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.usefixtures("fast_forms")
 def test_attention_is_counted_whatever_kernel_runs(width: int, groups: int) -> None:
     q, k, v = heads(4, 7), heads(4 // groups, 9), heads(4 // groups, 9, width)
     assert count_operations(lambda: attend(q, k, v)) == 2 * 2 * 4 * 7 * 9 * (8 + width)
@@ -42,6 +43,7 @@ def test_attention_is_counted_whatever_kernel_runs(width: int, groups: int) -> N
 
 
 @pytest.mark.parametrize("width", [16, 7])
+@pytest.mark.usefixtures("fast_forms")
 def test_experts_are_counted_as_grouped_single_and_as_one_operator(width: int) -> None:
     layer = MixtureOfExperts(width, 12, 5, 2)
     router, experts = 2 * width * 5, 6 * width * 12 * 2
@@ -58,6 +60,7 @@ def test_experts_are_counted_as_grouped_single_and_as_one_operator(width: int) -
 
 @pytest.mark.parametrize("num_experts", [None, 4])
 @pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.usefixtures("fast_forms")
 def test_a_training_step_takes_three_times_the_forward_pass_and_half_its_attention(
     num_experts: int | None, sinks: bool
 ) -> None:
@@ -99,6 +102,7 @@ def test_a_call_that_allocates_nothing_is_refused() -> None:
         peak_bytes(lambda: None)
 
 
+@pytest.mark.usefixtures("fast_forms")
 def test_memory_of_fused_attention_is_linear_in_the_length_and_that_of_kept_weights_is_not() -> None:
     def build(dropout: float) -> Callable[[int], Callable[[], object]]:
         def of_length(length: int) -> Callable[[], object]:

@@ -30,6 +30,9 @@ from glassformer.observe.complexity import (
 )
 from glassformer.observe.complexity_measured import count_operations
 
+# What is counted is what fast forms execute.
+pytestmark = pytest.mark.usefixtures("fast_forms")
+
 SMALL: dict[str, Any] = {
     "vocab_size": 19,
     "num_layers": 3,
