@@ -84,7 +84,7 @@ def run(flags: ClassifyFlags) -> Iterator[Verdict]:
         if sys.stdin.isatty():
             print("Type texts, one a line; Ctrl-D ends.", file=sys.stderr)
         # One at a time, so that each is answered before the next is typed.
-        lines = (line for _, line in read_lines(Path("standard input"), sys.stdin.buffer))
+        lines = (line for _, line in read_lines(Path("standard input"), sys.stdin.buffer.readline))
         yield from judge(classifier, lines, 1, effects)
 
 
@@ -103,7 +103,7 @@ def _printed(text: str) -> str:
 def _file_lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as file:
-            for _, line in read_lines(path, file):
+            for _, line in read_lines(path, file.readline):
                 yield line
     except OSError as error:
         raise InputError(f"{path}, which cannot be read: {error}", "a readable file", "Check the path.") from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -111,14 +111,14 @@ def read_table(path: Path | str) -> Table:
     return Table(path, records, named=suffix in _OBJECTS)
 
 
-def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
-    """The lines of ``file`` without line ends, with their numbers from 1; each is checked before the next is read.
+def read_lines(path: Path, readline: Callable[[int], bytes]) -> Iterator[tuple[int, str]]:
+    """The lines that ``readline`` of a binary file gives, without ends, numbered from 1, each checked as it is read.
 
     Raises:
         InputError: A line over :data:`MAX_LINE` bytes, with a NUL byte, or not UTF-8. ``path`` is named.
     """
     number = 0
-    while line := file.readline(MAX_LINE + 1):
+    while line := readline(MAX_LINE + 1):
         number += 1
         place = f"{path}, line {number}"
         require(
@@ -143,13 +143,13 @@ def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
 
 
 def _plain(path: Path, file: BinaryIO) -> Iterator[Record]:
-    for number, line in read_lines(path, file):
+    for number, line in read_lines(path, file.readline):
         if line.strip():
             yield Record(number, dict(enumerate(line.split("\t"))))
 
 
 def _quoted(path: Path, file: BinaryIO) -> Iterator[Record]:
-    lines = (f"{line}\n" for _, line in read_lines(path, file))
+    lines = (f"{line}\n" for _, line in read_lines(path, file.readline))
     limit = csv.field_size_limit(MAX_LINE)
     reader = csv.reader(lines, strict=True)
     try:
@@ -164,7 +164,7 @@ def _quoted(path: Path, file: BinaryIO) -> Iterator[Record]:
 
 
 def _objects(path: Path, file: BinaryIO) -> Iterator[Record]:
-    for number, line in read_lines(path, file):
+    for number, line in read_lines(path, file.readline):
         if not line.strip():
             continue
         try:
