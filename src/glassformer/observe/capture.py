@@ -220,8 +220,7 @@ def _uncompiled() -> Iterator[None]:
     """Run compiled modules uncompiled. torch's stance is process-wide: the first of nested blocks sets it, the last
     one resets it."""
     with _stance_lock:
-        stance = torch.compiler.set_stance("force_eager") if not _stances else None
-        _stances.append(stance)
+        _stances.append(None if _stances else torch.compiler.set_stance("force_eager"))
     try:
         yield
     finally:

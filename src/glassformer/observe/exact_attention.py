@@ -52,10 +52,8 @@ def attention_weights(
 ) -> Float[Tensor, "batch head query key"]:
     """The weights with which :func:`~glassformer.layers.attention.attend` mixes the values of these arguments.
 
-    All ``batch * head * query * key`` of them are held. They can be differentiated.
-
-    Returns:
-        Rows that sum to 1, to less with a sink, or to 0 for a query without an allowed key; in float32 or wider.
+    All ``batch * head * query * key`` of them are held, in float32 or wider, and can be differentiated. Rows sum to 1,
+    to less with a sink, or to 0 for a query without an allowed key.
 
     Raises:
         InputError: Sizes that do not fit one another, or a pattern that does not fit them.

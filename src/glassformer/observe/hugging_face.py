@@ -158,9 +158,8 @@ def _inputs(
     causal = causal and name != "eager" and mask is None and q.shape[2] > 1
     if causal and k.shape[2] > q.shape[2]:  # empty slots of a cache
         k, v = k[:, :, : q.shape[2]], v[:, :, : q.shape[2]]
-    if mask is not None and mask.dim() == 2:
-        mask = mask.bool()[:, None, None, :]
-    if mask is not None and mask.shape[-1] > k.shape[2]:
+    if mask is not None:
+        mask = mask.bool()[:, None, None, :] if mask.dim() == 2 else mask
         mask = mask[..., : k.shape[2]]
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     return AttentionInputs(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"))

@@ -103,10 +103,8 @@ def scrambling_test(
         predict: From sources ``[batch, source]`` or ``[batch, source, field]`` to logits ``[batch, ..., vocab]``; each
             row of the result depends on its source only. Called without gradients; must be deterministic, such as a
             model in evaluation mode.
-        source: The contexts.
         real: True at real positions; all are real when None.
         max_orders: The most orders of each context, at least 2.
-        seed: Of the random orders.
         tolerance: The largest change of a logit that is attributed to rounding, at least 0.
         batch_size: Orders in one call of ``predict``.
 

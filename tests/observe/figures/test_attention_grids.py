@@ -43,6 +43,9 @@ def test_layers_may_have_different_numbers_of_heads() -> None:
     assert [ax.get_title() for ax in axes] == ["First, x", "Second, x", "Second, y", "Second, z"]
     mosaic: np.ndarray = np.ma.asarray(panels(attention_mosaic(layers))[0].images[0].get_array())
     assert np.ma.count_masked(mosaic) > 2 * 48 * 48 - 1
+    layers[0] = layers[0][:0]
+    assert [ax.get_title() for ax in panels(attention_grid(layers))] == [f"Layer 2, head {head}" for head in (1, 2, 3)]
+    assert len(panels(attention_mosaic(layers))) == 1
 
 
 def test_a_grid_of_long_texts_keeps_their_strongest_weight() -> None:

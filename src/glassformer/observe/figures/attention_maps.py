@@ -108,7 +108,7 @@ def attention_map(
     # A new figure's size makes the cells nearly square; given axes are filled.
     place.set_box_aspect(None)
     bar: dict[str, Any] = {"aspect": down / 0.13, "panchor": False} if ax is None else {}
-    figure.colorbar(image, ax=place, label=map_label(weights), **bar)
+    figure.colorbar(image, ax=place, label=map_label(weights.shape), **bar)
     finish(figure, title, ax)
     if ax is None:
         return figure
@@ -195,9 +195,9 @@ def _block(size: int, most: int) -> int:
     return -(-size // most)
 
 
-def map_label(weights: np.ndarray, most: int = MOST_CELLS) -> str:
+def map_label(shape: Sequence[int], most: int = MOST_CELLS) -> str:
     """The label of a map's colour bar."""
-    rows, columns = (_block(count, most) for count in weights.shape)
+    rows, columns = (_block(count, most) for count in shape)
     return "attention weight" + (f",\nlargest of each {rows} × {columns}" if max(rows, columns) > 1 else "")
 
 
@@ -265,7 +265,7 @@ def attention_grid(
         named = (axis_names[0] if layer == rows - 1 else "", axis_names[1] if head == 0 else "")
         image = draw_map(ax, layers[layer][head], keys, queries, limits, root, named, labels=labels, most=_PANEL_CELLS)
         ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
-    made.colorbar(image, ax=axes, label=map_label(layers[0][0], _PANEL_CELLS), fraction=0.03, aspect=30)
+    made.colorbar(image, ax=axes, label=map_label(shape, _PANEL_CELLS), fraction=0.03, aspect=30)
     finish(made, title)
     return made
 
@@ -320,16 +320,16 @@ def attention_mosaic(
     down, across = numbered(layer_names, rows, ""), numbered(head_names, columns, "")
     end = end_of_scale([head for layer in layers for head in layer], largest)
     most = int(np.clip(_MOSAIC_CELLS // max(rows, columns), 8, MOST_CELLS))
-    tiles = {
-        (row, column): overview(head, most) for row, layer in enumerate(layers) for column, head in enumerate(layer)
-    }
+    tiles = [[overview(head, most) for head in layer] for layer in layers]
     # Repeating the cells of short texts keeps the gaps between tiles thin.
-    repeats = max(1, min(48, most) // max(tiles[0, 0].shape))
-    high, wide = (repeats * count for count in tiles[0, 0].shape)
-    canvas = np.full((rows * (high + 1) - 1, columns * (wide + 1) - 1), np.nan)
-    for (row, column), tile in tiles.items():
-        top, left = row * (high + 1), column * (wide + 1)
-        canvas[top : top + high, left : left + wide] = np.kron(tile, np.ones((repeats, repeats)))
+    shape = next(tile.shape for layer in tiles for tile in layer)
+    repeats = max(1, min(48, most) // max(shape))
+    high, wide = (repeats * count for count in shape)
+    cells = np.full((rows, high + 1, columns, wide + 1), np.nan)  # a gap at the end of each tile
+    for row, layer in enumerate(tiles):
+        for column, tile in enumerate(layer):
+            cells[row, :high, column, :wide] = np.kron(tile, np.ones((repeats, repeats)))
+    canvas = cells.reshape(rows * (high + 1), -1)[:-1, :-1]
     scale = min(1.0, 11.0 / columns, 9.0 / rows)
     figure, place = axes_or_new(ax, max(4.0, columns * scale + 2.2), rows * scale * high / wide + 1.1)
     image = panel(place, canvas, "", "head", "layer", limits=(0.0, end), colormap=SEQUENTIAL)
@@ -339,7 +339,7 @@ def attention_mosaic(
         step = -(-len(names) // 24)
         middles = [tile * (length + 1) + (length - 1) / 2 for tile in range(len(names))]
         axis.set_ticks(middles[::step], names[::step], fontsize=8)
-    figure.colorbar(image, ax=place, label=map_label(layers[0][0], most), fraction=0.04)
+    figure.colorbar(image, ax=place, label=map_label(layers[0].shape[1:], most), fraction=0.04)
     finish(figure, title, ax)
     return figure
 
