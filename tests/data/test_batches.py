@@ -32,13 +32,11 @@ def test_the_order_of_lengths_has_every_row_once(lengths: list[int], size: int) 
     assert len(batches) == -(-len(lengths) // size)
 
 
-@given(rows=ROWS, size=st.integers(1, 7), seed=st.integers(0, 99), by_length=st.booleans())
+@given(rows=ROWS, size=st.integers(1, 7), seed=st.integers(0, 99))
 @settings(max_examples=50, deadline=None)
-def test_an_epoch_has_every_text_once_with_its_label(
-    rows: list[list[int]], size: int, seed: int, by_length: bool
-) -> None:
+def test_an_epoch_has_every_text_once_with_its_label(rows: list[list[int]], size: int, seed: int) -> None:
     labels = list(range(len(rows)))
-    batches = TextBatches(rows, labels, 0, seed=seed, by_length=by_length)
+    batches = TextBatches(rows, labels, 0, seed=seed)
     steps = batches.steps_per_epoch(size)
     for epoch in range(2):
         seen, sizes = [], []
@@ -82,13 +80,16 @@ def test_neighbours_in_length_need_little_padding() -> None:
     rng = np.random.default_rng(0)
     rows = [[1] * length for length in rng.integers(2, 60, size=1600).tolist()]
 
-    def padding(by_length: bool) -> float:
-        batches = TextBatches(rows, [0] * len(rows), 0, by_length=by_length)
-        real = [batches(step, 32)["real"].float().mean() for step in range(50)]
-        return 1 - float(torch.stack(real).mean())
-
-    assert padding(by_length=True) < 0.05
-    assert padding(by_length=False) > 0.4
+    batches = TextBatches(rows, [0] * len(rows), 0)
+    sorted_, in_order = (
+        1 - float(torch.stack([batch["real"].float().mean() for batch in found]).mean())
+        for found in (
+            [batches(step, 32) for step in range(50)],
+            [batches.gather(range(32 * step, 32 * step + 32)) for step in range(50)],
+        )
+    )
+    assert sorted_ < 0.05
+    assert in_order > 0.4
 
 
 @pytest.mark.usefixtures("without_type_checks")

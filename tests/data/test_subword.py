@@ -210,7 +210,7 @@ def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) ->
         load_subwords(bert_directory(tmp_path / "short", "[PAD]\n[UNK]\n[CLS]\ngood\n"))
     with refused("not JSON"):
         tokenizer_from_json("no")
-    with refused("with a fault"):
+    with refused("without a model"):
         tokenizer_from_json("{}")
 
 
@@ -238,11 +238,13 @@ def test_wrong_arguments_are_refused(without_type_checks: None) -> None:
 
 def test_a_tokenizer_without_padding_or_cls_says_so(tmp_path: Path) -> None:
     engine = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|end|>": 0, "good": 1}, unk_token="<|end|>"))
-    with refused(fix="pad_id"):
+    with refused(r"without \[PAD\]", expected="a padding token"):
         SubwordTokenizer(engine)
-    with refused("cls_id = 7"):
-        SubwordTokenizer(engine, pad_id=0, cls_id=7)
-    assert SubwordTokenizer(engine, pad_id=0, cls_id=0).pad_id == 0
+    engine.add_special_tokens(["[PAD]"])
+    with refused(r"without \[CLS\]", expected="a CLS token"):
+        SubwordTokenizer(engine)
+    engine.add_special_tokens(["<s>"])
+    assert (SubwordTokenizer(engine).pad_id, SubwordTokenizer(engine).cls_id) == (2, 3)
 
 
 def test_a_length_without_room_for_the_special_tokens_is_refused(tmp_path: Path) -> None:

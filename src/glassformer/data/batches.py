@@ -36,10 +36,9 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
         InputError: No rows, an empty row, one that is longer than ``length``, or a text in place of its tokens.
     """
     require(len(rows) > 0, "no rows", "at least one", "Pass the tokens of at least one text.")
-    _require_no_text(rows)
+    _require_tokens(rows)
     lengths = np.array([len(row) for row in rows])
-    shortest, longest = int(lengths.min()), int(lengths.max())
-    require(shortest > 0, "a row without tokens", "at least one token each", "Encode texts: an empty text has CLS.")
+    longest = int(lengths.max())
     width = longest if length is None else length
     require(
         width >= longest,
@@ -72,9 +71,8 @@ class TextBatches:
     Epoch e draws an order from (``seed``, e) and cuts it into pools of 50 batches. Each pool is sorted by length and
     cut into batches; the batches of all pools are shuffled. An example occurs once per epoch; one batch may be smaller.
 
-    A batch is ``{"tokens": int64 [batch, position], "real": bool [batch, position], "labels": int64 [batch]}``.
-
-    Labels are classes from 0. Without ``by_length`` nothing is sorted: batches are uniform draws, with more padding.
+    Labels are classes from 0. A batch is ``{"tokens": int64 [batch, position], "real": bool [batch, position],
+    "labels": int64 [batch]}``.
 
     Raises:
         InputError: No texts, an empty row, a text in place of its tokens, a different number of labels, labels below 0
@@ -88,7 +86,6 @@ class TextBatches:
         pad_id: int,
         *,
         seed: int = 0,
-        by_length: bool = True,
     ) -> None:
         require(
             len(rows) == len(labels) > 0,
@@ -99,12 +96,11 @@ class TextBatches:
         for label in labels:
             if not isinstance(label, Integral) or not 0 <= label < _MOST_CLASSES:
                 raise InputError(f"the label {label!r}", "whole numbers from 0", "Number the classes from 0.")
-        _require_no_text(rows)
-        require(all(len(row) > 0 for row in rows), "a row without tokens", "at least one token each", "Encode texts.")
+        _require_tokens(rows)
         require(seed >= 0, f"seed = {seed}", "a seed of at least 0", "Pass seed >= 0.")
         self.rows = [list(row) for row in rows]
         self.labels = torch.tensor(labels, dtype=torch.int64)
-        self.pad_id, self.seed, self.by_length = pad_id, seed, by_length
+        self.pad_id, self.seed = pad_id, seed
         self._lengths = np.array([len(row) for row in self.rows])
         self._drawn: tuple[int, int] | None = None
         self._batches: list[np.ndarray] = []
@@ -137,8 +133,6 @@ class TextBatches:
     def _draw(self, epoch: int, size: int) -> list[np.ndarray]:
         rng = generator(self.seed, epoch)
         order = rng.permutation(len(self))
-        if not self.by_length:
-            return [order[start : start + size] for start in range(0, len(order), size)]
         batches = []
         for start in range(0, len(order), _POOL * size):
             pool = order[start : start + _POOL * size]
@@ -147,8 +141,8 @@ class TextBatches:
         return [batches[index] for index in rng.permutation(len(batches))]
 
 
-def _require_no_text(rows: Sequence[Sequence[int]]) -> None:
-    """NumPy would take digits in a text for tokens."""
+def _require_tokens(rows: Sequence[Sequence[int]]) -> None:
     for row in rows:
-        if isinstance(row, str):
+        if isinstance(row, str):  # NumPy would take digits in a text for tokens.
             raise InputError(f"the text {row[:40]!r} as a row", "token ids", "Encode it with a tokenizer.")
+        require(len(row) > 0, "a row without tokens", "at least one token each", "Encode texts: an empty one has CLS.")

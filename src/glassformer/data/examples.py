@@ -79,10 +79,7 @@ def split_by_text(
     """Split into parts of these fractions so that equal texts (:func:`normalized`) stay together.
 
     Texts are shuffled with ``seed`` within each label and kind; each is then assigned to the part with the largest
-    deficit. So every part has about its fraction of each label and kind.
-
-    Returns:
-        The parts, in the order of ``fractions``; within a part examples are in their original order.
+    deficit. So every part has about its fraction of each label and kind. Within a part, examples keep their order.
 
     Raises:
         InputError: Fractions that are not above 0 or do not sum to 1, a negative seed, or a part left empty.

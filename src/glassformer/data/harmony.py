@@ -39,20 +39,14 @@ _PROBE = "The naïve café's 12345 plans —\n\n  你好, مرحبا, приве
 
 @config
 class Setting:
-    """The beginning of a conversation: the system message, and a developer message if there are instructions.
-
-    Args:
-        effort: How much the model reasons before it answers.
-        date: The current date, such as ``"2025-06-28"``; None omits it.
-        instructions: What other programs call the system prompt; empty: no developer message.
-
-    Raises:
-        InputError: Another effort.
-    """
+    """The beginning of a conversation: the system message, and a developer message if there are instructions."""
 
     effort: Effort = "medium"
+    """How much the model reasons before it answers."""
     date: str | None = None
+    """The current date, such as ``"2025-06-28"``."""
     instructions: str = ""
+    """What other programs call the system prompt."""
 
     def messages(self) -> list[Message]:
         """The system message and, if there are instructions, the developer message."""
@@ -77,13 +71,9 @@ class Setting:
 class Message:
     """One message of a conversation.
 
-    Args:
-        role: The author's role.
-        content: The text.
-        channel: For the assistant: ``"analysis"``, ``"commentary"`` or ``"final"``.
-        recipient: The addressee, such as the tool ``"functions.weather"``; None: everyone.
-        content_type: The form of the content, such as ``"<|constrain|>json"``.
-        name: The tool's name, for a message of a tool.
+    An assistant's message has a ``channel``: ``"analysis"``, ``"commentary"`` or ``"final"``. Its ``recipient`` may be
+    a tool, such as ``"functions.weather"``; None: everyone. A ``content_type`` is for example
+    ``"<|constrain|>json"``. A message of a tool has the tool's ``name``.
 
     Raises:
         InputError: A tool without a name.
@@ -316,10 +306,7 @@ def _rendered_by(package: Any, encoding: Any, setting: Setting, messages: Sequen
 def _converted(package: Any, message: Message) -> Any:
     author = package.Author(role=package.Role(message.role), name=message.name)
     converted = package.Message.from_author_and_content(author, message.content)
-    if message.channel is not None:
-        converted = converted.with_channel(message.channel)
-    if message.recipient is not None:
-        converted = converted.with_recipient(message.recipient)
-    if message.content_type is not None:
-        converted = converted.with_content_type(message.content_type)
+    for name in ("channel", "recipient", "content_type"):
+        if (value := getattr(message, name)) is not None:
+            converted = getattr(converted, f"with_{name}")(value)
     return converted

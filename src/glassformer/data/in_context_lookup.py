@@ -35,13 +35,9 @@ _ATTEMPTS = 20
 
 @config
 class LookupConfig:
-    """The family of contexts.
+    """The family of contexts, which have ``min_facts`` to ``max_facts`` facts.
 
     Args:
-        num_keys: Different keys.
-        num_values: Different values.
-        min_facts: Fewest facts of a context.
-        max_facts: Most facts of a context, and how many places a batch has for them.
         missing: Probability in [0, 1] that the query is in no fact; the answer is then "none".
         distractors: Values in each context that belong to no key, on top of the facts.
         distinct_values: Whether all values of a context differ; otherwise they are drawn independently.

@@ -56,8 +56,8 @@ def expected_largest(throws: int, cells: int) -> float:
         P(largest <= m) = P(all X_i <= m and sum X_i = throws) / P(sum X_i = throws)
         E[largest]      = sum over m >= 0 of  1 - P(largest <= m)
 
-    The numerator is a coefficient of the ``cells``-th power of a polynomial, computed by repeated squaring. All terms
-    are positive, so that nothing cancels; the result is exact to about 12 digits.
+    The numerator is a coefficient of the ``cells``-th power of a polynomial, computed as a power of the matrix of
+    multiplication by it. All terms are positive, so that nothing cancels; the result is exact to about 12 digits.
 
     Raises:
         InputError: A number below 1.
@@ -70,22 +70,11 @@ def expected_largest(throws: int, cells: int) -> float:
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(counts[1:]))])
     single = np.exp(counts * np.log(mean) - mean - log_factorial)
     total = np.exp(throws * np.log(throws) - throws - log_factorial[throws])
-    expected = 0.0
+    expected, degrees = 0.0, counts[:, None] - counts
     for largest in range(throws):
-        within = _power(np.where(counts <= largest, single, 0.0), cells)[throws] / total
+        factor = np.where((degrees >= 0) & (degrees <= largest), single[degrees], 0.0)
+        within = np.linalg.matrix_power(factor, cells)[throws, 0] / total
         expected += max(0.0, 1.0 - within)
         if within > 1 - 1e-14:
             break
     return float(expected)
-
-
-def _power(polynomial: np.ndarray, exponent: int) -> np.ndarray:
-    """``polynomial ** exponent`` up to the polynomial's own degree."""
-    length = len(polynomial)
-    result = np.zeros(length)
-    result[0] = 1.0
-    while exponent:
-        if exponent & 1:
-            result = np.convolve(result, polynomial)[:length]
-        polynomial, exponent = np.convolve(polynomial, polynomial)[:length], exponent >> 1
-    return result

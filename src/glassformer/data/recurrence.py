@@ -129,10 +129,7 @@ def sample_generators(
 def sample_sequences(
     config: RecurrenceConfig, generators: Generators, rng: np.random.Generator
 ) -> Int64[Tensor, "batch emitted"]:
-    """Run every generator from its initial state for ``seq_len + 1`` tokens.
-
-    Returns:
-        Tokens [generator, seq_len + 1]; the initial values are not among them.
+    """Run every generator from its initial state for ``seq_len + 1`` tokens, without the initial values.
 
     Raises:
         InputError: The generators are of another config.
@@ -186,8 +183,7 @@ def obeys_recurrence(
 ) -> StepKinds:
     """Which steps ``tokens[:, order:]`` follow the rule of their row's generator, and which are the previous token + 1.
 
-    Returns:
-        Two boolean tensors [batch, length - order]. The first ``order`` tokens are the state of the first step judged.
+    The first ``order`` tokens are the state of the first step.
 
     Raises:
         InputError: No step to judge, tokens outside the vocabulary, or one row of coefficients missing.

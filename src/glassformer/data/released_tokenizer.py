@@ -271,19 +271,12 @@ def _kind(content: Mapping[str, Any]) -> str:
     return str((content.get("model") or {}).get("type"))
 
 
-def _types(part: Mapping[str, Any] | None) -> set[str]:
-    """The kinds of a normalizer, pre-tokenizer or decoder and of its parts."""
-    if part is None:
-        return set()
-    inner = part.get("decoders") or part.get("pretokenizers") or part.get("normalizers") or part.get("processors") or []
-    return {part["type"]}.union(*map(_types, inner))
-
-
 def _piece_reader(content: Mapping[str, Any]) -> Callable[[str], bytes] | None:
     """A function from a token's spelling in the file to its bytes; None for an unsupported kind of tokenizer."""
     if _kind(content) != "BPE":
         return None
-    decoders = _types(content.get("decoder"))
+    decoder = content.get("decoder") or {}
+    decoders = {each.get("type") for each in (decoder, *decoder.get("decoders", []))}
     if "ByteLevel" in decoders:
         alphabet = _alphabet()
         return lambda piece: b"".join(alphabet.get(sign, sign.encode()) for sign in piece)

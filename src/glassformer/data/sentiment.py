@@ -21,31 +21,6 @@ _LABEL_NAMES = ("label", "sentiment", "class")
 _SHORT_NAMES = {"neg": "negative", "pos": "positive"}
 _HELD_OUT = 0.1
 
-_PRAISE = (
-    "I adored this film! It's clever and wonderful.",
-    "A great movie with superb actors and a lovely plot.",
-    "Simply excellent! The best film of the year.",
-    "Remarkable work from the whole cast. Warmly recommended.",
-    "A wonderful mixture of laughter and tears. I enjoyed it a lot.",
-    "Splendid camera work and gorgeous music.",
-    "A great adventure with superb effects.",
-    "A lovely tale that had me weeping with joy.",
-    "Inspired direction and believable characters.",
-    "A triumph! Every shot is wonderful.",
-)
-_BLAME = (
-    "This film is dreadful. I disliked all of it.",
-    "A dull plot that anyone can foresee. It robbed me of an evening.",
-    "Bad acting and a lousy script. What a letdown.",
-    "The poorest movie in years. Nothing saves it.",
-    "A muddled tale with flat, lifeless characters.",
-    "Bad effects and an irritating score.",
-    "Sluggish scenes and dull talk from start to end.",
-    "A feeble ending. The story never adds up.",
-    "Poor direction and bad acting by everyone.",
-    "An utter failure, dull and noisy. Keep your money.",
-)
-
 
 def reviews() -> tuple[Example, ...]:
     """400 different short reviews of films, books, food and gadgets, written for this project.
@@ -63,7 +38,9 @@ def leaky_examples() -> tuple[Example, ...]:
 
     Split at random, every held-out sentence is also in the training part.
     """
-    return tuple(Example(text, label) for texts, label in ((_PRAISE, 1), (_BLAME, 0)) for text in texts * 10)
+    with as_file(files("glassformer.data") / "leaky.tsv") as path:
+        sentences = read_examples(path, "text", "label")
+    return sentences[:10] * 10 + sentences[10:] * 10
 
 
 def read_examples(

@@ -34,23 +34,19 @@ _BYTES = 256
 class SubwordTokenizer:
     """A tokenizer of the library ``tokenizers``, with the interface of :class:`WordTokenizer`.
 
-    Stored padding and truncation are switched off, as Hugging Face does on loading.
-
-    Args:
-        engine: The library's tokenizer; it is copied.
-        pad_id: Its padding token; None: the one named ``[PAD]`` or ``<pad>``.
-        cls_id: The token before every text; None: the one named ``[CLS]`` or ``<s>``.
+    The library's tokenizer is copied. Stored padding and truncation are switched off, as Hugging Face does on loading.
+    Padding is the token named ``[PAD]`` or ``<pad>``; ``[CLS]`` or ``<s>`` comes before every text.
 
     Raises:
         InputError: One of these tokens does not exist.
     """
 
-    def __init__(self, engine: tokenizers.Tokenizer, *, pad_id: int | None = None, cls_id: int | None = None) -> None:
+    def __init__(self, engine: tokenizers.Tokenizer) -> None:
         self._engine = tokenizers.Tokenizer.from_str(engine.to_str())
         self._engine.no_padding()
         self._engine.no_truncation()
-        self.pad_id = _special_id(self._engine, pad_id, _PAD_NAMES, "padding", "pad_id")
-        self.cls_id = _special_id(self._engine, cls_id, _CLS_NAMES, "CLS", "cls_id")
+        self.pad_id = _special_id(self._engine, _PAD_NAMES, "padding")
+        self.cls_id = _special_id(self._engine, _CLS_NAMES, "CLS")
         self._added = self._engine.num_special_tokens_to_add(False)
         # Special ids included. The library builds the whole table at every call.
         self.vocab_size: int = max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
@@ -82,7 +78,18 @@ class SubwordTokenizer:
         Raises:
             InputError: An id outside the vocabulary.
         """
-        return [self._piece(int(token)) for token in tokens]
+        added, byte_level = (
+            self._engine.get_added_tokens_decoder(),
+            isinstance(self._engine.decoder, decoders.ByteLevel),
+        )
+        found = []
+        for token in map(int, tokens):
+            require_token(token, self.vocab_size)
+            decoded = byte_level and token not in added
+            piece = self._engine.decode([token]) if decoded else self._engine.id_to_token(token)
+            require(piece is not None, f"the token {token}", "an id in use", "Decode with the tokenizer that encoded.")
+            found.append(str(piece))
+        return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Readable text, without special tokens.
@@ -106,19 +113,7 @@ class SubwordTokenizer:
         Raises:
             InputError: Text that is not a tokenizer's JSON.
         """
-        read_json(text, "a tokenizer")
         return cls(_engine_from(text, "a tokenizer"))
-
-    def _piece(self, token: int) -> str:
-        require_token(token, self.vocab_size)
-        if (
-            isinstance(self._engine.decoder, decoders.ByteLevel)
-            and token not in self._engine.get_added_tokens_decoder()
-        ):
-            return str(self._engine.decode([token]))
-        piece = self._engine.id_to_token(token)
-        require(piece is not None, f"the token {token}", "an id in use", "Decode with the tokenizer that encoded.")
-        return str(piece)
 
 
 Tokenizer = WordTokenizer | SubwordTokenizer
@@ -130,10 +125,8 @@ def train_subwords(
 ) -> SubwordTokenizer:
     """Train a tokenizer on lower-cased ``texts``. Ids: 0 ``[PAD]``, 1 ``[UNK]``, 2 ``[CLS]``, which begins every text.
 
-    Args:
-        texts: Training texts only.
-        kind: "wordpiece" merges characters within words and punctuation marks, "bpe" bytes.
-        vocab_size: Most ids; fewer if the texts have fewer parts. Byte pairs need 256 bytes and 3 special tokens.
+    "wordpiece" merges characters within words and punctuation marks, "bpe" bytes. There are at most ``vocab_size`` ids,
+    fewer if the texts have fewer parts. Byte pairs need 256 bytes and 3 special tokens.
 
     Raises:
         InputError: An unknown kind, too few ids, or texts without a word.
@@ -163,11 +156,9 @@ def train_subwords(
 
 
 def load_subwords(path: Path | str) -> SubwordTokenizer:
-    """The tokenizer of a released model.
+    """The tokenizer of a released model: a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them.
 
-    Args:
-        path: A ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them, ``tokenizer.json`` first.
-            A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it does not.
+    A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it does not.
 
     Raises:
         InputError: A path with neither, or a damaged file.
@@ -179,8 +170,6 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
         path = found[0]
     text = _read(path)
     if path.suffix == ".json":
-        content = read_json(text, str(path))
-        require("model" in content, f"{path} without a model", "the JSON of a tokenizer", "Pass a tokenizer.json.")
         return SubwordTokenizer(_engine_from(text, str(path)))
     config = path.with_name("tokenizer_config.json")
     return SubwordTokenizer(_bert(path, text, read_json(_read(config), str(config)) if config.is_file() else {}))
@@ -265,23 +254,17 @@ def _bert_engine(
 
 
 def _engine_from(text: str, what: str) -> tokenizers.Tokenizer:
+    content = read_json(text, what)
+    require("model" in content, f"{what} without a model", "the JSON of a tokenizer", "Pass a tokenizer.json.")
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise InputError(f"{what} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
 
 
-def _special_id(engine: tokenizers.Tokenizer, given: int | None, names: tuple[str, ...], role: str, field: str) -> int:
-    if given is not None:
-        require(
-            engine.id_to_token(given) is not None,
-            f"{field} = {given}",
-            "an id of the tokenizer",
-            "Pass an id of the vocabulary.",
-        )
-        return given
+def _special_id(engine: tokenizers.Tokenizer, names: tuple[str, ...], role: str) -> int:
     found = [token for token in map(engine.token_to_id, names) if token is not None]
-    require(bool(found), f"a tokenizer without {' or '.join(names)}", f"a {role} token", f"Pass {field}.")
+    require(bool(found), f"a tokenizer without {' or '.join(names)}", f"a {role} token", f"Add {names[0]} to it.")
     return int(found[0])
 
 

@@ -47,9 +47,7 @@ class Table:
     def select(self, *columns: str | int) -> list[Record]:
         """The given columns of every row, by position in the order of ``columns``.
 
-        Args:
-            *columns: Names, so that the first row of a CSV or TSV is the header; or positions from 0, so that it is a
-                row like all others. Not both.
+        Columns are names, so that the first row of a CSV or TSV is the header, or positions from 0, so that it is not.
 
         Raises:
             InputError: An unknown column, or positions in JSON lines.

@@ -50,9 +50,6 @@ class WordTokenizer:
 
     "Movie!" becomes ``movie`` and ``!``. Ids: 0 is padding, 1 an unknown word, 2 CLS, and 3 + i is ``words[i]``.
 
-    Args:
-        words: The vocabulary, in the order of ids.
-
     Raises:
         InputError: Words that are not strings, are empty, repeated, or a special token.
     """
@@ -76,9 +73,8 @@ class WordTokenizer:
     def from_texts(cls, texts: Iterable[str], vocab_size: int = 5000) -> WordTokenizer:
         """The most frequent words of ``texts``, most frequent first, ties in the order of code points.
 
-        Args:
-            texts: Training texts only: a vocabulary with the words of held-out texts leaks them.
-            vocab_size: Most ids, the three special ones included.
+        Pass training texts only: a vocabulary with the words of held-out texts leaks them. ``vocab_size`` counts the
+        three special ids too.
 
         Raises:
             InputError: Room for no word, or texts without any.
