@@ -33,9 +33,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from glassformer.data.in_context_lookup import encode, reordered, sample
+from glassformer.data.in_context_lookup import bag_ceiling, encode, reordered, sample
 from glassformer.data.lookup import all_contexts, lookup_batch
-from glassformer.data.lookup_ceiling import bag_ceiling
 from glassformer.labs.lookup import (
     BATCH_SIZE,
     D_FF,

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from glassformer.checkpoints.decoders import load_decoder
 from glassformer.cli import released as module
 from glassformer.cli.terminal import write
-from glassformer.data import tokenizer_sources
+from glassformer.data import released_tokenizer
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder
 from refusals import refused
@@ -74,7 +74,7 @@ def test_for_the_released_vocabulary_an_installed_tokenizer_serves(
 ) -> None:
     (directory / "tokenizer.json").unlink()
     change(directory, vocab_size=201088)
-    ours = tokenizer_sources.read_tokenizer(_saved(byte_engine, directory.parent))
+    ours = released_tokenizer.read_tokenizer(_saved(byte_engine, directory.parent))
     monkeypatch.setattr(module, "installed_tokenizer", lambda: ours)
     assert module.find_released(str(directory)).tokenizer is ours
     monkeypatch.setattr(module, "installed_tokenizer", lambda: None)

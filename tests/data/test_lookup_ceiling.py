@@ -11,8 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.in_context_lookup import LookupConfig, encode, sample
-from glassformer.data.lookup_ceiling import bag_ceiling, expected_largest
+from glassformer.data.in_context_lookup import LookupConfig, bag_ceiling, encode, expected_largest, sample
 from refusals import refused
 
 

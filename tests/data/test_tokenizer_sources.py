@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 from tokenizers import Tokenizer
 
-from glassformer.data import tokenizer_sources as module
+from glassformer.data import released_tokenizer as module
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS
 from glassformer.errors import InputError
 from refusals import refused

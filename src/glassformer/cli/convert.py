@@ -20,7 +20,7 @@ from glassformer.cli.flags import ConvertFlags, Target
 from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
-from glassformer.data.tokenizer_sources import tokenizer_places
+from glassformer.data.released_tokenizer import tokenizer_places
 from glassformer.errors import require
 from glassformer.files import lies_inside
 from glassformer.models import Decoder, DecoderConfig

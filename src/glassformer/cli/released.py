@@ -15,8 +15,12 @@ from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, 
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.harmony import STOPS
-from glassformer.data.released_tokenizer import ReleasedTokenizer
-from glassformer.data.tokenizer_sources import installed_tokenizer, named_tokenizer, tokenizer_beside
+from glassformer.data.released_tokenizer import (
+    ReleasedTokenizer,
+    installed_tokenizer,
+    named_tokenizer,
+    tokenizer_beside,
+)
 from glassformer.errors import InputError, require
 from glassformer.models.decoder import Decoder
 
@@ -58,7 +62,7 @@ def find_released(source: str, tokenizer: str | None = None) -> Released:
 
     Args:
         source: A directory, or a model on the hub.
-        tokenizer: What names the tokenizer, see :func:`~glassformer.data.tokenizer_sources.named_tokenizer`; None: the
+        tokenizer: What names the tokenizer, see :func:`~glassformer.data.released_tokenizer.named_tokenizer`; None: the
             one next to the weights, or for a model with gpt-oss's vocabulary an installed one.
 
     Raises:

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from glassformer.data.in_context_lookup import LookupConfig, encode, reordered, sample
-from glassformer.data.lookup_ceiling import bag_ceiling
+from glassformer.data.in_context_lookup import LookupConfig, bag_ceiling, encode, reordered, sample
 from glassformer.labs.lookup.in_context import MEASURING_SEED, build_model
 from glassformer.labs.lookup.in_context_measured import determining, measure_length, measure_order, measure_recipe
 from glassformer.labs.lookup.recipes import InContextRecipe

@@ -17,9 +17,8 @@ from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
 from glassformer.classifier import load_classifier
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.released_tokenizer import ReleasedTokenizer
+from glassformer.data.released_tokenizer import TOKENIZER_FILES, ReleasedTokenizer, tokenizer_beside, tokenizer_places
 from glassformer.data.subword import SubwordTokenizer, load_subwords
-from glassformer.data.tokenizer_sources import TOKENIZER_FILES, tokenizer_beside, tokenizer_places
 from glassformer.errors import InputError, first_line, require
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import Model, load_exact, recurrence_model

@@ -25,8 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from glassformer.data.in_context_lookup import Encoding, Facts, Source, Split, encode, reordered, sample
-from glassformer.data.lookup_ceiling import bag_ceiling
+from glassformer.data.in_context_lookup import Encoding, Facts, Source, Split, bag_ceiling, encode, reordered, sample
 from glassformer.errors import require_positive
 from glassformer.labs.lookup.in_context import MEASURING_SEED, build_model, train_in_context
 from glassformer.labs.lookup.recipes import InContextRecipe
@@ -47,8 +46,8 @@ class LengthMeasured:
         num_facts: Facts in each context, without distractors.
         num_questions: Contexts, with one question each.
         accuracy: The share of questions answered right.
-        ceiling: The best share possible: :func:`~glassformer.data.lookup_ceiling.bag_ceiling` for bags that are asked
-            about any pairing, 1 for slots and positions. None where it is not derived: bags of held-out pairings.
+        ceiling: The best share possible: :func:`~glassformer.data.in_context_lookup.bag_ceiling` for bags that are
+            asked about any pairing, 1 for slots and positions. None where it is not derived: bags of held-out pairings.
         found: The share of answerable questions whose right slot has the largest weight, averaged over heads.
         read: The share of answerable questions answered right when the decoder sees the right slot alone.
         sharpness: Each head's mean weight on the places that determine the answer (:func:`determining`).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glassformer.data.lookup_ceiling import bag_ceiling
+from glassformer.data.in_context_lookup import bag_ceiling
 from glassformer.labs.lookup.in_context_measured import InContextMeasured, LengthMeasured
 from glassformer.labs.lookup.results import Results, at, median
 
