@@ -317,7 +317,7 @@ def test_a_failed_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(bert, "save_file", fail)
+    monkeypatch.setattr(bert, "write_tensors", fail)
     with pytest.raises(OSError, match="the disk is full"):
         save_encoder(Encoder(EncoderConfig(50, 1, 24, 40, 4)), tmp_path / "saved")
     assert list(tmp_path.iterdir()) == []

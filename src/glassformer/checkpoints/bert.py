@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from glassformer.checkpoints.assembly import FileNumber, FileSize, config_errors, known_fields
 from glassformer.checkpoints.hub import find_directory
+from glassformer.checkpoints.shards import plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
-    WEIGHTS_FILE,
     StoredTensor,
     read_json,
     read_tensors,
@@ -37,9 +36,8 @@ HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
 
 OWN = "glassformer-encoder"
 """The ``model_type`` of what :func:`save_encoder` writes."""
-_PREFIXES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
-FAMILY = tuple(_PREFIXES)
-"""Every ``model_type`` of the BERT family that can be read."""
+FAMILY = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
+"""Every ``model_type`` of the BERT family that can be read, with the prefix that names of tensors may have."""
 
 
 @config
@@ -192,10 +190,9 @@ def save_encoder(encoder: Encoder, directory: Path, *, replace: bool = False) ->
 
 def write_encoder(encoder: Encoder, draft: Path) -> None:
     """Write the files of an encoder into an existing directory, a draft of :func:`~glassformer.files.new_directory`."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     described = {"model_type": OWN, **dataclasses.asdict(encoder.config)}
     write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
-    save_file(tensors, draft / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_tensors(draft, {name: plan(tensor) for name, tensor in encoder.state_dict().items()})
 
 
 def read_encoder_config(config: Mapping[str, Any]) -> EncoderConfig:
@@ -297,7 +294,7 @@ def _their_name(ours: str) -> str:
 
 def _clean(config: Mapping[str, Any]) -> Callable[[str], str]:
     """A function from the spellings of a name in files to one of them."""
-    prefix = _PREFIXES[config["model_type"]]
+    prefix = FAMILY[config["model_type"]]
 
     def clean(name: str) -> str:
         name = name.removeprefix(prefix)

@@ -39,7 +39,7 @@ from glassformer.checkpoints.tensor_files import (
     read_json,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError, InputError, require
+from glassformer.errors import CheckpointError, InputError, first_line, require
 from glassformer.files import new_directory, write_text
 from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts
@@ -203,16 +203,11 @@ def require_device(device: str | torch.device) -> torch.device:
     Raises:
         InputError: One that torch does not know, or that this machine does not have.
     """
-    expected, fix = "'cpu', or 'cuda' with a GPU", "Use 'cpu'."
     try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device = {str(device)!r}, which torch does not know", expected, fix) from error
-    if place.type not in ("cpu", "meta"):
-        here = torch.accelerator.current_accelerator(check_available=True)
-        count = torch.accelerator.device_count() if here is not None and here.type == place.type else 0
-        require((place.index or 0) < count, f"device = {str(device)!r}, of which there are {count}", expected, fix)
-    return place
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, ImportError) as error:
+        got = f"device = {str(device)!r}, which cannot be used: {first_line(error)}"
+        raise InputError(got, "'cpu', or 'cuda' with a GPU", "Use 'cpu'.") from error
 
 
 def _require_kind(config: Mapping[str, Any], directory: Path) -> str:

@@ -152,7 +152,7 @@ def _read_config(
         config = decoders.read_decoder_config(directory)
         decoders.own_tensors(config, stored, directory)
         return "glassformer", "glassformer", config
-    if kind == bert.OWN or kind in bert.FAMILY:
+    if kind in (bert.OWN, *bert.FAMILY):
         with config_errors(directory / CONFIG_FILE):
             encoder = bert.read_encoder_config(content)
         return ("glassformer", "glassformer", encoder) if kind == bert.OWN else ("BERT", "Hugging Face", encoder)

@@ -11,17 +11,13 @@ from glassformer.kernels.rotation import convert_rows
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.quantized.packed_experts import PackedMixture
 
 
 def half_split_projections(attention: GroupedQueryAttention, layout: Layout) -> dict[str, Tensor]:
     """The query and key projections for the half-split layout, and without key weights.
 
-    ``q . (w k) = (w q) . k``, and a factor per head commutes with the rotation: key weights go into the query.
-
-    Returns:
-        ``attention.query.weight``, ``attention.key.weight`` and, where there are biases, ``attention.query.bias`` and
-        ``attention.key.bias``.
+    ``q . (w k) = (w q) . k``, and a factor per head commutes with the rotation: key weights go into the query. Keys are
+    ``attention.query.weight``, ``attention.key.weight`` and, where there are biases, the same with ``bias``.
     """
     rewritten = {}
     for name, heads in (("query", attention.num_heads), ("key", attention.num_kv_heads)):
@@ -47,11 +43,3 @@ def as_experts(ffn: nn.Module) -> Experts:
         return Experts(gate, up, down, gate_bias, up_bias, down_bias)
     assert isinstance(ffn, MixtureOfExperts)
     return Experts(ffn.gate, ffn.up, ffn.down, ffn.gate_bias, ffn.up_bias, ffn.down_bias)
-
-
-def router_of(ffn: nn.Module, hidden_dim: int) -> tuple[Tensor, Tensor | None]:
-    """The router's weight and bias; zeros for one network, which every token then gets with weight 1."""
-    if isinstance(ffn, SwiGLU):
-        return ffn.gate.weight.new_zeros(1, hidden_dim), None
-    assert isinstance(ffn, MixtureOfExperts | PackedMixture)
-    return ffn.router.score.weight, ffn.router.score.bias

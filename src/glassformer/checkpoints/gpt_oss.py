@@ -49,14 +49,9 @@ def load_gpt_oss(
 ) -> Decoder:
     """The decoder of a directory with gpt-oss's weights and this ``config.json``.
 
-    ``dtype`` and ``experts`` are those of :func:`~glassformer.checkpoints.decoders.load_decoder`. Every tensor is read
-    to where it stays. Besides the decoder, memory holds at most one tensor, or one expert where experts have to be
-    rewritten.
-
-    Raises:
-        CheckpointError: A file that is missing or damaged, another architecture, tensors that are missing, unknown
-            or of another shape or kind, an exponent that means NaN, or more weights than this machine's memory.
-        InputError: A ``dtype`` that no decoder computes in.
+    ``dtype``, ``experts`` and errors are those of :func:`~glassformer.checkpoints.decoders.load_decoder`. Every tensor
+    is read to where it stays. Besides the decoder, memory holds at most one tensor, or one expert where experts have to
+    be rewritten.
 
     Source: OpenAI 2025, gpt-oss, ``gpt_oss/torch``; Hugging Face's layout.
     """

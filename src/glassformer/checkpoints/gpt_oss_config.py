@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,14 +27,6 @@ from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
 
-_RELEASED_ROPE: dict[str, Any] = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
 _OPENAI = SIZES | {"num_experts": "num_experts", "top_k": "experts_per_token"}
 _FIX = "Download the file again."
 
@@ -192,14 +184,9 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
 def _write_rope(yarn: Yarn | None) -> dict[str, Any]:
     if yarn is None:
         return {"rope_type": "default"}
-    return {
-        "rope_type": "yarn",
-        "factor": yarn.factor,
-        "beta_fast": yarn.beta_fast,
-        "beta_slow": yarn.beta_slow,
-        "truncate": yarn.truncate,
-        "original_max_position_embeddings": yarn.original_max_seq_len,
-    }
+    written = asdict(yarn)
+    length = written.pop("original_max_seq_len")
+    return {"rope_type": "yarn", "original_max_position_embeddings": length, **written}
 
 
 def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
@@ -242,7 +229,7 @@ def _from_openai(config: Mapping[str, Any]) -> DecoderConfig:
 
 def _rope(read: HuggingFaceConfig) -> RopeParameters:
     # As transformers: a rope_scaling takes precedence unless it is empty; with neither, the released model's is used.
-    found = read.rope_scaling or (_RELEASED_ROPE if read.rope_parameters is None else read.rope_parameters)
+    found = read.rope_scaling or (_write_rope(Yarn()) if read.rope_parameters is None else read.rope_parameters)
     found = {name: value for name, value in found.items() if value is not None}
     found.setdefault("rope_type", found.get("type", "default"))
     return RopeParameters(**known_fields(RopeParameters, {"rope_theta": read.rope_theta, **found}))

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections, router_of
-from glassformer.checkpoints.gpt_oss_layouts import MATRICES, Matrix
+from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections
+from glassformer.checkpoints.gpt_oss_layouts import MATRICES, Matrix, sources
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
@@ -71,33 +71,18 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
     )
     if config.num_layers == 1:  # then it has the window of the even layers, or none
         form = replace(form, window=config.layer_window(0), windowed_layers="even")
-    weights = {
-        "embedding.weight": decoder.embedding.weight,
-        "final_norm.weight": decoder.final_norm.weight,
-        "output.weight": decoder.output.weight,
-    }
-    experts = []
+    state = decoder.state_dict()
+    weights = {name: state[name] for name in sources(form, "huggingface") if name in state}
+    embedding, experts = decoder.embedding.weight, []
     for layer, block in enumerate(decoder.layers):
         assert isinstance(block, Block)
-        attention = block.attention
-        sinks: Tensor | None = attention.sinks
-        if sinks is None:
-            query = attention.query.weight
-            sinks = query.new_full((attention.num_heads,), max(NO_SINK, torch.finfo(query.dtype).min))
-        router, router_bias = router_of(block.ffn, config.hidden_dim)
-        inside = {
-            "attention_norm.weight": block.attention_norm.weight,
-            **half_split_projections(attention, config.rope_layout),
-            "attention.value.weight": attention.value.weight,
-            "attention.value.bias": attention.value.bias,
-            "attention.output.weight": attention.output.weight,
-            "attention.output.bias": attention.output.bias,
-            "attention.sinks": sinks,
-            "ffn_norm.weight": block.ffn_norm.weight,
-            "ffn.router.score.weight": router,
-            "ffn.router.score.bias": router_bias,
-        }
-        weights |= {f"layers.{layer}.{name}": tensor for name, tensor in inside.items() if tensor is not None}
+        rewritten = half_split_projections(block.attention, config.rope_layout)
+        if not config.sinks:
+            no_sink = max(NO_SINK, torch.finfo(embedding.dtype).min)
+            rewritten["attention.sinks"] = embedding.new_full((config.num_heads,), no_sink)
+        if config.num_experts is None:
+            rewritten["ffn.router.score.weight"] = embedding.new_zeros(1, config.hidden_dim)
+        weights |= {f"layers.{layer}.{name}": tensor for name, tensor in rewritten.items()}
         experts.append(_experts(block.ffn, plain=config.clamp is None))
     return PlannedModel(form, {name: plan(tensor) for name, tensor in weights.items()}, experts)
 

@@ -27,48 +27,26 @@ def matrix_sizes(config: DecoderConfig, matrix: Matrix) -> tuple[int, int]:
     return (2 * config.ff_dim, config.hidden_dim) if matrix == "gate_up" else (config.hidden_dim, config.ff_dim)
 
 
-_OUTSIDE = {
-    "huggingface": {
-        "embedding.weight": "model.embed_tokens.weight",
-        "final_norm.weight": "model.norm.weight",
-        "output.weight": "lm_head.weight",
-    },
-    "openai": {
-        "embedding.weight": "embedding.weight",
-        "final_norm.weight": "norm.scale",
-        "output.weight": "unembedding.weight",
-    },
-}
-_PREFIX = {"huggingface": "model.layers.{}.", "openai": "block.{}."}
-_VECTORS = {
-    "huggingface": {
-        "attention_norm.weight": "input_layernorm.weight",
-        "attention.sinks": "self_attn.sinks",
-        "ffn_norm.weight": "post_attention_layernorm.weight",
-    },
-    "openai": {
-        "attention_norm.weight": "attn.norm.scale",
-        "attention.sinks": "attn.sinks",
-        "ffn_norm.weight": "mlp.norm.scale",
-    },
-}
-_MATRICES = {
-    "huggingface": {
-        "attention.query": "self_attn.q_proj",
-        "attention.key": "self_attn.k_proj",
-        "attention.value": "self_attn.v_proj",
-        "attention.output": "self_attn.o_proj",
-        "ffn.router.score": "mlp.router",
-    },
-    "openai": {
-        "attention.query": "attn.qkv",
-        "attention.key": "attn.qkv",
-        "attention.value": "attn.qkv",
-        "attention.output": "attn.out",
-        "ffn.router.score": "mlp.gate",
-    },
-}
-"""Modules with a weight and, in gpt-oss, a bias."""
+# Our names, Hugging Face's, and OpenAI's. Those of a layer follow a prefix.
+_PREFIXES = "layers.{}.", "model.layers.{}.", "block.{}."
+_OUTSIDE = (
+    ("embedding.weight", "model.embed_tokens.weight", "embedding.weight"),
+    ("final_norm.weight", "model.norm.weight", "norm.scale"),
+    ("output.weight", "lm_head.weight", "unembedding.weight"),
+)
+_VECTORS = (
+    ("attention_norm.weight", "input_layernorm.weight", "attn.norm.scale"),
+    ("attention.sinks", "self_attn.sinks", "attn.sinks"),
+    ("ffn_norm.weight", "post_attention_layernorm.weight", "mlp.norm.scale"),
+)
+# Modules with a weight and, in gpt-oss, a bias.
+_PROJECTIONS = (
+    ("attention.query", "self_attn.q_proj", "attn.qkv"),
+    ("attention.key", "self_attn.k_proj", "attn.qkv"),
+    ("attention.value", "self_attn.v_proj", "attn.qkv"),
+    ("attention.output", "self_attn.o_proj", "attn.out"),
+    ("ffn.router.score", "mlp.router", "mlp.gate"),
+)
 
 
 @dataclass(frozen=True)
@@ -105,15 +83,17 @@ def sources(config: DecoderConfig, layout: GptOssLayout) -> dict[str, Source]:
         "attention.key": (query, query + kv),
         "attention.value": (query + kv, query + 2 * kv),
     }
-    found = {ours: Source(theirs) for ours, theirs in _OUTSIDE[layout].items()}
+    column = 1 if layout == "huggingface" else 2
+    found = {names[0]: Source(names[column]) for names in _OUTSIDE}
     if config.tied_output:
         del found["output.weight"]
     for layer in range(config.num_layers):
-        ours, theirs = f"layers.{layer}.", _PREFIX[layout].format(layer)
-        found |= {ours + name: Source(theirs + their_name) for name, their_name in _VECTORS[layout].items()}
+        ours, theirs = _PREFIXES[0].format(layer), _PREFIXES[column].format(layer)
+        found |= {ours + names[0]: Source(theirs + names[column]) for names in _VECTORS}
         if not config.sinks:
             del found[f"{ours}attention.sinks"]
-        for name, their_name in _MATRICES[layout].items():
+        for names in _PROJECTIONS:
+            name, their_name = names[0], names[column]
             rows = fused.get(name, ()) if layout == "openai" else ()
             found[f"{ours}{name}.weight"] = Source(f"{theirs}{their_name}.weight", *rows)
             if config.attention_bias if name.startswith("attention") else config.ff_bias:

@@ -44,16 +44,11 @@ class PlannedExperts:
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A gpt-oss model, independent of a layout.
-
-    Args:
-        config: Its configuration, with the ``expert_format`` of the experts.
-        weights: By the decoder's names, all but the experts.
-        experts: For each layer.
-    """
+    """A gpt-oss model, independent of a layout."""
 
     config: DecoderConfig
     weights: Mapping[str, Planned]
+    """All but the experts, by the decoder's names."""
     experts: Sequence[Mapping[Matrix, PlannedExperts]]
 
     def completed(self) -> PlannedModel:
@@ -125,14 +120,9 @@ def write_gpt_oss(
     Memory holds one part of a tensor at a time.
 
     Args:
-        model: What is written.
-        directory: Where to.
-        layout: Hugging Face's, or OpenAI's.
         extras: More for Hugging Face's ``config.json``.
         beside: Files to copy into the directory, such as a tokenizer's.
         shard_bytes: Size of a file of weights; None: 5 GB, and 20 GB in OpenAI's layout.
-        replace: Whether the directory may exist already.
-        progress: Show a bar on a terminal.
 
     Returns:
         The bytes of all tensors, and the content of ``config.json``.

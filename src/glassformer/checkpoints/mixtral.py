@@ -27,7 +27,7 @@ from glassformer.checkpoints.assembly import (
     known_fields,
     read_decoder,
 )
-from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections, router_of
+from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections
 from glassformer.checkpoints.gpt_oss_layouts import sources
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
@@ -78,16 +78,11 @@ _ROUTER, _EXPERTS = "ffn.router.score.weight", {"ffn.gate": "w1", "ffn.up": "w3"
 
 
 def decoder_from_mixtral(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Decoder:
-    """The decoder that computes the same logits as a Mixtral model.
+    """The decoder that computes the same logits as a Mixtral model with this ``config.json``.
 
-    Args:
-        config: The content of Hugging Face's ``config.json``; what is missing has Hugging Face's default.
-        tensors: Weights by name, as in the released files or as in the state dict of transformers 5. They are copied;
-            the decoder takes the dtype of ``model.embed_tokens.weight``.
-
-    Returns:
-        A decoder on the CPU, in training mode like every new module. ``sliding_window`` becomes the window of all
-        layers. What only training reads (``router_jitter_noise``, ``router_aux_loss_coef``) is ignored.
+    Tensors are named as in the released files or in the state dict of transformers 5. They are copied to the CPU, in
+    the dtype of ``model.embed_tokens.weight``. ``sliding_window`` becomes the window of all layers. What only training
+    reads (``router_jitter_noise``, ``router_aux_loss_coef``) is ignored.
 
     Raises:
         InputError: A configuration of another family or with a part that the decoder lacks, or tensors that are
@@ -107,20 +102,11 @@ def decoder_from_mixtral(config: Mapping[str, Any], tensors: Mapping[str, Tensor
 
 
 def load_mixtral(
-    directory: Path,
-    config: Mapping[str, Any],
-    *,
-    dtype: torch.dtype | None,
-    device: torch.device,
+    directory: Path, config: Mapping[str, Any], *, dtype: torch.dtype | None, device: torch.device
 ) -> Decoder:
     """As :func:`decoder_from_mixtral`, from a directory with this ``config.json``, tensor by tensor.
 
-    A ``dtype`` of None is that of the stored embedding.
-
-    Raises:
-        CheckpointError: A file that is missing or damaged, a configuration that is refused there too, tensors that are
-            missing, unknown, or of another shape or kind, or more weights than this machine's memory.
-        InputError: A ``dtype`` that no decoder computes in.
+    ``dtype`` and errors are those of :func:`~glassformer.checkpoints.decoders.load_decoder`.
     """
     stored = stored_tensors(directory)
     decoder_config = checked_config(directory, config, stored)
@@ -152,9 +138,7 @@ def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Te
     Key weights are multiplied into the query projections (a factor commutes with the rotation), an interleaved rotary
     layout is rewritten as half-split, and a dense feed-forward network is the only expert.
 
-    Returns:
-        The content of ``config.json``, and the tensors by the names of the released files, on the decoder's device, in
-        its dtype and detached. Tensors that need no rewriting share the decoder's memory.
+    Tensors have the names of the released files. Those that need no rewriting share the decoder's memory.
 
     Raises:
         InputError: A decoder with parts that Mixtral lacks: all of them are named.
@@ -174,7 +158,8 @@ def mixtral_from_decoder(decoder: Decoder) -> tuple[dict[str, Any], dict[str, Te
         rewritten = half_split_projections(block.attention, config.rope_layout)
         tensors |= {names[f"layers.{layer}.{name}"]: tensor for name, tensor in rewritten.items()}
         moe, experts = f"model.layers.{layer}.block_sparse_moe.", as_experts(block.ffn)
-        tensors[f"{moe}gate.weight"], _ = router_of(block.ffn, config.hidden_dim)
+        no_choice = decoder.embedding.weight.new_zeros(1, config.hidden_dim)
+        tensors[f"{moe}gate.weight"] = state.get(f"layers.{layer}.{_ROUTER}", no_choice)
         for name, of_each in (("w1", experts.gate), ("w3", experts.up), ("w2", experts.down)):
             tensors |= {f"{moe}experts.{index}.{name}.weight": weight for index, weight in enumerate(of_each)}
     tensors = {name: tensor.detach() for name, tensor in tensors.items()}

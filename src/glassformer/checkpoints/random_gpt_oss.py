@@ -13,41 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.checkpoints.gpt_oss_config import read_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_layouts import MATRICES, GptOssLayout, Matrix, matrix_sizes, sources, wanted
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel, write_gpt_oss
 from glassformer.checkpoints.shards import Planned
+from glassformer.checkpoints.tensor_files import CONFIG_FILE
 from glassformer.errors import require
-from glassformer.kernels.options import Clamp
-from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
 from glassformer.quantized import mxfp4
 
-GPT_OSS_20B = DecoderConfig(
-    vocab_size=201088,
-    num_layers=24,
-    hidden_dim=2880,
-    ff_dim=2880,
-    num_heads=64,
-    head_dim=64,
-    num_kv_heads=8,
-    window=128,
-    windowed_layers="even",
-    num_experts=32,
-    top_k=4,
-    expert_format="mxfp4",
-    sinks=True,
-    attention_bias=True,
-    ff_bias=True,
-    clamp=Clamp(),
-    max_seq_len=131072,
-    rope_base=150000.0,
-    yarn=Yarn(),
-)
-"""The released gpt-oss-20b."""
-GPT_OSS_120B = dataclasses.replace(GPT_OSS_20B, num_layers=36, num_experts=128)
+# Its sizes are the defaults of gpt-oss's configuration.
+GPT_OSS_120B = dataclasses.replace(read_gpt_oss_config({}, "openai", Path(CONFIG_FILE)), expert_format="mxfp4")
 """The released gpt-oss-120b."""
+GPT_OSS_20B = dataclasses.replace(GPT_OSS_120B, num_layers=24, num_experts=32)
+"""The released gpt-oss-20b."""
 GPT_OSS_EIGHTH = dataclasses.replace(
-    GPT_OSS_20B, vocab_size=50272, num_layers=12, hidden_dim=1440, ff_dim=1440, num_heads=32, num_experts=32
+    GPT_OSS_20B, vocab_size=50272, num_layers=12, hidden_dim=1440, ff_dim=1440, num_heads=32
 )
 """An eighth of the 20b in bytes."""
 GPT_OSS_TINY = dataclasses.replace(
@@ -103,13 +84,8 @@ def write_random_gpt_oss(
     with dense experts, which are the packed ones expanded.
 
     Args:
-        directory: The new directory: complete or absent, whatever happens.
         config: A configuration of gpt-oss, from :data:`SIZES` or another, with the ``expert_format`` to write.
-        layout: Hugging Face's, or OpenAI's.
-        seed: At least 0.
         shard_bytes: Largest size of a file of weights; None: as the released ones.
-        replace: Whether the directory may exist already.
-        progress: Show a bar on a terminal.
 
     Returns:
         The bytes of all tensors.

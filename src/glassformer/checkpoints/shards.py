@@ -56,12 +56,7 @@ def plan(tensor: Tensor) -> Planned:
 def write_tensors(directory: Path, planned: Mapping[str, Planned], *, shard_bytes: int = SHARD_BYTES) -> None:
     """Write ``model.safetensors``; or, beyond ``shard_bytes``, ``model-00001-of-00002.safetensors`` ... with an index.
 
-    Memory holds one part of a tensor at a time.
-
-    Args:
-        directory: An existing one; a draft of :func:`~glassformer.files.new_directory`.
-        planned: Tensors by their names in the file.
-        shard_bytes: Size of a file; a larger tensor has its own file.
+    Memory holds one part of a tensor at a time. A tensor larger than ``shard_bytes`` has its own file.
 
     Raises:
         InputError: ``shard_bytes`` below 1, or a dtype that safetensors does not know.
