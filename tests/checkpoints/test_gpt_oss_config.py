@@ -208,7 +208,7 @@ def test_what_openais_program_would_refuse_is_refused() -> None:
 )
 def test_what_is_written_is_read_again_by_both(change: dict[str, Any]) -> None:
     config = dataclasses.replace(RELEASED, **change)
-    written = write_gpt_oss_config(config, torch.bfloat16, packed=False)
+    written = write_gpt_oss_config(config, torch.bfloat16)
     assert read(written) == config
     theirs = GptOssConfig(**written)
     assert read(theirs.to_dict()) == config
@@ -216,7 +216,7 @@ def test_what_is_written_is_read_again_by_both(change: dict[str, Any]) -> None:
 
 
 def test_what_was_released_is_written_as_it_was() -> None:
-    written = write_gpt_oss_config(RELEASED, torch.bfloat16, packed=True)
+    written = write_gpt_oss_config(dataclasses.replace(RELEASED, expert_format="mxfp4"), torch.bfloat16)
     for name, value in HUGGINGFACE.items():
         if name not in ("eos_token_id", "quantization_config"):
             assert written[name] == value, name
@@ -224,5 +224,5 @@ def test_what_was_released_is_written_as_it_was() -> None:
 
 
 def test_a_model_without_windows_has_one_that_hides_nothing() -> None:
-    written = write_gpt_oss_config(dataclasses.replace(RELEASED, window=None), torch.float32, packed=False)
+    written = write_gpt_oss_config(dataclasses.replace(RELEASED, window=None), torch.float32)
     assert (written["sliding_window"], written["layer_types"][:2]) == (131072, ["sliding_attention", "full_attention"])

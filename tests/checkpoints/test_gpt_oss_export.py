@@ -66,7 +66,7 @@ def peer_of(decoder: Decoder, directory: Path) -> GptOssForCausalLM:
 def configuration(decoder: Decoder) -> dict[str, Any]:
     """What Hugging Face's ``config.json`` says of what is written."""
     form = gpt_oss_from_decoder(decoder).config
-    return write_gpt_oss_config(form, decoder.embedding.weight.dtype, packed=form.expert_format == "mxfp4")
+    return write_gpt_oss_config(form, decoder.embedding.weight.dtype)
 
 
 @torch.no_grad()

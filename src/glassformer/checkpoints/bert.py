@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,7 +20,6 @@ from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.shards import plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
-    StoredTensor,
     read_json,
     read_tensors,
     stored_tensors,
@@ -106,7 +106,7 @@ def load_encoder(
     leave_out: tuple[str, ...] = HEADS,
     dtype: torch.dtype = torch.float32,
 ) -> Encoder:
-    """The encoder of a directory, or of a model on the Hugging Face hub.
+    """The encoder of a directory, or of a model on the Hugging Face hub, on the CPU and in training mode.
 
     It computes the same hidden states as Hugging Face's ``BertModel``, ``RobertaModel`` or ``XLMRobertaModel``.
 
@@ -120,9 +120,6 @@ def load_encoder(
         attention_dropout: None: as stored. More than 0 disables the fused kernel in training, which is slower.
         leave_out: Prefixes of tensors to ignore. ``()`` refuses a file with heads.
         dtype: Of the weights, whatever it is in the file.
-
-    Returns:
-        An encoder on the CPU, in training mode like every new module.
 
     Raises:
         InputError: No such directory and no such model or no connection; a file that is missing or damaged; another
@@ -153,25 +150,30 @@ def load_encoder(
         "attention_dropout": attention_dropout,
     }
     config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
-    stored_by_name = stored_tensors(directory, str if own else _clean(stored))
+    tensors = stored_tensors(directory, str if own else partial(_cleaned, FAMILY[stored["model_type"]]))
     # Checked before the encoder is made: a million layers would take minutes.
     require(
-        config.num_layers <= len(stored_by_name),
-        f"{CONFIG_FILE} with {config.num_layers} layers with {len(stored_by_name)} tensors",
+        config.num_layers <= len(tensors),
+        f"{CONFIG_FILE} with {config.num_layers} layers with {len(tensors)} tensors",
         "the tensors of each layer",
         f"Take {CONFIG_FILE} and the weights from the same place.",
     )
     with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
         encoder = Encoder(config)
-    shapes = {
-        name: list(tensor.shape)
+    wanted = {
+        name: (name if own else _their_name(name), list(tensor.shape))
         for name, tensor in encoder.state_dict().items()
         if not (new_head and name.startswith("classifier."))
     }
-    if own:
-        state = read_tensors(stored_by_name, {name: (name, shape) for name, shape in shapes.items()}, dtype)
-    else:
-        state = _read_bert(stored, stored_by_name, shapes, leave_out, dtype)
+    first_position = 0
+    if not own:
+        ignored = {name for name in tensors if name in _NO_WEIGHTS or name.startswith(leave_out)}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
+        first_position = _bert_config(stored).first_position
+        wanted["positions.weight"][1][0] += first_position
+    state = read_tensors(tensors, wanted, dtype)
+    if first_position:
+        state["positions.weight"] = state["positions.weight"][first_position:].clone()
     encoder.load_state_dict(state | (_new_head(config, dtype) if new_head else {}), assign=True)
     if isinstance(encoder.positions, SinusoidalPositions):
         encoder.positions = SinusoidalPositions(config.hidden_dim, config.max_seq_len).to(dtype)
@@ -265,24 +267,6 @@ def _new_head(config: EncoderConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     return {"classifier.weight": weight, "classifier.bias": weight.new_zeros(classes)}
 
 
-def _read_bert(
-    config: Mapping[str, Any],
-    tensors: Mapping[str, StoredTensor],
-    shapes: Mapping[str, list[int]],
-    leave_out: tuple[str, ...],
-    dtype: torch.dtype,
-) -> dict[str, Tensor]:
-    """Our state dict from the tensors of a directory in Hugging Face's layout."""
-    kept = [name for name in tensors if name not in _NO_WEIGHTS and not name.startswith(leave_out)]
-    wanted = {name: (_their_name(name), shape) for name, shape in shapes.items()}
-    first = _bert_config(config).first_position
-    name, (length, width) = wanted["positions.weight"]
-    wanted["positions.weight"] = (name, [first + length, width])
-    state = read_tensors({name: tensors[name] for name in kept}, wanted, dtype)
-    state["positions.weight"] = state["positions.weight"][first:].clone()
-    return state
-
-
 def _their_name(ours: str) -> str:
     """Hugging Face's name of one of our tensors."""
     name, _, end = ours.rpartition(".")
@@ -292,12 +276,7 @@ def _their_name(ours: str) -> str:
     return f"encoder.layer.{layer}.{_INSIDE[inside]}.{end}"
 
 
-def _clean(config: Mapping[str, Any]) -> Callable[[str], str]:
-    """A function from the spellings of a name in files to one of them."""
-    prefix = FAMILY[config["model_type"]]
-
-    def clean(name: str) -> str:
-        name = name.removeprefix(prefix)
-        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-
-    return clean
+def _cleaned(prefix: str, name: str) -> str:
+    """One of the spellings of a name in files."""
+    name = name.removeprefix(prefix)
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

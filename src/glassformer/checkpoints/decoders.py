@@ -58,7 +58,7 @@ def load_decoder(
     experts: Literal["dense", "mxfp4"] | None = None,
     device: str | torch.device = "cpu",
 ) -> Decoder:
-    """The decoder of a directory, or of a model on the Hugging Face hub.
+    """The decoder of a directory, or of a model on the Hugging Face hub, in training mode like every new module.
 
     It computes the logits of Hugging Face's ``GptOssForCausalLM`` or ``MixtralForCausalLM``. Tensors are read one by
     one, so that loading takes little more memory than the decoder.
@@ -67,12 +67,10 @@ def load_decoder(
         source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``: by its ``config.json``,
             gpt-oss in Hugging Face's layout or OpenAI's, Mixtral, or what :func:`save_decoder` wrote.
         dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
-        experts: ``"mxfp4"`` keeps experts packed, or packs them (which rounds); ``"dense"`` keeps or expands them;
+        experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds); ``"dense"`` keeps
+            or expands them;
             None: as they are stored. In gpt-oss's layouts that happens while they are read, in others afterwards.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
-
-    Returns:
-        A decoder in training mode like every new module. Packed experts take no gradient.
 
     Raises:
         CheckpointError: A file that is missing, damaged or a link to elsewhere; another architecture, or one with
@@ -176,8 +174,7 @@ def save_decoder(
     planned: dict[str, Planned]
     if layout == "gpt_oss":
         model = gpt_oss_from_decoder(decoder)
-        packed = model.config.expert_format == "mxfp4"
-        written = write_gpt_oss_config(model.config, decoder.embedding.weight.dtype, packed=packed)
+        written = write_gpt_oss_config(model.config, decoder.embedding.weight.dtype)
         planned = model.in_layout("huggingface")
         if warning := remark(str(directory), written):
             warnings.warn(warning, stacklevel=3)

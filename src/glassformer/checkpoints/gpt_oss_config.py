@@ -113,7 +113,7 @@ def read_gpt_oss_config(config: Mapping[str, Any], layout: GptOssLayout, file: P
         return _from_huggingface(config) if layout == "huggingface" else _from_openai(config)
 
 
-def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype, *, packed: bool) -> dict[str, Any]:
+def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
     """Hugging Face's ``config.json`` of a decoder in the form of gpt-oss.
 
     Where no layer has a window, every second one gets a window as long as the longest text. That is the same, and is
@@ -137,7 +137,7 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype, *, packed: b
         "swiglu_limit": config.clamp.limit,
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
-    if packed:
+    if config.expert_format == "mxfp4":
         kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
         written["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": kept}
     return written

@@ -7,7 +7,7 @@ and other programs read, is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from glassformer.checkpoints.assembly import (
     fields_read,
     fields_written,
     fill,
+    is_released_mixtral,
     known_fields,
     read_decoder,
 )
@@ -225,7 +226,7 @@ def _check(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory:
     found = {theirs: shapes[ours] for ours, theirs in _names(config).items()}
     if "lm_head.weight" in stored:
         found["lm_head.weight"] = shapes["output.weight"]
-    released = _are_released(stored)
+    released = is_released_mixtral(stored)
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
         moe = f"{theirs}{'block_sparse_moe' if released else 'mlp'}."
@@ -241,10 +242,6 @@ def _check(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory:
     check_tensors(stored, {name: Wanted(shape) for name, shape in found.items()}, directory)
 
 
-def _are_released(names: Iterable[str]) -> bool:
-    return any(".block_sparse_moe." in name for name in names)
-
-
 def _state(get: _Get, config: DecoderConfig, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     """The decoder's state dict, without an output projection that is the embedding."""
     state = {ours: get(theirs) for ours, theirs in _names(config).items()}
@@ -256,7 +253,7 @@ def _state(get: _Get, config: DecoderConfig, stored: Mapping[str, StoredTensor])
             "one tensor for both",
             "Set tie_word_embeddings to False to keep both.",
         )
-    experts = _released_experts if _are_released(stored) else _current_experts
+    experts = _released_experts if is_released_mixtral(stored) else _current_experts
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
         state |= {ours + name: tensor for name, tensor in experts(get, theirs, config).items()}

@@ -54,14 +54,12 @@ class Setting:
         if self.date is not None:
             about.append(f"Current date: {self.date}")
         channels = ", ".join((ANALYSIS, COMMENTARY, FINAL))
-        system = "\n\n".join(
-            (
-                "\n".join(about),
-                f"Reasoning: {self.effort}",
-                f"# Valid channels: {channels}. Channel must be included for every message.",
-            )
-        )
-        messages = [Message("system", system)]
+        parts = [
+            "\n".join(about),
+            f"Reasoning: {self.effort}",
+            f"# Valid channels: {channels}. Channel must be included for every message.",
+        ]
+        messages = [Message("system", "\n\n".join(parts))]
         if self.instructions:
             messages.append(Message("developer", f"# Instructions\n\n{self.instructions}"))
         return messages
@@ -186,12 +184,12 @@ class ReplyReader:
         self._header: list[int] | None = []
         self._role_known = True
         self._current: Message | None = None
-        self._new_decoder()
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def read(self, token: int) -> Piece | None:
         """Read the next token; return the text that it adds to a message, or None."""
         if token in self._ends:
-            return self._finish(marked=True)
+            return self.finish(marked=True)
         if self._current is not None:
             text = self._decoder.decode(self.tokenizer.token_bytes(token))
             return self._piece(text) if text else None
@@ -207,11 +205,8 @@ class ReplyReader:
             self._header.append(token)
         return None
 
-    def finish(self) -> Piece | None:
-        """End the reply; return the rest of its last message, or None."""
-        return self._finish(marked=False)
-
-    def _finish(self, marked: bool) -> Piece | None:
+    def finish(self, *, marked: bool = False) -> Piece | None:
+        """End a message, by an end token if ``marked``, or the reply; return the rest of the message, or None."""
         if self._current is None:
             text = self.tokenizer.decode(self._header or [])
             # A header with <|start|> and without an end is incomplete; it is not content.
@@ -227,16 +222,13 @@ class ReplyReader:
         piece = self._piece(rest)
         self.messages.append(piece.message)
         self._header, self._current = None, None
-        self._new_decoder()
+        self._decoder.reset()
         return Piece(piece.message, piece.text, ended=True)
 
     def _piece(self, text: str) -> Piece:
         assert self._current is not None
         self._current = replace(self._current, content=self._current.content + text)
         return Piece(self._current, text)
-
-    def _new_decoder(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
 
 def _rendered(message: Message, tokenizer: ReleasedTokenizer) -> list[int]:

@@ -216,8 +216,7 @@ def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) ->
     - "positions": key, value, key, value, ... for an encoder with positions; without them it is a bag.
     - "slots": one position per fact with two fields, key and value.
 
-    Returns:
-        Tokens [batch, 2 * fact], or [batch, fact, 2] for slots; padding comes last.
+    Tokens are [batch, 2 * fact], or [batch, fact, 2] for slots; padding comes last.
 
     Raises:
         InputError: An unknown encoding, or a negative seed or step.

@@ -203,8 +203,6 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
         )
         names = {each["content"]: each["id"] for each in marked if each["special"]}
         read = _piece_reader(content)
-    except InputError:
-        raise
     except Exception as error:  # the library raises nothing narrower
         raise InputError(f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
     if read is None:

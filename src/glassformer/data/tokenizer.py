@@ -40,6 +40,7 @@ _WORD = re.compile(
     rf"|{_LETTER}+"
     r"|[^\s]"
 )
+_LETTERS = re.compile(rf"{_LETTER}+")
 _CLITIC = re.compile(r"n't|'(?:s|re|ve|ll|d|m)")
 _CLOSING = frozenset(".,!?;:)%")
 
@@ -129,7 +130,8 @@ class WordTokenizer:
         for word in self.pieces(tokens):
             if word in (PAD, CLS):
                 continue
-            attached = word in _CLOSING or (_CLITIC.fullmatch(word) and _is_word(before))
+            after_word = _LETTERS.fullmatch(before) and not _CLITIC.fullmatch(before)
+            attached = word in _CLOSING or (_CLITIC.fullmatch(word) and after_word)
             text += word if attached or not text else " " + word
             before = word
         return text
@@ -209,7 +211,3 @@ def read_json(text: str, what: str) -> dict[str, Any]:
         isinstance(content, dict), f"{what} that is a {type(content).__name__}", "a JSON object", "Pass another file."
     )
     return content
-
-
-def _is_word(token: str) -> bool:
-    return re.fullmatch(rf"{_LETTER}+", token) is not None and _CLITIC.fullmatch(token) is None
