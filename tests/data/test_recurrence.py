@@ -18,7 +18,6 @@ from glassformer.data.recurrence import (
     sample_generators,
     sample_sequences,
 )
-from glassformer.errors import InputError
 from refusals import refused
 
 TINY = RecurrenceConfig(order=2, vocab_size=3, next_prob=0.3, seq_len=2)
@@ -199,7 +198,7 @@ def test_obeys_recurrence_judges_each_step_by_hand() -> None:
     ],
 )
 def test_impossible_configs_are_refused(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(anywhere=message):
         RecurrenceConfig(**arguments)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
 from glassformer.data import released_tokenizer as module
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_json, from_ranks
-from glassformer.errors import InputError
 from refusals import refused
 
 VOCABULARY = Path(os.environ.get("TIKTOKEN_ENCODINGS_BASE", "nowhere")) / "o200k_base.tiktoken"
@@ -157,7 +156,7 @@ def test_damaged_files_are_told_by_name(name: str, content: bytes | None, messag
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InputError, match=message) as error:
+    with refused(anywhere=message) as error:
         module.read_tokenizer(path)
     assert str(path) in str(error.value)
 

@@ -12,7 +12,6 @@ import pytest
 
 from glassformer.data.examples import Example, leaked, normalized
 from glassformer.data.sentiment import from_files, from_hub, leaky_examples, read_examples, reviews
-from glassformer.errors import InputError
 from refusals import refused
 
 GOOD, BAD = Example("good, really", 1), Example("bad", 0)
@@ -108,7 +107,7 @@ def test_other_classes_have_names_and_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_faulty_files_are_refused_with_the_line(tmp_path: Path, content: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(anywhere=message):
         read_examples(write(tmp_path / "a.csv", content))
 
 
@@ -119,7 +118,7 @@ def test_json_that_is_no_text_or_label_is_refused(tmp_path: Path) -> None:
         ('{"text": "good", "label": [1]}', "line 1: the label"),
         ('{"body": "good", "label": 1}', "recognizable"),
     ):
-        with pytest.raises(InputError, match=message):
+        with refused(anywhere=message):
             read_examples(write(tmp_path / "a.jsonl", content))
 
 
@@ -285,7 +284,7 @@ def test_a_hub_that_cannot_give_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"train": Rows([{"idx": 0, "sentence": "good", "label": "positive"}])}, "whole number"),
     ):
         hub(monkeypatch, parts)
-        with pytest.raises(InputError, match=message):
+        with refused(anywhere=message):
             from_hub("stanfordnlp/sst2")
     with refused("the columns idx, sentence, label", expected="one column 'text'"):
         from_hub("stanfordnlp/sst2", text_column="text")

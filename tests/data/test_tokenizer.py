@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from glassformer.data.subword import Tokenizer
 from glassformer.data.tokenizer import CLS_ID, PAD_ID, UNK_ID, WordTokenizer, split_words, whole_text
-from glassformer.errors import InputError
 from refusals import refused
 
 SENTENCES = [
@@ -158,7 +157,7 @@ def test_it_is_a_tokenizer(tokenizer: WordTokenizer) -> None:
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_damaged_json_is_refused(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(anywhere=message):
         WordTokenizer.from_json(text)
 
 
