@@ -91,23 +91,24 @@ def test_other_classes_have_names_and_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("text,label\ngood,1\nbad,2\n", r"a\.csv, line 3: the label '2'; expected 0 or negative, 1 or positive"),
+        ("text,label\ngood,1\nbad,2\n", r"a\.csv, line 3: the label '2'; 0 or negative, 1 or positive"),
         ("text,label\ngood,1\nbad,-1\n", r"line 3: the label '-1'"),
         ("text,label\ngood,1\nbad,0.5\n", r"line 3: the label '0\.5'"),
         ("text,label\ngood,1\nbad,\n", r"line 3: the label ''"),
         ("text,label\ngood,1\nbad,99999999999999999999\n", r"line 3: the label '9999"),
         ("text,label\ngood,1\n  ,0\n", r"line 3: an empty text"),
         ("text,label\ngood,1\nfine,1\n", r"no example of negative"),
-        ("verdict,opinion\n1,good\n0,bad\n", r"line 1: the label 'verdict'.*columns"),
+        ("verdict,opinion\n1,good\n0,bad\n", r"line 1: the label 'verdict'; columns"),
         ("good,1\nbad,0\nawful,3\n", r"line 3: the label '3'"),
-        ("good,fine\nbad,awful\n", r"line 1: the columns 'good', 'fine'.*recognizable"),
-        ("1,1\n0,0\n", r"recognizable"),
+        ("good,fine\nbad,awful\n", r"line 1: the columns 'good', 'fine'; recognizable"),
+        ("1,1\n0,0\n", r"; recognizable"),
         ("a,b,c\ngood,1,x\n", r"the columns 'a', 'b', 'c'"),
-        ("text,review,label\na,b,1\n", r"recognizable"),
+        ("text,review,label\na,b,1\n", r"; recognizable"),
     ],
 )
 def test_faulty_files_are_refused_with_the_line(tmp_path: Path, content: str, message: str) -> None:
-    with refused(anywhere=message):
+    got, _, other = message.partition("; ")
+    with refused(got, anywhere=other):
         read_examples(write(tmp_path / "a.csv", content))
 
 

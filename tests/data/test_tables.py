@@ -73,22 +73,23 @@ def test_what_pythons_writers_write_is_read_back(
         ("a.csv", b"text,label\nna\xefve,1\n", r"a\.csv, line 2: byte 0xef at place 3.*UTF-8"),
         ("a.jsonl", b'{"text": "\xff"}\n', r"line 1: byte 0xff"),
         ("a.tsv", "text\tlabel\n".encode("utf-16"), r"line 1: UTF-16"),
-        ("a.tsv", "good\t1\nbad\n", r"line 2: 1 cells; expected 2, as in line 1"),
-        ("a.csv", "text,label\ngood, really,1\n", r"line 2: 3 cells.*needs quotes"),
+        ("a.tsv", "good\t1\nbad\n", r"line 2: 1 cells; ^2, as in line 1"),
+        ("a.csv", "text,label\ngood, really,1\n", r"line 2: 3 cells; needs quotes"),
         ("a.csv", 'text,label\ngood,1\n"never closed,0\nbad,0\n', r"line 4: unexpected end of data"),
         ("a.csv", 'text,label\n"good" film,1\n', r"line 2: .*expected"),
         ("a.jsonl", '{"text": "good"}\n{"text": "cut', r"line 2: no JSON"),
         ("a.jsonl", "[1, 2]\n", r"line 1: a list"),
         ("a.jsonl", "[" * 100_000 + "\n", r"line 1: no JSON"),
-        ("a.ndjson", "{\n", r"line 1: no JSON.*flattened"),
+        ("a.ndjson", "{\n", r"line 1: no JSON; flattened"),
         ("a.tsv", "", r"which is empty"),
         ("a.csv", " \n\n , \n", r"which is empty"),
-        ("a.txt", "good\t1\n", r"unknown kind.*\.csv"),
+        ("a.txt", "good\t1\n", r"unknown kind; \.csv"),
         ("a", "good\t1\n", r"unknown kind"),
     ],
 )
 def test_faults_name_the_file_and_the_line(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
-    with refused(anywhere=message):
+    got, _, other = message.partition("; ")
+    with refused(got, anywhere=other):
         read_table(write(tmp_path / name, content))
 
 

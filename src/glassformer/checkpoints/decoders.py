@@ -10,7 +10,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ from glassformer.checkpoints.tensor_files import (
     read_json,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError, InputError, first_line, require
+from glassformer.errors import CheckpointError, InputError, require
 from glassformer.files import new_directory, write_text
 from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts
@@ -163,10 +163,8 @@ def save_decoder(
         InputError: The directory exists and ``replace`` is false; an unknown layout; extras that are not JSON; or a
             decoder for which nothing equivalent exists in the layout, which is named.
     """
-    layouts = (None, "gpt_oss", "mixtral", "glassformer")
-    require(
-        layout in layouts, f"layout = {layout!r}", "'gpt_oss', 'mixtral', 'glassformer' or None", "Use one of these."
-    )
+    layouts = "'gpt_oss', 'mixtral', 'glassformer' or None"
+    require(layout in (None, *get_args(Layout)), f"layout = {layout!r}", layouts, "Use one of these.")
     extras = dict(config_extras or {})
     _require_json(extras)
     if layout is None:
@@ -200,11 +198,14 @@ def require_device(device: str | torch.device) -> torch.device:
     Raises:
         InputError: One that torch does not know, or that this machine does not have.
     """
+    got = f"device = {str(device)!r}, which torch does not know"
     try:
-        return torch.empty(0, device=device).device
+        place = torch.device(device)
+        got = f"device = {str(device)!r}, which this machine does not have"
+        torch.empty(0, device=place)
     except (RuntimeError, AssertionError, ImportError) as error:
-        got = f"device = {str(device)!r}, which cannot be used: {first_line(error)}"
         raise InputError(got, "'cpu', or 'cuda' with a GPU", "Use 'cpu'.") from error
+    return place
 
 
 def _require_kind(config: Mapping[str, Any], directory: Path) -> str:
