@@ -151,9 +151,10 @@ def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
 def _part_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts inputs"]:
     """The input vector's share of each token and of each position."""
     require_fits(weights, space)
-    pos = np.empty((0, 0)) if weights.pos is None else weights.pos[: space.num_positions]
-    tokens = np.eye(space.num_tokens, space.num_tokens + weights.pos_dim)
-    return np.concatenate([tokens, np.pad(pos, ((0, 0), (space.num_tokens, 0)))])
+    tokens, pos = space.num_tokens, np.empty((0, 0)) if weights.pos is None else weights.pos[: space.num_positions]
+    parts = np.eye(tokens + len(pos), tokens + weights.pos_dim)
+    parts[tokens:, tokens:] = pos
+    return parts
 
 
 def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place inputs"]:

@@ -136,13 +136,12 @@ class SequenceSpace:
     def block(self, letters: Sequence[Int[np.ndarray, "..."]]) -> Block:
         """A batch of sequences, or of matrices of equally long ones, with CLS in front of each."""
         matrices = [np.atleast_2d(each) for each in letters]
-        tokens = np.full((sum(map(len, matrices)), max(each.shape[1] for each in matrices)), -1)
-        row = 0
+        first, row = int(self.has_cls), 0
+        tokens = np.full((sum(map(len, matrices)), first + max(each.shape[1] for each in matrices)), -1)
+        tokens[:, :first] = len(self.letters)
         for each in matrices:
-            tokens[row : row + len(each), : each.shape[1]] = each
+            tokens[row : row + len(each), first : first + each.shape[1]] = each
             row += len(each)
-        if self.has_cls:
-            tokens = np.insert(tokens, 0, len(self.letters), axis=1)
         return Block(np.maximum(tokens, 0), tokens >= 0)
 
     def blocks(self, size: int, longest: int | None = None) -> Iterator[Block]:

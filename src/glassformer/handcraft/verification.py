@@ -148,12 +148,13 @@ def verify(
     tolerance = task.tolerance if tolerance == "task" else tolerance
     if tolerance is not None:
         require_above_zero(tolerance=tolerance)
-    known = dtype in (torch.float64, torch.float32)
-    require(known, f"dtype = {dtype}", "torch.float64 or torch.float32", "Choose one of these.")
+    require(dtype in (torch.float64, torch.float32), f"dtype = {dtype}", "torch.float64 or float32", "Use one of them.")
     require_fits(head, task)
     matrices = {name: torch.tensor(matrix, dtype=dtype) for name, matrix in head.matrices.items()}
+    rounded = head
     try:
-        rounded = HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
+        if dtype != torch.float64:
+            rounded = HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
     except InputError as error:
         raise InputError(error.got, f"weights that {dtype} can hold", "Scale the weights down.") from error
     tables, most = PlaceTables.of(rounded, task.space, torch.finfo(dtype).eps / 2), torch.finfo(dtype).max / 4

@@ -137,7 +137,7 @@ def test_bad_arguments_are_refused() -> None:
         hand_designed_weights("sort")
     with refused("parity"):
         hand_designed_weights("parity")
-    with refused("rows"):
+    with refused(expected="rows"):
         NumpyTransformer(eye, eye, np.eye(2))
     with refused(expected="input_dim"):
         NumpyTransformer(eye, eye, eye).forward(np.eye(4))
