@@ -94,6 +94,7 @@ def _check(figure: Figure) -> None:
             # What lies outside is not drawn, but stands in the list of texts.
             if not low <= tick.get_loc() <= high:
                 tick.label1.set_visible(False)
+                tick.label2.set_visible(False)
     pixels = figure.get_tightbbox().extents * figure.dpi
     assert pixels[0] >= -0.5, pixels
     assert pixels[1] >= -0.5, pixels
