@@ -45,7 +45,7 @@ def run(flags: DesignFlags) -> Certificate:
         "Pass 1e-9, for example.",
     )
     made = design(task, flags.largest_error)
-    require_size(made.weights)
+    require_size(made.weights.matrices)
     say(f"{task.name}: {task.summary}")
     say(f"  head            {made.description}")
     sizes = ", ".join(f"{name} {len(m)} x {m.shape[1]}" for name, m in made.weights.matrices.items())

@@ -58,9 +58,8 @@ def read_head(path: Path | str) -> HeadWeights:
     require(kind in readers, shown(path), _FORMATS, fix)
     matrices = readers[kind](path)
     with in_file(path):
-        weights = HeadWeights(**matrices)
-        require_size(weights)
-    return weights
+        require_size(matrices)
+        return HeadWeights(**matrices)
 
 
 def write_head(weights: HeadWeights, path: Path | str) -> None:
@@ -75,7 +74,7 @@ def write_head(weights: HeadWeights, path: Path | str) -> None:
     """
     path = Path(path)
     kind = require_place(path)
-    require_size(weights)
+    require_size(weights.matrices)
     if kind == ".json":
         tables = []
         for name, matrix in weights.matrices.items():
@@ -106,9 +105,9 @@ def require_place(path: Path) -> str:
     return "" if is_directory else suffix
 
 
-def require_size(weights: HeadWeights) -> None:
+def require_size(matrices: dict[str, Matrix]) -> None:
     """Raise :class:`InputError` if there are more than ``MAX_NUMBERS`` numbers, which could not be read again."""
-    total = sum(matrix.size for matrix in weights.matrices.values())
+    total = sum(matrix.size for matrix in matrices.values())
     require(total <= MAX_NUMBERS, f"{total:,} numbers", f"at most {MAX_NUMBERS:,}", "Use a smaller head.")
 
 
