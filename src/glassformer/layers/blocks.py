@@ -187,6 +187,8 @@ class CrossBlock(_LayerNormBlock):
             cache: Keys and values of earlier positions of the target; those of ``x`` are added to it.
         """
         x = self._add(x, self.self_attention_norm, partial(self.self_attention, key_padding=key_padding, cache=cache))
-        read = partial(self.cross_attention, source=memory, key_padding=memory_padding)
-        x = self._add(x, self.cross_attention_norm, read)
+        # The memory is a positional argument, which hooks of the cross-attention read.
+        x = self._add(
+            x, self.cross_attention_norm, lambda x: self.cross_attention(x, memory, key_padding=memory_padding)
+        )
         return self._add(x, self.ffn_norm, self.ffn)
