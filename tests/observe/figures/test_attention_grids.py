@@ -1,4 +1,4 @@
-"""Several heads: which map stands where, on which scale."""
+"""Several heads: which map stands where, on which scale, and what a comparison shows of either."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from glassformer.observe.figures.attention_maps import attention_grid, attention_mosaic, cross_attention
+from glassformer.observe.figures.attention_maps import attention_grid, attention_mosaic, compare_heads, cross_attention
 from glassformer.observe.figures.style import new_figure
 from refusals import refused
 
@@ -80,6 +80,28 @@ def test_cross_attention_of_one_layer_or_of_several() -> None:
     assert [ax.get_title() for ax in several][3] == "Layer 2, head 1"
 
 
+def test_a_comparison_shows_both_and_what_each_reads_more() -> None:
+    first, second = weights(2, 5, 5)
+    figure = compare_heads(first, second, TEXT, title="Layer 1", names=("head 3", "head 8"))
+    axes = panels(figure)
+    shown = [np.asarray(ax.images[0].get_array()) for ax in axes]
+    np.testing.assert_array_equal(shown[0], first)
+    np.testing.assert_array_equal(shown[1], second)
+    np.testing.assert_allclose(shown[2] - shown[3], first - second, atol=1e-12)
+    assert (np.minimum(shown[2], shown[3]) == 0).all()
+    assert {ax.images[0].get_clim() for ax in axes} == {(0, max(first.max(), second.max()))}
+    assert [ax.get_title() for ax in axes] == [
+        "Head 3",
+        "Head 8",
+        "Head 3, more than head 8",
+        "Head 8, more than head 3",
+    ]
+    middle = (first + second) / 2
+    both = [(np.where(p > 0, p * np.log(p / middle), 0)).sum(1) for p in (first, second)]
+    assert figure.get_suptitle() == f"Layer 1: divergence {np.mean(both):.2f} of at most 0.69 nats"
+    assert "no divergence" in compare_heads(np.zeros((1, 2)), np.zeros((1, 2))).get_suptitle()
+
+
 @pytest.mark.parametrize(("layers", "heads", "tokens"), [(1, 1, 1), (2, 3, 5), (12, 12, 70), (3, 64, 30)])
 def test_a_mosaic_is_one_image_with_a_tile_for_each_head(layers: int, heads: int, tokens: int) -> None:
     expected = weights(layers, heads, tokens, tokens)
@@ -112,6 +134,8 @@ def test_figures_can_be_read(check_readable: Callable[[Figure], None]) -> None:
     check_readable(cross_attention(weights(2, 1, 9), ["encoder"] * 9, ["[SOS]"]))
     check_readable(cross_attention(weights(2, 3, 1, 9), ["a"] * 9, ["[SOS]"], layer_names=("before", "after")))
     check_readable(attention_grid(weights(1, 1, 1, 1), ["one"]))
+    first, second = weights(2, 5, 5)
+    check_readable(compare_heads(first, second, TEXT, title="Layer 1"))
     check_readable(attention_mosaic(weights(4, 30, 9, 9), "All"))
 
 
@@ -127,6 +151,7 @@ def test_what_is_no_grid_is_refused() -> None:
         (lambda: attention_grid(few, layer_names=("a", "b")), "2 names"),
         (lambda: attention_grid(few, ["a"]), "1 names for 3 keys"),
         (lambda: cross_attention(2 * few, TEXT[:3], TEXT[:3]), "largest = 1.0"),
+        (lambda: compare_heads(few[0, 0], few[0, 1][:2]), "weights of shapes"),
     ]
     for attempt, message in attempts:
         with refused(message):

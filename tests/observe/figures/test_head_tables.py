@@ -19,6 +19,7 @@ from glassformer.observe.figures.head_tables import (
     head_spread,
     head_table,
     head_targets,
+    router_load,
 )
 from glassformer.observe.figures.style import new_figure, save_figure
 from refusals import refused
@@ -93,6 +94,15 @@ def test_loads_are_over_the_even_one() -> None:
     assert [text.get_text() for text in ax.texts] == ["2", "1", "4"]
 
 
+def test_the_router_has_counts_beside_the_balance() -> None:
+    figure = router_load(COUNTS, "A model", layer_names=("x", "y", "z"))
+    table, balance = figure.axes[:2]
+    np.testing.assert_array_equal(table.images[0].get_array(), COUNTS)
+    assert table.get_xlabel() == "expert"
+    assert [label.get_text() for label in balance.get_xticklabels()] == ["x", "y", "z"]
+    assert len(balance.lines) == 3
+
+
 def test_one_query_is_framed_in_the_text_that_it_reads() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(4), 4)
     ax, bar = coloured_text(WORDS, weights[2], "A query", framed=2).axes
@@ -130,7 +140,8 @@ def test_figures_can_be_read_and_saved(
         "sinks": head_table(rng.random((6, 8)), "Share on the sink", label="share", largest=1.0),
         "single": head_table(rng.random((1, 1)), "Share on the sink", label="share", largest=1.0),
         "load": expert_load(COUNTS),
-        "large-load": expert_load(rng.multinomial(4096, np.full(32, 1 / 32), 24), "A large model"),
+        "router": router_load(COUNTS, "A model"),
+        "large-router": router_load(rng.multinomial(4096, np.full(32, 1 / 32), 24), "A large model"),
         "named": head_table(rng.random((2, 3)), head_names=("decoder", "encoder", "both"), layer_names=("one", "two")),
         "query": coloured_text(WORDS, [0.25] * 4, "A query", label="attention weight", framed=0),
     }.items():
@@ -154,8 +165,8 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         (lambda: head_targets(flat), r"heads \[3\]"),
         (lambda: expert_load(COUNTS - 1), "by layer"),
         (lambda: expert_load(COUNTS[:, 2:]), r"by layer \[0, 20, 30\]"),
-        (lambda: expert_load(COUNTS[:0]), r"shape \[0, 4\]"),
-        (lambda: expert_load(COUNTS, layer_names=("a",)), "1 names"),
+        (lambda: router_load(COUNTS[:0]), r"shape \[0, 4\]"),
+        (lambda: router_load(COUNTS, layer_names=("a",)), "1 names"),
         (lambda: coloured_text(WORDS, square[0]), "for 4 words"),
         (lambda: coloured_text(["a", "b"], -square[0]), "a weight of -0.5"),
     ]

@@ -1,4 +1,4 @@
-"""Attention weights as heat maps: one head of up to thousands of tokens, grids and mosaics of heads.
+"""Attention weights as heat maps: one head of up to thousands of tokens, grids and mosaics of heads, and two compared.
 
 A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell shows the largest of
 the weights that it stands for, so that no single large weight is lost. Functions for several heads take names of layers
@@ -21,6 +21,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.errors import require
+from glassformer.observe.attention_measures import divergence
 from glassformer.observe.figures.coloured_words import shown
 from glassformer.observe.figures.heat_maps import (
     CELL,
@@ -223,6 +224,7 @@ def attention_grid(
     *,
     layer_names: Names = (),
     head_names: Names = (),
+    panel_names: Names = (),
     largest: float | None = None,
     root: bool = False,
     values: bool = False,
@@ -234,6 +236,7 @@ def attention_grid(
     Args:
         keys: The tokens at the keys; numbers if empty.
         queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
+        panel_names: One for each panel, row by row, instead of its layer's and its head's name.
         largest: The weight with the darkest colour; the largest of all when None.
         root: Colours by the square root of the weight.
         values: Write the weights into the cells, in panels of up to 22 x 22.
@@ -250,7 +253,8 @@ def attention_grid(
         "Choose layers and heads, or draw an attention_mosaic.",
     )
     above, beside = numbered(layer_names, rows, "Layer"), numbered(head_names, columns, "head")
-    titles = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
+    joined = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
+    titles = numbered(panel_names, rows * columns, "") if panel_names else joined
     limits, shape = (0.0, end_of_scale([head for layer in layers for head in layer], largest)), layers[0].shape[1:]
     queries = (keys if len(keys) == shape[0] else ()) if queries is None else queries
     labels = values and max(shape) <= MOST_TEXTS and not root
@@ -297,6 +301,45 @@ def cross_attention(
         values=True,
         axis_names=("encoder token", "decoder token"),
         figure=figure,
+    )
+
+
+@in_style
+def compare_heads(
+    first: Float[np.ndarray, "query key"],
+    second: Float[np.ndarray, "query key"],
+    keys: Names = (),
+    queries: Names | None = None,
+    title: str = "",
+    *,
+    names: tuple[str, str] = ("head 1", "head 2"),
+) -> Figure:
+    """Two heads of one text, and below each its excess over the other: ``max(first - second, 0)`` and the reverse.
+
+    All four panels have one scale. The difference takes two panels because in a print in grey no colours can
+    distinguish its two signs. The title ends with the mean :func:`divergence
+    <glassformer.observe.attention_measures.divergence>` of the two heads' rows.
+
+    ``names`` are those of the two heads; the other arguments are those of :func:`attention_grid`.
+    """
+    require(
+        first.shape == second.shape,
+        f"weights of shapes {list(first.shape)} and {list(second.shape)}",
+        "the same shape",
+        "Take both from one text and the same queries.",
+    )
+    largest = end_of_scale([first, second], None)
+    apart = divergence(first, second)
+    apart = apart[np.isfinite(apart)]
+    measured = f"divergence {apart.mean():.2f} of at most 0.69 nats" if apart.size else "no divergence"
+    return attention_grid(
+        [np.stack([first, second]), np.maximum(np.stack([first - second, second - first]), 0)],
+        keys,
+        queries,
+        f"{title}: {measured}" if title else measured,
+        panel_names=(*names, *(f"{name}, more than {other}" for name, other in (names, names[::-1]))),
+        largest=largest,
+        values=True,
     )
 
 

@@ -8,6 +8,7 @@ experts are missing, for numbers below 0 or infinite, and for a wrong number of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Integer, Shaped
@@ -40,6 +41,7 @@ def head_table(
     largest: float | None = None,
     layer_names: Names = (),
     head_names: Names = (),
+    head: str = "head",
     ax: Axes | None = None,
 ) -> Figure:
     """A number for each head of each layer, as a colour and, in tables of up to 22 x 22, in digits.
@@ -48,13 +50,14 @@ def head_table(
         values: From 0 on; NaN, which is drawn grey, for heads without a value.
         label: What the numbers are, with their unit.
         largest: The number with the darkest colour, which no other exceeds; the largest of ``values`` when None.
+        head: What the columns are, if not heads.
     """
     down, across = numbered(layer_names, len(values), ""), numbered(head_names, values.shape[1], "")
     values = values.astype(float)
     end = end_of_scale([np.where(np.isnan(values), 0.0, values)], largest)
     width, height = _inches(values)
     figure, place = axes_or_new(ax, max(3.6, width + 1.9), height + 1.1)
-    image = panel(place, values, "", "head", "layer", limits=(0.0, end), colormap=SEQUENTIAL)
+    image = panel(place, values, "", head, "layer", limits=(0.0, end), colormap=SEQUENTIAL)
     # A new figure's size makes the cells nearly square; given axes are filled.
     place.set_box_aspect(None)
     for axis, names, most in ((place.xaxis, across, 20), (place.yaxis, down, 24)):
@@ -109,12 +112,7 @@ def expert_load(
 
     ``tokens`` is the number of tokens, or of token-expert pairs, of every expert; no layer may be without.
     """
-    require(
-        tokens.size > 0 and int(tokens.min()) >= 0 and int(tokens.sum(axis=1).min()) > 0,
-        f"counts of shape {list(tokens.shape)}, by layer {tokens.sum(axis=1).tolist()}",
-        "counts from 0 on, with tokens in every layer",
-        "Count how often each expert was chosen, with np.bincount.",
-    )
+    _check_counts(tokens)
     layers, experts = tokens.shape
     figure, place = axes_or_new(ax, max(5.2, 0.42 * layers + 2), 3.8)
     loads = tokens / tokens.mean(axis=1, keepdims=True)
@@ -133,6 +131,24 @@ def expert_load(
     place.set(title=title, xlabel="layer", ylabel="load, even load = 1")
     place.grid(False, axis="x")
     place.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4.5, ncols=3, fontsize=9)
+    return figure
+
+
+@in_style
+def router_load(
+    tokens: Integer[np.ndarray, "layer expert"], title: str = "", *, layer_names: Names = (), expert_names: Names = ()
+) -> Figure:
+    """A table of the tokens of every expert in every layer, next to :func:`expert_load`."""
+    _check_counts(tokens)
+    across, down = _inches(tokens, 0.5)
+    right = max(4.8, 0.42 * len(tokens) + 1.5)
+    figure, (left, balance) = new_figure(
+        across + right + 2.4, max(4.0, down + 1.6), columns=2, width_ratios=(across + 1.6, right)
+    )
+    table: dict[str, Any] = {"layer_names": layer_names, "head_names": expert_names, "head": "expert"}
+    head_table(tokens, "Tokens of each expert", label="tokens", ax=left, **table)
+    expert_load(tokens, "Balance", layer_names=layer_names, ax=balance)
+    finish(figure, title)
     return figure
 
 
@@ -162,7 +178,16 @@ def _tables(
     return figure
 
 
-def _inches(values: np.ndarray) -> tuple[float, float]:
+def _inches(values: np.ndarray, cell: float = TABLE_CELL) -> tuple[float, float]:
     """Width and height of a table."""
-    cell = TABLE_CELL if max(values.shape) <= MOST_TEXTS else CELL
+    cell = cell if max(values.shape) <= MOST_TEXTS else CELL
     return side(values.shape[1], cell, 0.0, 11.0), side(values.shape[0], cell, 0.5, 11.0)
+
+
+def _check_counts(tokens: np.ndarray) -> None:
+    require(
+        tokens.size > 0 and int(tokens.min()) >= 0 and int(tokens.sum(axis=1).min()) > 0,
+        f"counts of shape {list(tokens.shape)}, by layer {tokens.sum(axis=1).tolist()}",
+        "counts from 0 on, with tokens in every layer",
+        "Count how often each expert was chosen, with np.bincount.",
+    )
