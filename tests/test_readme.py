@@ -22,7 +22,13 @@ def test_there_are_samples_to_run() -> None:
     assert samples()
 
 
-@pytest.mark.parametrize(("line", "code"), samples(), ids=[f"line {line}" for line, _ in samples()])
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        pytest.param(line, code, id=f"line {line}", marks=[pytest.mark.slow] if "train(" in code else [])
+        for line, code in samples()
+    ],
+)
 def test_sample_runs_and_prints_what_it_shows(
     line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -396,6 +396,7 @@ def test_long_numbers_and_wrong_texts_do_not_widen_the_page(
     check_fits(page)
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone_and_has_no_accessibility_fault(
     open_page: Callable[..., Page],
     show: Go,

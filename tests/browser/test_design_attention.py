@@ -22,6 +22,7 @@ def show(go: Go) -> Go:
     return showing(go)
 
 
+@pytest.mark.slow
 def test_attention_is_that_of_the_edited_head(
     page: Page, show: Go, settled: Callable[[Page], None], open_page: Callable[..., Page]
 ) -> None:

@@ -159,6 +159,7 @@ def test_tokens_are_written_one_by_one_and_taken_back(page: Page, show: Go) -> N
     assert written(page) == TEXT
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_and_another_one_another(page: Page, show: Go) -> None:
     texts = []
     for seed in (1, 1, 2):
@@ -209,6 +210,7 @@ def test_a_fault_while_writing_is_told(page: Page, show: Go) -> None:
     expect(page.locator(".fault")).to_contain_text("A fault of this page")
 
 
+@pytest.mark.slow
 def test_a_link_shows_the_rule_and_what_was_written(page: Page, open_page: Callable[..., Page], show: Go) -> None:
     show(page, seed=3)
     slide(page, "Top-p", 0.8)

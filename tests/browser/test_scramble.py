@@ -280,6 +280,7 @@ def test_a_finger_drags_by_the_handle(phone: Page, show: Go) -> None:
     assert order(phone) == ["COLOR", "ALICE", "NAME", "ITEM", "GREEN"]
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone_and_has_no_accessibility_fault(
     open_page: Callable[..., Page],
     show: Go,

@@ -113,7 +113,7 @@ def search(count: int, intact: Path, root: Path, load: Any) -> None:
 
 
 def test_damaged_checkpoints_are_refused(intact: Path, tmp_path: Path, load: Any) -> None:
-    search(200, intact, tmp_path, load)
+    search(40, intact, tmp_path, load)
 
 
 @pytest.mark.slow
