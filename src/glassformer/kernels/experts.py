@@ -5,6 +5,7 @@ Source: Jiang et al. 2024, arXiv 2401.04088, section 2.1.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -84,8 +85,7 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tenso
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
     chosen = _Dispatch.apply(x, order, place, weights.shape[1])
-    load = expert.new_zeros(len(experts.gate)).scatter_add_(0, expert, torch.ones_like(expert))
-    ends = load.cumsum(0).to(torch.int32)
+    ends = torch.searchsorted(expert, torch.arange(len(experts.gate), device=x.device), right=True, out_int32=True)
 
     def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         out = _grouped_product(rows, weight.to(rows.dtype), ends)
@@ -177,11 +177,14 @@ _MIX_SCHEMA = (
 )
 
 
+_clamp = functools.cache(Clamp)  # made for every step of decoding otherwise, and its fields checked
+
+
 @torch.library.custom_op("glassformer::mix_experts", mutates_args=(), schema=_MIX_SCHEMA)
 def _mix_op(x: Tensor, weights: Tensor, indices: Tensor, *others: Any) -> Tensor:
     """The fast form as one opaque operator of a compiled graph without gradients."""
     alpha, limit = others[6:]
-    clamp = None if alpha is None else Clamp(alpha, limit)
+    clamp = None if alpha is None else _clamp(alpha, limit)
     return _mix(Experts._make((*others[:6], clamp)), x, weights, indices)
 
 
