@@ -17,6 +17,8 @@ from torch import Tensor
 from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rule import differentiate, use_definition
 
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
 
 
@@ -208,14 +210,33 @@ def _kernel(
     on_cpu = q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]
     inputs = (q, k, v, sink)
     needs_grad = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs)
-    if on_cpu and needs_grad and not torch.compiler.is_compiling():
+    trained_on_cpu = on_cpu and needs_grad and not torch.compiler.is_compiling()
+    if trained_on_cpu and (sink is not None or q.dtype.itemsize < 4):
         return _CpuAttention.apply(*inputs, causal, mask, scale)
     if on_cpu and sink is not None and not needs_grad:
         return _cpu_attention(q, k, v, sink, causal, mask, scale)[0]
     if sink is not None:
         return _with_zero_key(q, k, v, causal, mask, scale, sink, dropout)
     grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
+    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
+    if trained_on_cpu and hasattr(out.grad_fn, "_saved_logsumexp"):
+        out.grad_fn.register_hook(_by_definition)
+    return out
+
+
+def _by_definition(found: tuple[Tensor | None, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor | None, ...] | None:
+    """Hook in the graph after the fused kernel's backward pass, which cannot be differentiated again.
+
+    With ``create_graph=True`` the gradients are those of :func:`definition`.
+    """
+    if not torch.is_grad_enabled():
+        return None
+    node: Any = torch._C._current_autograd_node()
+    q, k, v, bias = node._saved_query, node._saved_key, node._saved_value, node._saved_attn_mask
+    allowed = Pattern(node._saved_is_causal).mask(q.shape[2], k.shape[2], q.device) if bias is None else bias == 0
+    by_formula = partial(definition, sink=None, allowed=allowed, scale=node._saved_scale)
+    again = differentiate(by_formula, (q, k, v), [grad is not None for grad in found[:3]], grads[0])
+    return *again, *found[3:]
 
 
 def _as_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -226,9 +247,7 @@ def _cpu_attention(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The output and the log-sum-exp of the CPU's fused kernel, both corrected for the sink."""
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, k, v, 0.0, causal, attn_mask=_as_bias(mask, q.dtype), scale=scale
-    )
+    out, lse = _FLASH(q, k, v, 0.0, causal, attn_mask=_as_bias(mask, q.dtype), scale=scale)
     if sink is None:
         return out, lse
     # A query that sees no key has lse = -inf or nan; its output is zero already.
@@ -239,7 +258,7 @@ def _cpu_attention(
 
 
 class _CpuAttention(torch.autograd.Function):
-    r"""The fused kernel of the CPU, with or without a sink, with a backward pass in float32 or wider.
+    r"""The fused kernel of the CPU with a sink, or in low precision, with a backward pass in float32 or wider.
 
     With ``lse`` the kernel's log-sum-exp, a softmax with the extra logit ``s`` is the one without it times
     ``exp(lse - lse')``, where ``lse' = logaddexp(lse, s)``. The kernel's own backward pass, given the corrected output
@@ -266,15 +285,16 @@ class _CpuAttention(torch.autograd.Function):
             by_formula = partial(definition, allowed=allowed, scale=ctx.scale)
             return *differentiate(by_formula, (q, k, v, sink), ctx.needs_input_grad[:4], grads[0]), None, None, None
         wide = torch.promote_types(q.dtype, torch.float32)
-        grad, wide_q, wide_k, wide_v, out = (x.to(wide) for x in (grads[0], q, k, v, out))
-        grad_q, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, wide_q, wide_k, wide_v, out, lse, 0.0, ctx.causal, attn_mask=_as_bias(mask, wide), scale=ctx.scale
-        )
+        inputs = grads[0], q, k, v, out
+        grad, *rest = inputs if q.dtype == wide else (each.to(wide) for each in inputs)
+        found = _FLASH_BACKWARD(grad, *rest, lse, 0.0, ctx.causal, attn_mask=_as_bias(mask, wide), scale=ctx.scale)
+        if q.dtype != wide:
+            found = [each.to(q.dtype) for each in found]
         grad_sink = None
         if sink is not None and ctx.needs_input_grad[3]:
-            flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad * out).sum(-1).to(lse.dtype)
+            flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad * rest[-1]).sum(-1).to(lse.dtype)
             grad_sink = flow.sum_to_size(sink.shape).to(sink.dtype)
-        return grad_q.to(q.dtype), grad_k.to(q.dtype), grad_v.to(q.dtype), grad_sink, None, None, None
+        return *found, grad_sink, None, None, None
 
 
 def _with_zero_key(

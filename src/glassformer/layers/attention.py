@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import require, require_probability
+from glassformer.errors import InputError, require, require_probability
 from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
 
@@ -100,23 +100,25 @@ def check_inputs(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, key_weights: Tensor | None, sinks: Tensor | None
 ) -> None:
     """Raise :class:`InputError` if these arguments of :func:`attend` do not fit one another."""
-    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
     fits = fits and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
-    expected = "[batch, head, position, head_dim], k and v alike in all but the last"
-    require(fits, shapes, expected, "Split heads before attending.")
+    if not fits or q.shape[2] < 1 or k.shape[2] < 1:  # formatting takes longer than all checks
+        raise InputError(
+            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}",
+            "[batch, head, position, head_dim] with at least one position, k and v alike in all but the last",
+            "Split heads before attending, and pass a token or more.",
+        )
     require(
         k.shape[1] >= 1 and q.shape[1] % k.shape[1] == 0,
         f"{q.shape[1]} query heads and {k.shape[1]} key-value heads",
         "key-value heads that divide the query heads",
         "Choose num_kv_heads among the divisors of num_heads.",
     )
-    require(q.shape[2] >= 1 and k.shape[2] >= 1, shapes, "at least one query and one key", "Pass a token or more.")
     for name, per_head in (("key_weights", key_weights), ("sinks", sinks)):
-        require(
-            per_head is None or per_head.shape == (q.shape[1],),
-            f"{name} of shape {None if per_head is None else list(per_head.shape)}",
-            f"one number per query head, [{q.shape[1]}]",
-            f"Make {name} as long as num_heads.",
-        )
+        if per_head is not None and per_head.shape != (q.shape[1],):
+            raise InputError(
+                f"{name} of shape {list(per_head.shape)}",
+                f"one number per query head, [{q.shape[1]}]",
+                f"Make {name} as long as num_heads.",
+            )
     pattern.check(q.shape[0], q.shape[2], k.shape[2])

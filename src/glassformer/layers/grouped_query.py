@@ -126,4 +126,4 @@ class GroupedQueryAttention(nn.Module):
         return self._heads(self.key(source), self.num_kv_heads), self._heads(self.value(source), self.num_kv_heads)
 
     def _heads(self, projected: Tensor, heads: int) -> Tensor:
-        return projected.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
+        return projected.view(*projected.shape[:-1], heads, self.head_dim).transpose(1, 2)
