@@ -229,7 +229,7 @@ def test_a_page_goes_on_with_a_server_that_was_started_anew(
     page.goto(f"{served}#model={model}&view={view}")
     settled(page)
     # A new server knows no run.
-    monkeypatch.setattr(explorer, "runs", Runs(explorer.loaded))
+    monkeypatch.setattr(explorer, "runs", Runs(explorer.model))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
     page.get_by_role("tab", name="Attention").click()

@@ -210,7 +210,7 @@ def test_a_run_that_the_kernel_forgot_is_read_anew(
 ) -> None:
     place = notebook.show("one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film"}))
     settled(notebook.page)
-    monkeypatch.setattr(explorer, "runs", Runs(explorer.loaded))
+    monkeypatch.setattr(explorer, "runs", Runs(explorer.model))
     place.get_by_role("radiogroup", name="Head").get_by_role("radio").last.click()
     place.get_by_role("button", name="Layers", exact=True).click()
     settled(notebook.page)

@@ -293,14 +293,15 @@ def test_threads_that_watch_the_same_model_see_their_own_calls() -> None:
 
 COMPILED = """
 import pytest, torch
+from glassformer.generation import compiled
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 model = Decoder(DecoderConfig(20, 2, 24, 16, 4, 8, 2, window=3, sinks=True, num_experts=4, max_seq_len=32)).eval()
 tokens = torch.randint(20, (2, 9))
 with torch.no_grad(), capture(model, what=("weights", "router", "residual")) as plain:
     expected = model(tokens)
-compiled = torch.compile(model, backend="aot_eager")
-step = torch.compile(Decoder.step, backend="aot_eager", dynamic=False)
+whole_model = torch.compile(model, backend="aot_eager")
+step = torch.compile(compiled.step, backend="aot_eager", dynamic=False)
 
 def run(seen):
     assert len(seen.records) == len(plain.records)
@@ -308,15 +309,15 @@ def run(seen):
         assert ours.name == theirs.name and torch.equal(ours.values, theirs.values)
 
 with torch.no_grad():
-    before = compiled(tokens)
-    for watched in (model, compiled):
+    before = whole_model(tokens)
+    for watched in (model, whole_model):
         with capture(watched, what=("weights", "router", "residual")) as seen:
-            assert torch.equal(compiled(tokens), expected)
+            assert torch.equal(whole_model(tokens), expected)
         run(seen)
     with capture(model, what=("weights", "router", "residual")) as seen:
         torch.compile(model, backend="aot_eager")(tokens)
     run(seen)
-    assert torch.equal(compiled(tokens), before)
+    assert torch.equal(whole_model(tokens), before)
     assert len(seen.records) == len(plain.records)
 
     # A compiled step of decoding, whose caches are slots, of which not all are filled.
