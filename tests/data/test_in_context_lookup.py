@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,3 +207,16 @@ def test_bad_input_is_refused() -> None:
         encode(facts, "bag", seed=-2)
     with refused("seed = -2"):
         reordered(facts, seed=-2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({"missing": 0.0, "distinct_values": False}, 20),
+        ({"missing": 0.2, "distinct_values": False}, 19),
+        ({"missing": 0.2, "distinct_values": True, "held_out": 0.0, "distractors": 3}, 13),
+        ({"missing": 0.2, "distinct_values": True, "held_out": 0.25}, 8),
+    ],
+)
+def test_the_most_facts_of_a_context(changes: dict[str, Any], most: int) -> None:
+    assert LookupConfig(num_keys=20, num_values=16, max_facts=2, **changes).most_facts == most

@@ -172,6 +172,12 @@ def test_released_tokenizers_give_hugging_faces_ids(minilm: Path, shared_data: P
         assert ours.decode(ours.encode("A marvellous film.")) == "a marvellous film."
 
 
+def test_special_pieces_of_a_vocabulary_stay_whole(tmp_path: Path) -> None:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "mask"]
+    engine = load_subwords(bert_directory(tmp_path, "\n".join(pieces) + "\n"))
+    assert engine.encode("a [MASK] a") == [2, 5, 4, 5, 3]
+
+
 def test_a_vocabulary_with_case_keeps_it(tmp_path: Path) -> None:
     lines = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nGood\ngood\n##ly\n"
     cased = load_subwords(bert_directory(tmp_path / "cased", lines, do_lower_case=False))

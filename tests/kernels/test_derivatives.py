@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
 
 from glassformer import kernels
 from glassformer.kernels.options import Clamp
+from glassformer.layers.attention import attend
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 
 # Annotations name axes that transforms add or remove.
@@ -128,6 +129,13 @@ def test_derivatives_agree_with_differences(name: str) -> None:
     inputs = [value.clone().requires_grad_() for value in some.values()]
     assert gradcheck(of, inputs, fast_mode=True)
     assert gradgradcheck(of, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("sunk", [False, True])
+def test_second_derivatives_of_attention_to_a_longer_source(sunk: bool) -> None:
+    q, k, v = (torch.randn(1, 2, length, 4, dtype=torch.float64, requires_grad=True) for length in (3, 5, 5))
+    sinks = torch.randn(2, dtype=torch.float64, requires_grad=True) if sunk else None
+    assert gradgradcheck(lambda q, k, v, sinks: attend(q, k, v, sinks=sinks), (q, k, v, sinks), fast_mode=True)
 
 
 def test_hessian_and_forward_mode() -> None:

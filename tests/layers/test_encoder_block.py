@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from glassformer.layers.blocks import EncoderBlock
+from glassformer.layers.blocks import CrossBlock, EncoderBlock
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from refusals import refused
@@ -117,6 +117,12 @@ def test_it_is_torchs_layer_with_its_gradients(
         results.append((out.detach(), grad))
     for mine, other in zip(*results, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-8, atol=1e-8)
+
+
+def test_norms_stand_after_the_parts_by_default() -> None:
+    attention = GroupedQueryAttention(8, 2, 4, causal=False)
+    assert not EncoderBlock(attention, MLP(8, 8), 8).norm_first
+    assert not CrossBlock(GroupedQueryAttention(8, 2, 4), attention, MLP(8, 8), 8).norm_first
 
 
 def test_dropout_takes_from_what_is_added() -> None:

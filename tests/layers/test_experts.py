@@ -348,3 +348,8 @@ def test_shapes_alone(hidden_dim: int) -> None:
         out = moe(torch.empty(2, 7, hidden_dim))
     assert out.is_meta
     assert out.shape == (2, 7, hidden_dim)
+
+
+def test_eight_experts_of_which_a_token_takes_two_by_default() -> None:
+    mixture = MixtureOfExperts(4, 4)
+    assert (len(mixture.gate), mixture.router.top_k) == (8, 2)

@@ -192,6 +192,10 @@ def test_yarn_is_hugging_faces(rope: dict[str, Any]) -> None:
     torch.testing.assert_close(sin, angles.sin() * size, rtol=0, atol=2e-5)
 
 
+def test_yarn_is_that_of_gpt_oss_by_default() -> None:
+    assert Yarn() == Yarn(factor=32.0, original_max_seq_len=4096, beta_fast=32.0, beta_slow=1.0, truncate=False)
+
+
 def test_yarn_keeps_the_fast_pairs_and_slows_the_slow_ones() -> None:
     plain = 1.0 / 150000.0 ** (torch.arange(0, 64, 2) / 64)
     stretched = yarn_frequencies(plain, Yarn(), 150000.0)

@@ -160,7 +160,9 @@ def warned(call: Callable[[], object]) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    return [str(each.message) for each in caught if "MXFP4" in str(each.message)]
+    ours = [each for each in caught if "MXFP4" in str(each.message)]
+    assert all(each.filename == __file__ for each in ours), "a warning points at the caller"
+    return [str(each.message) for each in ours]
 
 
 def works(kernel: Kernel | None) -> bool:

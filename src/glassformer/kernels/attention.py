@@ -288,8 +288,6 @@ class _CpuAttention(torch.autograd.Function):
         inputs = grads[0], q, k, v, out
         grad, *rest = inputs if q.dtype == wide else (each.to(wide) for each in inputs)
         found = _FLASH_BACKWARD(grad, *rest, lse, 0.0, ctx.causal, attn_mask=_as_bias(mask, wide), scale=ctx.scale)
-        if q.dtype != wide:
-            found = [each.to(q.dtype) for each in found]
         grad_sink = None
         if sink is not None and ctx.needs_input_grad[3]:
             flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad * rest[-1]).sum(-1).to(lse.dtype)
