@@ -45,6 +45,7 @@ def test_targets_are_what_the_task_says_for_every_sequence(name: str) -> None:
     cases = task.all_cases
     texts = ["".join(x) for length in range(1, 6) for x in product(LETTERS, repeat=length)]
     assert len(texts) == len(cases.block.tokens) == task.count == 363
+    assert task.name == name
     first = int(task.space.has_cls)
     for row, text in enumerate(texts):
         assert cases.counted[row].tolist() == [False] * first + [i < len(text) for i in range(5)]

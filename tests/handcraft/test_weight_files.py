@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -343,3 +344,10 @@ def test_places_that_are_not_written_to(tmp_path: Path) -> None:
     with refused("plain, a file", expected="a directory"):
         write_head(weights, taken)
     assert taken.read_text() == "a file"
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.complex128, bool, "U3", "datetime64[s]"])
+def test_arrays_of_other_types_than_numbers_are_refused(dtype: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "head.npz", Km=np.zeros((3, 2), dtype), Qm=np.zeros((3, 2)), Vm=np.zeros((3, 2)))
+    with refused("Km.npy of type", expected="an array of numbers"):
+        read_head(tmp_path / "head.npz")

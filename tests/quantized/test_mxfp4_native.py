@@ -161,7 +161,8 @@ def warned(call: Callable[[], object]) -> list[str]:
         warnings.simplefilter("always")
         call()
     ours = [each for each in caught if "MXFP4" in str(each.message)]
-    assert all(each.filename == __file__ for each in ours), "a warning points at the caller"
+    calling = warned.__code__.co_firstlineno + 3
+    assert all((each.filename, each.lineno) == (__file__, calling) for each in ours), "a warning points at the caller"
     return [str(each.message) for each in ours]
 
 

@@ -100,16 +100,8 @@ class Description:
 
     @cached_property
     def table(self) -> Table:
-        """The selector evaluated for all pairs of places.
-
-        Raises:
-            InputError: A tier below 0.
-        """
-        table = self.attend.table(self.space)
-        require(
-            bool((table.tiers >= 0).all()), f"tiers down to {table.tiers.min()}", "tiers of at least 0", "Count from 0."
-        )
-        return table
+        """The selector evaluated for all pairs of places."""
+        return self.attend.table(self.space)
 
     @cached_property
     def value_rows(self) -> Float[np.ndarray, "inputs v_dim"]:
