@@ -1,7 +1,7 @@
 """Operations that have a fast form, one module each.
 
-Every module gives the definition of its operation first (a few lines of torch: the formula), then the fast forms, then
-the function to call, which chooses. A fast form gives what the definition gives: value, gradient, second derivative.
+Every module gives the definition of its operation first (a few lines of torch: the formula), then the function to call,
+which chooses, and its fast forms. A fast form gives what the definition gives: value, gradient, second derivative.
 What it does not support, it leaves to the definition: transforms of ``torch.func`` and forward-mode differentiation.
 Modules of this package are the only ones with a ``torch.autograd.Function`` or with branches on device and dtype.
 

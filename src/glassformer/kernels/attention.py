@@ -58,7 +58,7 @@ def weights(
 def definition(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, allowed: Tensor, scale: float, dropout: float = 0.0
 ) -> Tensor:
-    """The mean of the values by :func:`weights`, all of which it holds."""
+    """The values averaged with :func:`weights`; the whole matrix of weights is in memory."""
     mixed = F.dropout(weights(q, k, allowed, scale, sink), dropout)
     v = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
     return (mixed @ v.to(mixed.dtype)).to(q.dtype)
@@ -76,7 +76,8 @@ def attention(
     """:func:`definition` under the mask of ``pattern``, by the fastest exact path.
 
     Full and causal attention run in PyTorch's fused kernel, which holds no weights. A window is computed in blocks of
-    queries, so time and memory grow linearly with the length. A sink corrects the fused kernel's log-sum-exp.
+    queries, so time and memory grow linearly with the length. With a sink, the CPU kernel's output is rescaled by its
+    log-sum-exp; on other devices the sink is one more key of zeros.
     """
     sink = None if sinks is None else sinks.view(1, -1, 1)
     queries, keys = q.shape[2], k.shape[2]
@@ -111,13 +112,13 @@ def _padding_mask(pattern: Pattern) -> Tensor | None:
 
 
 def window_split(queries: int, keys: int, window: int) -> tuple[int, int, int, int]:
-    """How windowed attention cuts its queries: those before the blocks, in them and after them, and those of a block.
+    """How windowed attention cuts its queries: how many before, in and after the blocks, and how many in a block.
 
     The windows of the first queries are cut off by the start of the sequence; the last ones fill no block.
     """
     reach = min(keys, queries + window - 1)
     block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
-    head = min(queries, window + queries - reach)  # queries that see a window of keys or fewer
+    head = min(queries, window + queries - reach)  # the first queries, up to the first that sees a full window
     tail = (queries - head) % block
     body = queries - head - tail
     if body < 2 * block:
@@ -143,7 +144,7 @@ def _windowed(
     head, body, tail, block = window_split(queries, reach, window)
 
     def part(piece: Tensor, stop: int) -> Tensor:
-        """The queries of ``piece``, which end before ``stop``, with the keys they can see, under a dense mask."""
+        """Attention of queries ``stop - len(piece) .. stop - 1`` to the keys they can see, under a dense mask."""
         count, last = piece.shape[2], reach - queries + stop
         first = max(0, last - count - window + 1)
         seen_padding = None if padding is None else padding[:, first:last]
@@ -225,9 +226,9 @@ def _kernel(
 
 
 def _by_definition(found: tuple[Tensor | None, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor | None, ...] | None:
-    """Hook in the graph after the fused kernel's backward pass, which cannot be differentiated again.
+    """Hook after the fused kernel's backward pass, whose gradients cannot be differentiated again.
 
-    With ``create_graph=True`` the gradients are those of :func:`definition`.
+    With ``create_graph=True`` it replaces them by those of :func:`definition`, which can.
     """
     if not torch.is_grad_enabled():
         return None

@@ -70,13 +70,13 @@ def attend(
     Args:
         q: Queries. With a causal pattern they are the last positions of the keys.
         k: Keys; ``kv_head`` divides ``head``, and consecutive query heads share a key-value head.
-        v: Values. With a ``value_dim`` other than ``head_dim`` all weights are held, as no fused kernel takes them.
+        v: Values. With a ``value_dim`` other than ``head_dim`` all weights are in memory: no fused kernel takes them.
         pattern: Which keys each query may attend to.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
-        key_weights: One factor per query head on its keys (weighted grouped-query attention).
+        key_weights: One factor per query head on its scores (weighted grouped-query attention).
         sinks: One logit per query head that takes part in the softmax and carries no value (gpt-oss).
         dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 - dropout)``. All weights are
-            held if it is above 0.
+            in memory if it is above 0.
 
     Raises:
         InputError: Sizes that do not fit one another, a pattern that does not fit them, or dropout outside [0, 1).
@@ -100,8 +100,7 @@ def check_inputs(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, key_weights: Tensor | None, sinks: Tensor | None
 ) -> None:
     """Raise :class:`InputError` if these arguments of :func:`attend` do not fit one another."""
-    fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3]
-    fits = fits and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3] and q.shape[::3] == k.shape[::3]
     if not fits or q.shape[2] < 1 or k.shape[2] < 1:  # formatting takes longer than all checks
         raise InputError(
             f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}",

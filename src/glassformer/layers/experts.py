@@ -120,7 +120,7 @@ class Router(nn.Module):
     def route(
         self, tokens: Float[Tensor, "token hidden_dim"]
     ) -> tuple[Float[Tensor, "token top_k"], Int[Tensor, "token top_k"]]:
-        """As calling the router, for a mixture that runs: see :func:`collect_routing`."""
+        """Routing weights and indices, which are also given to :func:`collect_routing`."""
         weights, indices, scores = self.choose(tokens)
         for thread, routings in _collectors:
             if torch.compiler.is_compiling() or thread == threading.get_ident():

@@ -33,7 +33,7 @@ class GroupedQueryAttention(nn.Module):
         causal: Each position sees itself and earlier ones only.
         window: Keys a query sees at most, itself included; needs ``causal``.
         bias: Give the four projections biases.
-        key_weights: A learned factor per query head on its keys, 1 at first.
+        key_weights: A learned factor per query head on its scores, 1 at first.
         sinks: A learned logit per query head that takes part in the softmax and carries no value, 0 at first.
         dropout: Probability of dropping an attention weight in training.
         layout: Layout of the rotation that is given to :meth:`forward`.
@@ -112,7 +112,7 @@ class GroupedQueryAttention(nn.Module):
             q, k = rotate(q, rotation, self.layout), rotate(k, rotation, self.layout)
         pattern = self.pattern
         if cache is not None:
-            q, k, v = (x.to(cache.keys.dtype) for x in (q, k, v))  # under autocast they differ
+            q, k, v = (each.to(cache.keys.dtype) for each in (q, k, v))  # autocast may give others
             k, v = cache.append(k, v)
             key_padding = cache.visible(key_padding, x.shape[1])
         if key_padding is not None:

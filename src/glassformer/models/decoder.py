@@ -46,8 +46,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        layout, yarn = config.rope_layout, config.yarn
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope_base, layout=layout, yarn=yarn)
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope_base, layout=config.rope_layout, yarn=config.yarn)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
         self.final_norm = RMSNorm(config.hidden_dim, config.norm_eps)
         self.output = nn.Linear(config.hidden_dim, config.vocab_size, bias=False)
@@ -68,7 +67,7 @@ class Decoder(nn.Module):
         Raises:
             InputError: As there.
         """
-        # By name, as checkpoints are built on models.
+        # Found by name, as checkpoints imports models.
         decoder: Decoder = pkgutil.resolve_name("glassformer.checkpoints.decoders:load_decoder")(source, **options)
         return decoder
 
@@ -120,7 +119,7 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
         key_padding: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
-        """The residual stream after the last norm: what the output projection reads. As :meth:`forward` otherwise."""
+        """The residual stream after the last norm: what the output projection reads. Arguments: :meth:`forward`."""
         start = 0 if cache is None else cache.length
         check_tokens(tokens, self.config.max_seq_len, start, real=key_padding)
         x = look_up(self.embedding, "tokens", tokens)
@@ -181,7 +180,7 @@ def _feed_forward(config: DecoderConfig) -> nn.Module:
     width, ff_dim, bias, clamp = config.hidden_dim, config.ff_dim, config.ff_bias, config.clamp
     if config.num_experts is None:
         return SwiGLU(width, ff_dim, bias=bias, clamp=clamp)
-    # A dense decoder needs neither module.
+    # Imported here, so that a dense decoder does not load them.
     if config.expert_format == "mxfp4":
         from glassformer.quantized.packed_experts import PackedMixture
 

@@ -49,7 +49,7 @@ class TokenEmbedding(nn.Module):
 
 
 class PositionalEncoding(SinusoidalPositions):
-    """Adds sines and cosines of the position, see :class:`~glassformer.layers.positions.SinusoidalPositions`.
+    """Adds sines and cosines of the position, see :class:`~glassformer.layers.sinusoids.SinusoidalPositions`.
 
     Args:
         d_model: Width of a position.
