@@ -290,6 +290,7 @@ def test_a_signal_amid_a_step_stops_the_reply(
     tiny_gpt_oss: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed(monkeypatch, "a\nb\n/quit\n")
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     calls: list[int] = []
     block = Block.forward
 
@@ -303,6 +304,7 @@ def test_a_signal_amid_a_step_stops_the_reply(
     monkeypatch.setattr(Block, "forward", interrupted)
     flags = ["--context", "500", "--max-new-tokens", "7", "--temperature", "0", "--no-speed", "--device", "cpu"]
     assert main(["chat", str(tiny_gpt_oss), *flags]) == 0
+    signal.signal(signal.SIGINT, handler)
     said = capsys.readouterr()
     assert said.err.count("[the reply is cut: it was interrupted]") == 1
     assert said.err.count("[the reply is cut: --max-new-tokens 7 is reached]") == 1

@@ -225,12 +225,14 @@ def _kernel(
     return out
 
 
-def _by_definition(found: tuple[Tensor | None, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor | None, ...] | None:
+def _by_definition(
+    found: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...] | None:
     """Hook after the fused kernel's backward pass, whose gradients cannot be differentiated again.
 
     With ``create_graph=True`` it replaces them by those of :func:`definition`, which can.
     """
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or grads[0] is None:
         return None
     node: Any = torch._C._current_autograd_node()
     q, k, v, bias = node._saved_query, node._saved_key, node._saved_value, node._saved_attn_mask
