@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
+from torch.utils.checkpoint import checkpoint
 
 from glassformer import kernels
 from glassformer.kernels.options import Clamp
+from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import attend
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 
@@ -136,6 +138,22 @@ def test_second_derivatives_of_attention_to_a_longer_source(sunk: bool) -> None:
     q, k, v = (torch.randn(1, 2, length, 4, dtype=torch.float64, requires_grad=True) for length in (3, 5, 5))
     sinks = torch.randn(2, dtype=torch.float64, requires_grad=True) if sunk else None
     assert gradgradcheck(lambda q, k, v, sinks: attend(q, k, v, sinks=sinks), (q, k, v, sinks), fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_forward_pass_unpacks_nothing_that_it_saved(dtype: torch.dtype) -> None:
+    """Activation checkpointing computes anew what is unpacked, so that one unpacked in the forward pass would fail."""
+    inputs = [torch.randn(2, 2, 5, 4, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+    def unpack(tensor: Tensor) -> Tensor:
+        pytest.fail("a saved tensor was unpacked in the forward pass")
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        attend(*inputs, pattern=Pattern(causal=True))
+    expected = torch.autograd.grad(attend(*inputs).square().sum(), inputs)
+    again = checkpoint(attend, *inputs, use_reentrant=False)
+    for got, wanted in zip(torch.autograd.grad(again.square().sum(), inputs), expected, strict=True):
+        assert torch.equal(got, wanted)
 
 
 def test_hessian_and_forward_mode() -> None:

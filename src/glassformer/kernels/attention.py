@@ -220,7 +220,8 @@ def _kernel(
         return _with_zero_key(q, k, v, causal, mask, scale, sink, dropout)
     grouped = q.shape[1] != k.shape[1]
     out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
-    if trained_on_cpu and out.grad_fn is not None and hasattr(out.grad_fn, "_saved_logsumexp"):
+    # The type is asked, because the node would unpack the tensor.
+    if trained_on_cpu and out.grad_fn is not None and hasattr(type(out.grad_fn), "_saved_logsumexp"):
         out.grad_fn.register_hook(_by_definition)
     return out
 
