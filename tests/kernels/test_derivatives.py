@@ -153,7 +153,20 @@ def test_a_forward_pass_unpacks_nothing_that_it_saved(dtype: torch.dtype) -> Non
     expected = torch.autograd.grad(attend(*inputs).square().sum(), inputs)
     again = checkpoint(attend, *inputs, use_reentrant=False)
     for got, wanted in zip(torch.autograd.grad(again.square().sum(), inputs), expected, strict=True):
-        assert torch.equal(got, wanted)
+        torch.testing.assert_close(got, wanted)
+
+
+def test_second_derivatives_through_a_checkpoint() -> None:
+    inputs = [torch.randn(1, 2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+
+    def second(out: Tensor) -> tuple[Tensor, ...]:
+        first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(each.square().sum() for each in first), inputs)
+
+    expected = second(attend(*inputs, pattern=Pattern(causal=True)))
+    got = second(checkpoint(attend, *inputs, pattern=Pattern(causal=True), use_reentrant=False))
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_hessian_and_forward_mode() -> None:

@@ -212,7 +212,7 @@ def _kernel(
     inputs = (q, k, v, sink)
     needs_grad = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs)
     trained_on_cpu = on_cpu and needs_grad and not torch.compiler.is_compiling()
-    if trained_on_cpu and (sink is not None or q.dtype.itemsize < 4):
+    if trained_on_cpu and (sink is not None or q.dtype.itemsize < 4 or _saved_tensors_are_packed()):
         return _CpuAttention.apply(*inputs, causal, mask, scale)
     if on_cpu and sink is not None and not needs_grad:
         return _cpu_attention(q, k, v, sink, causal, mask, scale)[0]
@@ -224,6 +224,11 @@ def _kernel(
     if trained_on_cpu and out.grad_fn is not None and hasattr(type(out.grad_fn), "_saved_logsumexp"):
         out.grad_fn.register_hook(_by_definition)
     return out
+
+
+def _saved_tensors_are_packed() -> bool:
+    """Whether hooks, such as activation checkpointing's, pack what is saved: then it can be unpacked only once."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def _by_definition(
@@ -262,7 +267,7 @@ def _cpu_attention(
 
 
 class _CpuAttention(torch.autograd.Function):
-    r"""The fused kernel of the CPU with a sink, or in low precision, with a backward pass in float32 or wider.
+    r"""The fused kernel of the CPU, with a sink or without, with a backward pass in float32 or wider.
 
     With ``lse`` the kernel's log-sum-exp, a softmax with the extra logit ``s`` is the one without it times
     ``exp(lse - lse')``, where ``lse' = logaddexp(lse, s)``. The kernel's own backward pass, given the corrected output
