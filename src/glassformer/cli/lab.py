@@ -24,6 +24,10 @@ def run(flags: LabFlags) -> Path:
     """
     lab = importlib.import_module(LABS[flags.name])
     data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
+    if hasattr(lab, "LAB"):
+        from glassformer.labs.run import run as run_lab
+
+        return run_lab(lab.LAB, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
     report: Path = lab.run(out=flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
     return report
 

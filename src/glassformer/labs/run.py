@@ -1,0 +1,253 @@
+"""The frame of every lab: steps whose typed results are computed once and kept, then figures and a report of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, get_type_hints
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
+from pydantic import TypeAdapter, ValidationError
+
+from glassformer.errors import InputError, require
+from glassformer.files import write_text
+from glassformer.labs import wording
+from glassformer.observe.figures.style import save_figure
+
+_Part = TypeVar("_Part")
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What a lab is.
+
+    Attributes:
+        name: As on the command line.
+        template: The file of the report, a Jinja2 template in Markdown; see :func:`render`.
+        settings: How much of everything is done, and with what; a dataclass.
+        quick: Those settings that the quick version has otherwise.
+        results: A dataclass with the fields ``quick`` (bool), ``seed`` (int) and one for each step, in its type.
+        steps: What computes each field, in order.
+        figures: What draws each figure from the results alone.
+        context: What the template calls besides the results: functions and constants by name.
+        inputs: What else a run depends on, from its settings: the fingerprint of a file, say.
+    """
+
+    name: str
+    template: Path
+    settings: Any
+    quick: Mapping[str, Any]
+    results: type
+    steps: Mapping[str, Callable[[Run], Any]]
+    figures: Mapping[str, Callable[[Any], Figure]]
+    context: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a lab, as its steps see it.
+
+    Attributes:
+        out: The directory of the run.
+        settings: The lab's, with those of the quick version in one.
+        seed: Of everything.
+        quick: Whether this is the quick version.
+        done: The results of earlier steps, by name.
+    """
+
+    out: Path
+    settings: Any
+    seed: int
+    quick: bool
+    done: SimpleNamespace
+
+    def kept(self, name: str, kind: Any, compute: Callable[[], _Part]) -> _Part:
+        """A part of a step, computed at most once in a run however often it is interrupted; see :func:`kept`."""
+        return kept(self.out / "steps" / f"{name}.json", kind, compute)
+
+
+def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool = False, **settings: Any) -> Path:
+    """Run ``lab`` in the directory ``out`` and return the path of its report.
+
+    ``out`` then holds report.md, figures/ (PNG and SVG), results.json with every number, lab.json with what was asked
+    for, and in steps/ what is kept while it runs. The same seed gives the same results on one machine, times apart.
+
+    Args:
+        lab: Which.
+        out: Where to write; it is made if missing.
+        quick: The short version, which the report names.
+        seed: Of data, initial weights and sampling.
+        resume: Continue what an earlier run left in ``out``: what is finished is read and not computed again.
+        settings: Settings other than the lab's.
+
+    Raises:
+        InputError: A negative seed, ``out`` holds a run and ``resume`` is false, or it holds a run with other settings
+            or another seed.
+        KeyboardInterrupt: Interrupted; the same call with ``resume`` goes on.
+    """
+    require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
+    chosen = replace(lab.settings, **{**(lab.quick if quick else {}), **settings})
+    asked = TypeAdapter(type(chosen)).dump_python(chosen, mode="json")
+    claim(out, {"lab": lab.name, "quick": quick, "seed": seed, **asked, **lab.inputs(chosen)}, resume)
+    current = Run(out, chosen, seed, quick, SimpleNamespace())
+    kinds = get_type_hints(lab.results)
+    begun = time.monotonic()
+    for number, (name, measure) in enumerate(lab.steps.items(), start=1):
+        print(f"step {number} of {len(lab.steps)}: {name.replace('_', ' ')}", flush=True)
+        setattr(current.done, name, current.kept(name, kinds[name], partial(measure, current)))
+    results = lab.results(quick=quick, seed=seed, **vars(current.done))
+    write_text(out / "results.json", to_json(results, lab.results))
+    report = publish(lab, results, out)
+    print(f"{time.monotonic() - begun:.0f} s; figures: {out / 'figures'}", flush=True)
+    return report
+
+
+def publish(lab: Lab, results: Any, out: Path) -> Path:
+    """Draw the figures of ``results`` into ``out / "figures"``, and write the report, whose path it returns."""
+    for name, draw in lab.figures.items():
+        save_figure(draw(results), out / "figures", name)
+    write_text(out / "report.md", render(lab, results))
+    return out / "report.md"
+
+
+def render(lab: Lab, results: Any, images: str = "figures") -> str:
+    """The report on ``results`` in Markdown.
+
+    The template sees ``results``, each of its fields, what ``lab.context`` has and the functions of
+    :mod:`~glassformer.labs.wording` (as filters too), all by name; ``figure(name, caption)`` is an image. Lines of a
+    paragraph are joined.
+    """
+
+    def figure(name: str, caption: str) -> str:
+        assert name in lab.figures, f"no figure {name}"
+        return f"![{caption}]({images}/{name}.png)"
+
+    environment = Environment(
+        loader=FileSystemLoader(lab.template.parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # Markdown, of numbers and of words of our own
+    )
+    words = {name: value for name, value in vars(wording).items() if callable(value) and name[0] != "_"}
+    environment.filters.update(words)
+    values = {each.name: getattr(results, each.name) for each in fields(results)}
+    text = environment.get_template(lab.template.name).render(
+        **words, **values, results=results, figure=figure, **lab.context
+    )
+    return join_lines(text)
+
+
+def join_lines(text: str) -> str:
+    """``text`` with each paragraph and list item on one line, one empty line between blocks, and code as it is."""
+    blocks = []
+    for number, part in enumerate(re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)):
+        if number % 2:
+            blocks.append(part)
+            continue
+        for block in re.split(r"\n\s*\n", part):
+            lines: list[str] = []
+            for line in filter(None, (re.sub(r"\s+", " ", line).strip() for line in block.split("\n"))):
+                begins = re.match(r"\||#|[-*] |\d+\. |!\[", line) or (lines and re.match(r"\||#|!\[", lines[-1]))
+                if lines and not begins:
+                    lines[-1] += " " + line
+                else:
+                    lines.append(line)
+            if lines:
+                blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def kept(path: Path, kind: Any, compute: Callable[[], _Part]) -> _Part:
+    """What the JSON file ``path`` holds; what ``compute`` gives, written there, if there is no such file.
+
+    Args:
+        path: Of this part alone; its directory is made.
+        kind: A dataclass, or a list or dictionary of such, of numbers, strings, lists and dictionaries.
+        compute: Called at most once.
+
+    Returns:
+        The part as the file gives it back, so that an uninterrupted run and a continued one go on from the same.
+
+    Raises:
+        InputError: A file that does not hold such a part.
+    """
+    if not path.exists():
+        write_text(path, to_json(compute(), kind))
+    return read(path, kind)
+
+
+def read(path: Path, kind: Any) -> Any:
+    """The results, or the part of them, that the JSON file ``path`` holds.
+
+    Raises:
+        InputError: A file that cannot be read, or does not hold such a part.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        fault = error if isinstance(error, OSError) else _first(error)
+        raise InputError(
+            f"{path}, which cannot be read: {fault}",
+            f"a {getattr(kind, '__name__', kind)} that a run of the lab has left",
+            "Remove the file and go on with --resume: it is then computed again.",
+        ) from error
+
+
+def to_json(part: object, kind: Any) -> str:
+    """``part`` as JSON text; NaN and infinite numbers are kept as such."""
+    # Not by dump_json, which writes null for NaN.
+    return json.dumps(TypeAdapter(kind).dump_python(part, mode="python"), indent=1) + "\n"
+
+
+def _first(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    return ".".join(str(place) for place in fault["loc"]) + ": " * bool(fault["loc"]) + fault["msg"]
+
+
+def claim(out: Path, asked: dict[str, Any], resume: bool) -> None:
+    """Make ``out`` the directory of a run, or check that it is the one of this run.
+
+    Args:
+        out: The directory; what was asked for is kept in its lab.json.
+        asked: The seed and the plan, as values that JSON has.
+        resume: Whether a run that is there already may be continued.
+
+    Raises:
+        InputError: ``out`` holds a run and ``resume`` is false, or the run of another plan or seed, or a lab.json that
+            cannot be read; or ``out`` is a file, or a directory that cannot be made or written in.
+    """
+    path = out / "lab.json"
+    asked = json.loads(json.dumps(asked))
+    if not path.exists():
+        try:
+            write_text(path, json.dumps(asked, indent=1) + "\n")
+        except OSError as error:  # a file where a directory should be, or no right to write
+            got = f"{out}, in which nothing can be written ({error.strerror or error})"
+            raise InputError(got, "a directory, or a place for a new one", "Choose another directory.") from error
+        return
+    require(
+        resume,
+        f"{out}, which holds a run of the lab",
+        "a directory without one",
+        "Continue it with resume=True (on the command line: --resume), or choose another directory.",
+    )
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        changed = sorted(name for name in asked if earlier[name] != asked[name])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}, which cannot be read", "the plan of a run", "Choose another directory.") from error
+    require(
+        not changed,
+        f"{out}, which holds a run with another {', '.join(changed)}",
+        "the plan and the seed that it was begun with",
+        "Remove it, or choose another directory.",
+    )

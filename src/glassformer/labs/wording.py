@@ -1,0 +1,57 @@
+"""How reports write numbers and names: filters and functions of their templates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in [0, 1], rounded to the nearest: "81.2 %"."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def number(value: float, digits: int = 0) -> str:
+    """With thousands separated: "1,024"."""
+    return f"{value:,.{digits}f}"
+
+
+def at_most(bound: float, digits: int = 2) -> str:
+    """An upper bound, rounded up."""
+    return f"{math.ceil(bound * 10**digits - 1e-9) / 10**digits:.{digits}f}"
+
+
+def at_least(bound: float, digits: int = 2) -> str:
+    """A lower bound, rounded down."""
+    return f"{math.floor(bound * 10**digits + 1e-9) / 10**digits:.{digits}f}"
+
+
+def listed(names: Iterable[object]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    *first, last = map(str, names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table whose columns are aligned right, but for the first."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def standard_error(share: float, count: int) -> float:
+    """Of a share found among ``count`` independent cases: ``sqrt(p (1 - p) / count)``."""
+    return math.sqrt(share * (1 - share) / count)
+
+
+def alike(first: float, second: float, count: int, least: float = 0.0) -> bool:
+    """Whether two shares, each found among ``count`` cases, differ by less than two standard errors of a difference.
+
+    ``2 sqrt(2 p (1 - p) / count)``, with p half way between the two; or by less than ``least``, the spread of seeds.
+    """
+    return abs(first - second) < max(least, 2 * math.sqrt(2) * standard_error((first + second) / 2, count))
+
+
+def mean(values: Iterable[float]) -> float:
+    """The arithmetic mean; NaN of nothing."""
+    found = list(values)
+    return sum(found) / len(found) if found else math.nan
