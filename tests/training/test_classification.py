@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from glassformer.classifier import predict
 from glassformer.data.batches import TextBatches
+from glassformer.data.examples import Example
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.training import Task, TrainingConfig, train
@@ -29,6 +30,17 @@ def texts(rows: list[list[int]] = ROWS, labels: list[int] = LABELS) -> TextBatch
 
 def task(**options: object) -> ClassificationTask:
     return ClassificationTask(texts(), texts(), **options)
+
+
+def test_examples_and_a_tokenizer_make_the_same_task() -> None:
+    examples = [Example(" ".join(map(str, row)), label) for row, label in zip(ROWS, LABELS, strict=True)]
+    made = ClassificationTask.of(
+        examples, examples[:2], lambda text: [int(word) for word in text.split()], 0, seed=3, metric="loss"
+    )
+    expected = TextBatches(ROWS, LABELS, 0, seed=3)
+    assert made.metric == "loss"
+    for name, values in made.batch(1, 2).items():
+        assert torch.equal(values, expected(1, 2)[name])
 
 
 def encoder(**options: object) -> Encoder:

@@ -3,7 +3,7 @@ for a whole set, sorted by length."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from numbers import Integral
 from typing import NamedTuple
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from glassformer.data.examples import Example
 from glassformer.data.random_streams import generator
 from glassformer.errors import InputError, require, require_positive
 
@@ -104,6 +105,14 @@ class TextBatches:
         self._lengths = np.array([len(row) for row in self.rows])
         self._drawn: tuple[int, int] | None = None
         self._batches: list[np.ndarray] = []
+
+    @classmethod
+    def of(
+        cls, examples: Sequence[Example], encode: Callable[[str], Sequence[int]], pad_id: int, *, seed: int = 0
+    ) -> TextBatches:
+        """The batches of labelled texts, each as the token ids that ``encode`` makes of it."""
+        rows, labels = [encode(example.text) for example in examples], [example.label for example in examples]
+        return cls(rows, labels, pad_id, seed=seed)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.classifier import predict
 from glassformer.data.batches import TextBatches
+from glassformer.data.examples import Example
 from glassformer.errors import require, require_positive, require_probability
 from glassformer.training.task import Batch
 
@@ -90,6 +92,30 @@ class ClassificationTask:
         self._evaluation_batch = evaluation_batch
         self.metric: str = metric
         self.higher_is_better = metric in ("accuracy", "macro_f1")
+
+    @classmethod
+    def of(
+        cls,
+        train: Sequence[Example],
+        held_out: Sequence[Example],
+        encode: Callable[[str], Sequence[int]],
+        pad_id: int,
+        *,
+        seed: int = 0,
+        **options: Any,
+    ) -> ClassificationTask:
+        """The task of labelled texts.
+
+        Args:
+            train: The examples to learn from, whose order follows from ``seed``.
+            held_out: The examples on which ``evaluate`` measures.
+            encode: The token ids of a text.
+            pad_id: The token that fills up short rows.
+            seed: Of the order of the batches.
+            options: Further arguments of the class, by name.
+        """
+        batches = (TextBatches.of(part, encode, pad_id, seed=seed) for part in (train, held_out))
+        return cls(*batches, **options)
 
     def batch(self, step: int, size: int) -> Batch:
         """``{"tokens": [batch, position], "real": [batch, position], "labels": [batch]}`` of update ``step``."""
