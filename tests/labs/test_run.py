@@ -54,7 +54,7 @@ def lab(tmp_path: Path, calls: list[str]) -> Lab:
         return {name: current.kept(f"second-{name}", Part, lambda: current.done.first) for name in "xy"}
 
     steps = {"first": first, "second": second}
-    figures = {"dots": lambda results: Figure()}
+    figures = {"dots": lambda results: Figure(), "left-out": lambda results: None}
     context = {"twice": lambda number: 2 * number}
     return Lab("sum", template, Settings(), {"count": 2}, Results, steps, figures, context)
 

@@ -35,7 +35,7 @@ class Lab:
         quick: Those settings that the quick version has otherwise.
         results: A dataclass with the fields ``quick`` (bool), ``seed`` (int) and one for each step, in its type.
         steps: What computes each field, in order.
-        figures: What draws each figure from the results alone.
+        figures: What draws each figure from the results alone; None leaves it out, as for an experiment that was.
         context: What the template calls besides the results: functions and constants by name.
         inputs: What else a run depends on, from its settings: the fingerprint of a file, say.
     """
@@ -46,7 +46,7 @@ class Lab:
     quick: Mapping[str, Any]
     results: type
     steps: Mapping[str, Callable[[Run], Any]]
-    figures: Mapping[str, Callable[[Any], Figure]]
+    figures: Mapping[str, Callable[[Any], Figure | None]]
     context: Mapping[str, Any] = field(default_factory=dict)
     inputs: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
 
@@ -113,7 +113,8 @@ def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool
 def publish(lab: Lab, results: Any, out: Path) -> Path:
     """Draw the figures of ``results`` into ``out / "figures"``, and write the report, whose path it returns."""
     for name, draw in lab.figures.items():
-        save_figure(draw(results), out / "figures", name)
+        if (figure := draw(results)) is not None:
+            save_figure(figure, out / "figures", name)
     write_text(out / "report.md", render(lab, results))
     return out / "report.md"
 
