@@ -1,4 +1,4 @@
-"""The course's attention against its formula written out, and against torch's nn.MultiheadAttention."""
+"""The course's attention against the library's, against torch's, and against the formula with the course's mask."""
 
 from __future__ import annotations
 
@@ -8,15 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from glassformer.labs.sentiment.attention import MultiHeadAttention, as_allowed, scaled_dot_product_attention
+from glassformer.kernels.pattern import FULL, Pattern
+from glassformer.labs.sentiment.course import MultiHeadAttention, scaled_dot_product_attention
+from glassformer.layers.attention import attend
+from glassformer.observe.exact_attention import attention_weights
 from refusals import refused
 
 
-def by_formula(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The course's hints, one after the other."""
-    scores = Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5
-    weights = (scores if mask is None else scores.masked_fill(mask == 0, -1e9)).softmax(-1)
+def by_formula(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """As the course's hints have it."""
+    weights = (Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5).masked_fill(mask == 0, -1e9).softmax(-1)
     return weights @ V, weights
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_it_is_the_librarys_attention(padded: bool) -> None:
+    Q, K, V = torch.randn(3, 2, 4, 6, 8, dtype=torch.float64)
+    real = torch.arange(6) < torch.tensor([[6], [4]])
+    pattern = Pattern(key_padding=real) if padded else FULL
+    output, weights = scaled_dot_product_attention(Q, K, V, real[:, None, None, :] if padded else None)
+    torch.testing.assert_close(output, attend(Q, K, V, pattern), atol=1e-12, rtol=0)
+    torch.testing.assert_close(weights, attention_weights(Q, K, pattern), atol=1e-12, rtol=0)
 
 
 @settings(max_examples=50, deadline=None)
@@ -102,15 +114,6 @@ def test_heads_are_torchs_with_the_same_weights(masked: str) -> None:
     torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=0)
 
 
-def test_the_layer_of_the_house_has_the_same_weights_and_output() -> None:
-    attention, x = MultiHeadAttention(24, 4).eval(), torch.randn(2, 7, 24)
-    layer = attention.as_layer()
-    torch.testing.assert_close(layer(x), attention(x)[0], atol=1e-6, rtol=0)
-    assert {id(weight) for weight in layer.parameters()} == {id(weight) for weight in attention.parameters()}
-    assert layer.dropout == 0.1
-    assert not layer.training
-
-
 def test_weights_carry_a_gradient() -> None:
     attention = MultiHeadAttention(8, 2)
     attention(torch.randn(1, 5, 8))[1].square().sum().backward()
@@ -124,14 +127,7 @@ def test_bad_arguments_are_refused() -> None:
         MultiHeadAttention(10, 4)
     with refused("num_heads = 0"):
         MultiHeadAttention(8, 0)
-    x = torch.randn(2, 3, 4)
-    with refused(r"mask of shape \[2, 3\]"):
-        scaled_dot_product_attention(x, x, x, torch.ones(2, 3))
-    with refused(expected="broadcasts to"):
-        scaled_dot_product_attention(x, x, x, torch.ones(5, 2, 3, 3))
     with refused("numbers other than 0 and 1"):
-        as_allowed(torch.tensor([0.0, -torch.inf]))
-    with refused(fix=r"Q\[None\]"):
-        scaled_dot_product_attention(x[0], x[0], x[0])
-    with refused(expected="k and v alike"):
-        scaled_dot_product_attention(x, x, x[:, :2])
+        scaled_dot_product_attention(*torch.randn(3, 2, 3, 4), torch.zeros(3, 3).fill_diagonal_(-torch.inf))
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        scaled_dot_product_attention(*torch.randn(3, 2, 3, 4), torch.ones(2, 3))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from glassformer.labs.sentiment.network import MiniTransformer, TransformerBlock
+from glassformer.labs.sentiment.course import MiniTransformer, TransformerBlock
 from glassformer.models.encoder import Encoder
 from refusals import refused
 
@@ -187,7 +187,7 @@ def test_bad_arguments_are_refused() -> None:
     with refused("num_classes = 1"):
         model(num_classes=1)
     mini = model()
-    with refused(r"input_ids of shape \[3\]"):
+    with refused(r"tokens of shape \[3\]"):
         mini(torch.ones(3, dtype=torch.long))
     with refused("13 positions"):
         mini(torch.ones(1, 13, dtype=torch.long))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from glassformer.labs.sentiment.parts import (
+from glassformer.labs.sentiment.course import (
     FeedForward,
     LayerNorm,
     PositionalEncoding,
@@ -97,17 +97,15 @@ def test_feed_forward_is_two_layers_with_relu() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_arguments_are_refused() -> None:
-    with refused("vocab_size = 0"):
-        TokenEmbedding(0, 8)
     with refused("tokens from 2 to 10"):
         TokenEmbedding(10, 8)(torch.tensor([[2, 10]]))
     with refused("9 positions"):
         TransformerEmbeddings(10, 8, max_length=8)(torch.zeros(1, 9, dtype=torch.long))
-    with refused("max_length = 0"):
+    with refused("max_seq_len = 0"):
         PositionalEncoding(8, 0)
     with refused("features = 1"):
         LayerNorm(1)
     with refused("eps = 0"):
         LayerNorm(4, eps=0)
-    with refused("d_ff = 0"):
+    with refused("ff_dim = 0"):
         FeedForward(4, 0)

@@ -20,9 +20,9 @@ from matplotlib.text import Annotation
 from glassformer.labs.sentiment import pictures
 from glassformer.labs.sentiment.compare import Bin
 from glassformer.labs.sentiment.compare import reliability as binned
-from glassformer.labs.sentiment.network import MiniTransformer
+from glassformer.labs.sentiment.course import MiniTransformer
+from glassformer.labs.sentiment.course_training import SimpleTokenizer
 from glassformer.labs.sentiment.pictures import overfitting_from, wilson
-from glassformer.labs.sentiment.text import SimpleTokenizer
 from refusals import refused
 
 WORDS = ["The", "cat", "sat", "on", "the", "mat"]

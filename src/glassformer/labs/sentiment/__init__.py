@@ -3,18 +3,25 @@
 from pathlib import Path
 
 from glassformer.errors import InputError
-from glassformer.labs.sentiment.attention import MultiHeadAttention, scaled_dot_product_attention
-from glassformer.labs.sentiment.attention_grid import draw_attention_grid, visualize_attention
-from glassformer.labs.sentiment.exercises import analyze_complexity, train_transformer
-from glassformer.labs.sentiment.network import MiniTransformer, TransformerBlock
-from glassformer.labs.sentiment.parts import (
+from glassformer.labs.sentiment.course import (
     FeedForward,
     LayerNorm,
+    MiniTransformer,
+    MultiHeadAttention,
     PositionalEncoding,
     TokenEmbedding,
+    TransformerBlock,
     TransformerEmbeddings,
+    scaled_dot_product_attention,
 )
-from glassformer.labs.sentiment.text import SentimentDataset, SimpleTokenizer
+from glassformer.labs.sentiment.course_training import (
+    SentimentDataset,
+    SimpleTokenizer,
+    analyze_complexity,
+    draw_attention_grid,
+    train_transformer,
+    visualize_attention,
+)
 from glassformer.observe.exact_attention import attention_weights
 
 __all__ = [

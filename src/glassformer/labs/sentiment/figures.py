@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from glassformer.classifier import Classifier
 from glassformer.data.sentiment import reviews
 from glassformer.data.tokenizer import CLS, split_words
-from glassformer.labs.sentiment.attention_grid import draw_attention_grid
 from glassformer.labs.sentiment.baselines import BIGRAM_TFIDF
+from glassformer.labs.sentiment.course_training import draw_attention_grid
 from glassformer.labs.sentiment.growth import TAIL
 from glassformer.labs.sentiment.leak import CourseTraining
 from glassformer.labs.sentiment.looks import Look

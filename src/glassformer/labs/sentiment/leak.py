@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, Dataset
 from glassformer.data.examples import CLASSES, Example, leaked, normalized, split_by_text
 from glassformer.data.sentiment import leaky_examples
 from glassformer.errors import require
+from glassformer.labs.loaders import History
 from glassformer.labs.sentiment.baselines import COURSE_TFIDF, TfidfClassifier
-from glassformer.labs.sentiment.exercises import History, train_transformer
-from glassformer.labs.sentiment.network import MiniTransformer
-from glassformer.labs.sentiment.text import SentimentDataset, SimpleTokenizer
+from glassformer.labs.sentiment.course import MiniTransformer
+from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
 
 COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}
 COURSE_LENGTH, COURSE_VOCABULARY = 32, 500

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
-from glassformer.labs.sentiment.parts import LayerNorm
+from glassformer.labs.sentiment.course import LayerNorm
 
 WIDTHS = (8, 16, 32, 64, 128, 256, 384, 512, 768, 1024)
 DEVIATIONS = tuple(10.0**power for power in range(-8, 2))

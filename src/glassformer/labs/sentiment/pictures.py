@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.labs.sentiment.compare import Bin
-from glassformer.labs.sentiment.network import MiniTransformer
-from glassformer.labs.sentiment.parts import LayerNorm
-from glassformer.labs.sentiment.text import SimpleTokenizer
+from glassformer.labs.sentiment.course import LayerNorm, MiniTransformer
+from glassformer.labs.sentiment.course_training import SimpleTokenizer
 from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.observe.figures.attention_maps import attention_map
 from glassformer.observe.figures.heat_maps import MOST_TEXTS, panel

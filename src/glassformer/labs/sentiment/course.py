@@ -1,0 +1,286 @@
+"""The course's layers and its MiniTransformer, under the course's names.
+
+The attention is written out, since its weights are returned. The layers are those of :mod:`glassformer.layers`, and
+``MiniTransformer.encoder`` is the :class:`~glassformer.models.encoder.Encoder` with the same weights: it computes the
+same logits with the fused kernel, and is what is trained, stored and measured.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from glassformer.errors import require, require_above_zero, require_positive
+from glassformer.kernels.embedding import look_up
+from glassformer.kernels.pattern import unless_all
+from glassformer.layers.blocks import EncoderBlock
+from glassformer.layers.feedforward import MLP
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.sinusoids import SinusoidalPositions
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.tokens import check_tokens
+
+
+class TokenEmbedding(nn.Module):
+    """``sqrt(d_model) * embedding[token]`` (Vaswani et al. 2017, arXiv 1706.03762, section 3.4)."""
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.d_model = d_model
+
+    def forward(self, x: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
+        """Look up the tokens."""
+        return look_up(self.embedding, "tokens", x) * self.d_model**0.5
+
+
+class PositionalEncoding(SinusoidalPositions):
+    """Adds sines and cosines of the position, see :class:`~glassformer.layers.sinusoids.SinusoidalPositions`."""
+
+    def __init__(self, d_model: int, max_length: int = 512) -> None:
+        super().__init__(d_model, max_length)
+
+    @property
+    def pe(self) -> Float[Tensor, "max_length d_model"]:
+        """The table that is added."""
+        return self.table
+
+
+class TransformerEmbeddings(nn.Module):
+    """``dropout(token_embedding(tokens) + positions)``."""
+
+    def __init__(self, vocab_size: int, d_model: int, max_length: int = 512, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.token_embedding = TokenEmbedding(vocab_size, d_model)
+        self.pos_encoding = PositionalEncoding(d_model, max_length)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, input_ids: Int[Tensor, "batch position"]) -> Float[Tensor, "batch position d_model"]:
+        """Embed the tokens at their positions."""
+        return self.dropout(self.pos_encoding(self.token_embedding(input_ids)))
+
+
+def scaled_dot_product_attention(
+    Q: Float[Tensor, "*batch query d_k"],
+    K: Float[Tensor, "*batch key d_k"],
+    V: Float[Tensor, "*batch key d_v"],
+    mask: Tensor | None = None,
+    dropout: nn.Dropout | None = None,
+) -> tuple[Float[Tensor, "*batch query d_v"], Float[Tensor, "*batch query key"]]:
+    """``dropout(weights) V`` and ``weights = softmax(Q K^T / sqrt(d_k))``.
+
+    Args:
+        Q: Queries, ``[batch, position, d_k]`` or ``[batch, head, position, d_k]``.
+        K: Keys, with as many axes.
+        V: Values, with as many axes.
+        mask: True or 1 where a query (row) may attend to a key (column), False or 0 where not; any shape that
+            broadcasts to ``[..., query, key]``. For padding that is ``real[:, None, None, :]`` with heads. A query
+            without an allowed key gets zeros; in the course it gets the mean of all values.
+        dropout: Applied to the weights; those returned are without it.
+
+    Raises:
+        InputError: A mask with other numbers than 0 and 1.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
+    """
+    scores = Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5
+    if mask is None:
+        weights = scores.softmax(-1)
+    else:
+        hidden = ~as_allowed(mask)
+        weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0.0)
+    return (weights if dropout is None else dropout(weights)) @ V, weights
+
+
+class MultiHeadAttention(nn.Module):
+    """``W_o(concatenated heads of attention(W_q(x), W_k(x), W_v(x)))``, each head of width ``d_k``."""
+
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        require_positive(d_model=d_model, num_heads=num_heads)
+        require(
+            d_model % num_heads == 0,
+            f"d_model = {d_model} with num_heads = {num_heads}",
+            "a multiple of num_heads",
+            "Each head has d_model / num_heads coordinates.",
+        )
+        self.d_model, self.num_heads, self.d_k = d_model, num_heads, d_model // num_heads
+        self.W_q = nn.Linear(d_model, d_model)
+        self.W_k = nn.Linear(d_model, d_model)
+        self.W_v = nn.Linear(d_model, d_model)
+        self.W_o = nn.Linear(d_model, d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "batch position d_model"], mask: Tensor | None = None
+    ) -> tuple[Float[Tensor, "batch position d_model"], Float[Tensor, "batch head position position"]]:
+        """The output and the weights; ``mask`` as for :func:`scaled_dot_product_attention`."""
+        Q, K, V = (
+            part(x).unflatten(-1, (self.num_heads, self.d_k)).transpose(1, 2) for part in (self.W_q, self.W_k, self.W_v)
+        )
+        heads, weights = scaled_dot_product_attention(Q, K, V, mask, self.dropout)
+        return self.W_o(heads.transpose(1, 2).flatten(2)), weights
+
+
+class LayerNorm(nn.Module):
+    """The course's layer normalization, for comparison with torch's, which the models use::
+
+        output = gamma * (x - mean) / (std + eps) + beta        std ** 2 = sum (x - mean) ** 2 / (features - 1)
+
+    Torch divides by ``sqrt(var + 1e-5)`` with ``var = sum (x - mean) ** 2 / features``.
+
+    Source: Ba et al. 2016, arXiv 1607.06450; the variant with the unbiased deviation: Rush et al. 2018, "The Annotated
+    Transformer".
+    """
+
+    def __init__(self, features: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        require(features >= 2, f"features = {features}", "at least 2", "One number has no deviation from its mean.")
+        require_above_zero(eps=eps)
+        self.gamma = nn.Parameter(torch.ones(features))
+        self.beta = nn.Parameter(torch.zeros(features))
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
+        """Normalise every position on its own."""
+        mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
+        return self.gamma * (x - mean) / (std + self.eps) + self.beta
+
+
+class FeedForward(MLP):
+    """``linear2(dropout(relu(linear1(x))))``, see :class:`~glassformer.layers.feedforward.MLP`."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1) -> None:
+        super().__init__(d_model, d_ff, "relu", dropout)
+
+    @property
+    def linear1(self) -> nn.Linear:
+        """The first layer."""
+        return self.up
+
+    @property
+    def linear2(self) -> nn.Linear:
+        """The second layer."""
+        return self.down
+
+
+class TransformerBlock(nn.Module):
+    """A post-norm block, with torch's LayerNorm::
+
+    h      = norm1(x + dropout(attention(x)))
+    output = norm2(h + dropout(feed_forward(h)))
+    """
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model, num_heads, dropout)
+        self.feed_forward = FeedForward(d_model, d_ff, dropout)
+        self.norm1 = nn.LayerNorm(d_model)
+        self.norm2 = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "batch position d_model"], mask: Tensor | None = None
+    ) -> tuple[Float[Tensor, "batch position d_model"], Float[Tensor, "batch head position position"]]:
+        """The output and the attention weights; ``mask`` as for :class:`MultiHeadAttention`."""
+        attended, weights = self.attention(x, mask)
+        x = self.norm1(x + self.dropout(attended))
+        return self.norm2(x + self.dropout(self.feed_forward(x))), weights
+
+    def as_layer(self) -> EncoderBlock:
+        """The layer with the same weights and the same output: training one trains the other."""
+        ours, width, dropout = self.attention, self.attention.d_model, self.dropout.p
+        with torch.device("meta"):  # no memory and no random numbers for what is replaced
+            attention = GroupedQueryAttention(
+                width, ours.num_heads, ours.d_k, causal=False, bias=True, dropout=ours.dropout.p
+            )
+            layer = EncoderBlock(attention, self.feed_forward, width, self.norm1.eps, dropout=dropout)
+        attention.query, attention.key, attention.value, attention.output = ours.W_q, ours.W_k, ours.W_v, ours.W_o
+        layer.attention_norm, layer.ffn_norm = self.norm1, self.norm2
+        return layer.train(self.training)
+
+
+class MiniTransformer(nn.Module):
+    """The course's classifier: embeddings, blocks, a norm, the mean over positions, a linear head.
+
+    Unlike the course's, it leaves padding (id 0) out of attention and of the mean;
+    ``attention_mask = torch.ones_like(input_ids)`` gives what the course computes. It is initialised as the
+    :class:`~glassformer.models.encoder.Encoder` of ``config`` is.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        num_heads: int,
+        num_layers: int,
+        d_ff: int,
+        max_length: int,
+        num_classes: int,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.embeddings = TransformerEmbeddings(vocab_size, d_model, max_length, dropout)
+        blocks = (TransformerBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers))
+        self.transformer_blocks = nn.ModuleList(blocks)
+        self.ln_f = nn.LayerNorm(d_model)
+        self.classifier = nn.Linear(d_model, num_classes)
+        self.dropout = nn.Dropout(dropout)
+        self.config = EncoderConfig(
+            vocab_size=vocab_size,
+            num_layers=num_layers,
+            hidden_dim=d_model,
+            ff_dim=d_ff,
+            num_heads=num_heads,
+            max_seq_len=max_length,
+            num_classes=num_classes,
+            activation="relu",
+            dropout=dropout,
+            attention_dropout=dropout,
+        )
+        self.encoder.reset_parameters()
+
+    def forward(
+        self, input_ids: Int[Tensor, "batch position"], attention_mask: Tensor | None = None
+    ) -> tuple[Float[Tensor, "batch num_classes"], list[Float[Tensor, "batch head position position"]]]:
+        """Logits, and the attention weights of each block.
+
+        ``attention_mask`` is ``[batch, position]``, True or 1 where a token is real; ``input_ids != 0`` when None.
+        """
+        real = input_ids != self.config.pad_id if attention_mask is None else as_allowed(attention_mask)
+        check_tokens(input_ids, self.config.max_seq_len, real=real, real_name="attention_mask")
+        masked = unless_all(real)
+        x, attention_weights = self.embeddings(input_ids), []
+        for block in self.transformer_blocks:
+            x, weights = block(x, None if masked is None else masked[:, None, None, :])
+            attention_weights.append(weights)
+        share = real / real.sum(1, keepdim=True).clamp(min=1)
+        pooled = (self.ln_f(x) * share[..., None]).sum(1)
+        return self.classifier(self.dropout(pooled)), attention_weights
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder with the same weights and the same logits: training one trains the other."""
+        with torch.device("meta"):
+            encoder = Encoder(self.config)
+        encoder.embedding = self.embeddings.token_embedding.embedding
+        encoder.positions = self.embeddings.pos_encoding
+        encoder.layers = nn.ModuleList(
+            block.as_layer() for block in self.transformer_blocks if isinstance(block, TransformerBlock)
+        )
+        encoder.final_norm, encoder.classifier = self.ln_f, self.classifier
+        return encoder.train(self.training)
+
+
+def as_allowed(mask: Tensor) -> Bool[Tensor, "*shape"]:
+    """A mask of booleans, or of 0 and 1, as booleans. A mask that is added to the scores is refused."""
+    allowed = mask.bool()
+    require(
+        bool((allowed == mask).all()),
+        "a mask with numbers other than 0 and 1",
+        "True or 1 where attention is allowed, False or 0 where it is not",
+        "Turn one that is added to the scores into booleans with mask == 0.",
+    )
+    return allowed

@@ -1,0 +1,187 @@
+"""The course's tokenizer and data set, its training, its view of attention, and its count of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import index
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from glassformer.data.tokenizer import CLS, PAD, PAD_ID, UNK, WordTokenizer, require_text
+from glassformer.errors import InputError, require
+from glassformer.labs.loaders import History, Loader, train_epochs
+from glassformer.labs.sentiment.course import MiniTransformer
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.observe.complexity import complexity
+from glassformer.observe.figures.attention_maps import attention_grid
+from glassformer.observe.figures.coloured_words import shown
+from glassformer.text import one_line
+from glassformer.training import Batch
+
+
+class SimpleTokenizer:
+    """The course's tokenizer: a :class:`~glassformer.data.tokenizer.WordTokenizer` that pads what it encodes.
+
+    Words and punctuation marks are separate tokens, so "movie!" contains the word "movie". Ids: 0 is padding, 1 an
+    unknown word, 2 starts every text, and the most frequent words follow from 3 on, ``vocab_size`` ids at most.
+    """
+
+    pad_token, unk_token, cls_token = PAD, UNK, CLS
+
+    def __init__(self, vocab_size: int = 5000) -> None:
+        self.vocab_size = vocab_size
+        self.vocab: dict[str, int] = {}
+        self.inverse_vocab: dict[int, str] = {}
+        self._words: WordTokenizer | None = None
+
+    @property
+    def words(self) -> WordTokenizer:
+        """The library's tokenizer with this vocabulary, which does not pad."""
+        if self._words is None:
+            raise InputError("a tokenizer without vocabulary", "one that has seen texts", "Call build_vocab(texts).")
+        return self._words
+
+    def build_vocab(self, texts: Iterable[str]) -> None:
+        """Take the most frequent words of ``texts`` as the vocabulary. Pass training texts only."""
+        self._words = WordTokenizer.from_texts(texts, self.vocab_size)
+        self.vocab = dict(self._words.ids)
+        self.inverse_vocab = {index: token for token, index in self.vocab.items()}
+
+    def clean_text(self, text: str) -> str:
+        """``text`` in lower case, with single spaces, and none at its ends."""
+        require_text(text)
+        return " ".join(text.lower().split())
+
+    def tokenize(self, text: str, max_length: int = 128) -> list[int]:
+        """``max_length`` ids: 2, the first words of ``text``, then padding."""
+        ids = self.words.encode(text, max_length)
+        return ids + [PAD_ID] * (max_length - len(ids))
+
+    def decode(self, indices: Sequence[int]) -> str:
+        """The words of ``indices``, without padding, ``<CLS>`` and ids outside the vocabulary."""
+        return self.words.decode([index for index in indices if index in self.inverse_vocab])
+
+
+class SentimentDataset(Dataset[dict[str, Tensor]]):
+    """The course's data set: labelled texts, each a row of ``max_length`` ids."""
+
+    def __init__(
+        self, texts: Sequence[str], labels: Sequence[int], tokenizer: SimpleTokenizer, max_length: int = 32
+    ) -> None:
+        got = f"{len(texts)} texts with {len(labels)} labels"
+        require(len(texts) == len(labels), got, "one label per text", "Pass the labels of the same texts.")
+        self.texts, self.tokenizer, self.max_length = texts, tokenizer, max_length
+        self.labels = [index(label) for label in labels]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, idx: int) -> dict[str, Tensor]:
+        """``{"input_ids": int64 [max_length], "labels": int64 []}``."""
+        ids = self.tokenizer.tokenize(self.texts[idx], max_length=self.max_length)
+        return {"input_ids": torch.tensor(ids), "labels": torch.tensor(self.labels[idx])}
+
+
+def train_transformer(
+    model: nn.Module, train_loader: Loader, val_loader: Loader, num_epochs: int = 5, learning_rate: float = 1e-3
+) -> History:
+    """Minimise the cross-entropy of ``model``, in place, and print a line after each epoch.
+
+    The optimizer is AdamW with a weight decay of 0.01 on matrices, at a constant rate. The course suggests Adam with
+    ``weight_decay=0.01``, which adds the decay to the gradient instead. ``model`` is a
+    :class:`~glassformer.labs.sentiment.course.MiniTransformer`, or maps ``input_ids`` to logits ``[batch, class]``,
+    alone or first in a tuple. The loaders are those of a :class:`SentimentDataset`.
+
+    Returns:
+        As :func:`~glassformer.labs.loaders.train_epochs`, accuracies in percent.
+    """
+    history = train_epochs(
+        model.encoder if isinstance(model, MiniTransformer) else model,  # without computing the attention weights
+        train_loader,
+        val_loader,
+        named=dict,
+        measure=_cross_entropy,
+        num_epochs=num_epochs,
+        learning_rate=learning_rate,
+        weight_decay=0.01,
+    )
+    model.eval()
+    for name in ("train_acc", "val_acc"):
+        history[name] = [100 * share for share in history[name]]
+    return history
+
+
+def _cross_entropy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    output, labels = model(batch["input_ids"]), batch["labels"]
+    logits = output[0] if isinstance(output, tuple) else output
+    return F.cross_entropy(logits, labels), logits.argmax(-1) == labels
+
+
+def visualize_attention(model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16) -> None:
+    """Show :func:`draw_attention_grid` with pyplot, and print the prediction: class 1 is positive, 0 negative."""
+    figure, probabilities = _attention_of(model, tokenizer, text, max_length)
+    plt.show()
+    if not plt.isinteractive():
+        plt.close(figure)
+    chosen = int(probabilities.argmax())
+    name = ("Negative", "Positive")[chosen] if len(probabilities) == 2 else f"class {chosen}"
+    print(f"Text: {_line(text)}\nPrediction: {name} (probability {float(probabilities[chosen]):.3f})")
+
+
+def draw_attention_grid(model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16) -> Figure:
+    """The attention of one text: a row of panels for each layer, a panel for each of its first four heads.
+
+    A row of a panel is a query and sums to 1. All panels share one scale, from 0 to the largest weight shown.
+    ``max_length`` is the most tokens read. ``model`` returns logits and weights ``[batch, head, query, key]`` by layer.
+    """
+    return _attention_of(model, tokenizer, text, max_length)[0]
+
+
+@torch.no_grad()
+def _attention_of(
+    model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int
+) -> tuple[Figure, Float[Tensor, " num_classes"]]:
+    ids = tokenizer.words.encode(text, max_length)
+    names = [shown(one_line(token, 20)) for token in tokenizer.words.pieces(ids)]
+    logits, weights = model.eval()(torch.tensor([ids], device=next(model.parameters()).device))
+    layers = [layer[0, :4].float().cpu().numpy() for layer in weights]
+    title = shown(_line(text)).replace("$", r"\$")  # two of them would enclose mathematics
+    return attention_grid(layers, names, title=title, figure=plt.figure()), logits[0].float().softmax(-1).cpu()
+
+
+def _line(text: str) -> str:
+    return one_line(text, 100) or "(empty)"
+
+
+def analyze_complexity(d_model: int, sequence_length: int, num_heads: int, d_ff: int) -> dict[str, int]:
+    """Operations of one block on one text: the course's count, and those that are executed::
+
+        attention             sequence_length ** 2 * d_model
+        feedforward           sequence_length * d_model * d_ff
+        total                 their sum
+        executed_projections  8 sequence_length d_model ** 2
+        executed_attention    4 sequence_length ** 2 d_model
+        executed_feedforward  4 sequence_length d_model d_ff
+        executed_total        their sum, see :func:`~glassformer.observe.complexity.complexity`
+
+    The course counts one of the two products of each part, a multiplication with its addition as one operation, and no
+    projections. Both counts give the same length at which attention overtakes the feed-forward network, d_ff.
+    """
+    config = EncoderConfig(vocab_size=1, num_layers=1, hidden_dim=d_model, ff_dim=d_ff, num_heads=num_heads)
+    executed = complexity(config, 1, sequence_length).operations
+    attention, feedforward = sequence_length**2 * d_model, sequence_length * d_model * d_ff
+    return {
+        "attention": attention,
+        "feedforward": feedforward,
+        "total": attention + feedforward,
+        "executed_projections": executed.projections,
+        "executed_attention": executed.attention,
+        "executed_feedforward": executed.feed_forward,
+        "executed_total": executed.total,
+    }
