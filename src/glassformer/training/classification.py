@@ -114,8 +114,8 @@ class ClassificationTask:
             seed: Of the order of the batches.
             options: Further arguments of the class, by name.
         """
-        batches = (TextBatches.of(part, encode, pad_id, seed=seed) for part in (train, held_out))
-        return cls(*batches, **options)
+        learned, measured = (TextBatches.of(part, encode, pad_id, seed=seed) for part in (train, held_out))
+        return cls(learned, measured, **options)
 
     def batch(self, step: int, size: int) -> Batch:
         """``{"tokens": [batch, position], "real": [batch, position], "labels": [batch]}`` of update ``step``."""

@@ -12,13 +12,13 @@ import torch
 
 from glassformer.classifier import load_classifier, save_classifier
 from glassformer.data.examples import fingerprint
+from glassformer.data.sentiment_sources import find_data
 from glassformer.labs import sentiment
 from glassformer.labs.sentiment import lab, run
 from glassformer.labs.sentiment.compare import best_encoder
 from glassformer.labs.sentiment.plan import QUICK
 from glassformer.labs.sentiment.recipes import FROM_SCRATCH, TrainingRecipe
 from glassformer.labs.sentiment.results import Results
-from glassformer.labs.sentiment.sources import find_data
 from glassformer.labs.sentiment.training_runs import build_classifier
 from refusals import refused
 

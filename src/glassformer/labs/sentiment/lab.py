@@ -15,6 +15,7 @@ from glassformer.checkpoints.hub import find_directory, minilm
 from glassformer.classifier import Classifier, load_classifier, save_classifier
 from glassformer.data.examples import Example, SentimentData, fingerprint, split_by_text
 from glassformer.data.sentiment import reviews
+from glassformer.data.sentiment_sources import find_data, kind_examples
 from glassformer.errors import InputError, require
 from glassformer.files import write_text
 from glassformer.labs.claim import claim
@@ -34,7 +35,6 @@ from glassformer.labs.sentiment.reach import ReachResult, measure_reach
 from glassformer.labs.sentiment.recipes import FROM_MINILM, FROM_SCRATCH
 from glassformer.labs.sentiment.report import write_report
 from glassformer.labs.sentiment.results import Asked, CourseRun, DataSummary, Experiments, Results
-from glassformer.labs.sentiment.sources import find_data, kind_examples
 
 _Part = TypeVar("_Part")
 
@@ -54,7 +54,7 @@ def run(out: Path, quick: bool, seed: int, resume: bool, data: str | None = None
         quick: The short version: fewer models, epochs and seeds, told in the report.
         seed: Of splits, initial weights and the order of texts.
         resume: Continue what an earlier run left in ``out``. What is finished is kept, what is not there is started.
-        data: What the table's models are trained on, see :func:`~glassformer.labs.sentiment.sources.find_data`.
+        data: What the table's models are trained on, see :func:`~glassformer.data.sentiment_sources.find_data`.
 
     Raises:
         InputError: A negative seed, data that cannot be had, ``out`` holds a run and ``resume`` is false, or it holds

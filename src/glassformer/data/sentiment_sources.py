@@ -1,4 +1,4 @@
-"""Where the lab's labelled texts come from: the reviews that ship, files of one's own, or the hub."""
+"""Where the lab's labelled texts come from: the bundled reviews, files, or the hub."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ _SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 def find_data(source: str | None) -> tuple[str, SentimentData]:
-    """A data set of blame and praise, with its name: class 0 is negative, 1 is positive.
-
-    A data set of the hub may have them the other way round: classes named pos... and neg... change places, and labels
-    with them. Two classes named "0" and "1" are taken for negative and positive.
+    """The data set of this name or path, with its name: class 0 is negative, 1 is positive.
 
     Args:
-        source: None: the 400 reviews of :func:`~glassformer.data.sentiment.reviews`, 60, 10 and 30 % in the parts. A
-            file (TSV, CSV or JSONL): a tenth each is split off. A directory: files whose names end in train, in dev or
-            validation, and in test, such as ``sst2_train.tsv``; a part without a file is split off. Else the name of a
-            data set on the Hugging Face hub.
+        source: None: the 400 bundled reviews, 60, 10 and 30 % in the parts. A file (TSV, CSV or JSONL): a tenth each is
+            split off. A directory: files whose names end in train, in dev or validation, and in test, such as
+            ``sst2_train.tsv``; a part without a file is split off. Otherwise the name of a data set on the Hugging Face
+            hub; if its classes are named pos... and neg..., in this order, they and the labels are swapped.
 
     Raises:
         InputError: No such thing, one that :func:`~glassformer.data.sentiment.from_files` or ``from_hub`` refuses, or
-            classes that are not these two.
+            other classes.
     """
     if source is None:
         parts = split_by_text(reviews(), (0.6, 0.1, 0.3))
@@ -50,31 +47,27 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
         return name, from_files(train, files["validation"], files["test"])
     if path.suffix.lower() in _SUFFIXES or path.is_absolute() or source.startswith("."):
         raise InputError(f"{source}, which is not there", "a file, a directory or a hub name", "Check the path.")
-    return source, _blame_and_praise(source, from_hub(source))
+    return source, _negative_first(source, from_hub(source))
 
 
 def kind_examples(data: SentimentData) -> tuple[Example, ...]:
-    """Reviews of every kind that nothing in ``data`` was trained on.
-
-    They are its own test part if that has kinds; or else those that ship, without those whose text
-    (:func:`~glassformer.data.examples.normalized`) it trains on; or, if none is left, its test part all the same.
-    """
+    """Reviews of every kind that are not in the training texts of ``data``: its test part if that has kinds; or else
+    the bundled ones whose text it does not train on; or, if none is left, its test part."""
     if {example.kind for example in data.test} != {"plain"}:
         return data.test
     known = {normalized(example.text) for example in data.train}
     return tuple(example for example in reviews() if normalized(example.text) not in known) or data.test
 
 
-def _blame_and_praise(name: str, data: SentimentData) -> SentimentData:
-    """``data`` with blame as class 0 and praise as class 1, as all texts of the lab's own have it."""
+def _negative_first(name: str, data: SentimentData) -> SentimentData:
     meant = tuple(each.strip().lower()[:3] for each in data.classes)
     if meant in (("neg", "pos"), ("0", "1")):
         return data
     require(
         meant == ("pos", "neg"),
         f"the data set {name} with the classes {', '.join(data.classes)}",
-        "two classes, negative and positive: the lab is about blame and praise",
-        "Write texts and labels (0 negative, 1 positive, the rest left out) into a file, and pass that.",
+        "two classes, negative and positive",
+        "Write texts and labels (0 negative, 1 positive) into a file, and pass that.",
     )
 
     def swapped(examples: Iterable[Example]) -> tuple[Example, ...]:

@@ -1,4 +1,4 @@
-"""Where texts come from: the reviews that ship, files by name, and what is neither."""
+"""Where texts come from: the bundled reviews, files by name, and what is neither."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.data import sentiment_sources as sources
 from glassformer.data.examples import KINDS, Example, SentimentData, leaked
 from glassformer.data.sentiment import reviews
-from glassformer.labs.sentiment import sources
-from glassformer.labs.sentiment.sources import REVIEWS, find_data, kind_examples
+from glassformer.data.sentiment_sources import REVIEWS, find_data, kind_examples
 from refusals import refused
 
 ROWS = [f"{word} number {number}\t{label}" for number in range(20) for word, label in (("good", 1), ("bad", 0))]

@@ -1,0 +1,264 @@
+"""The table of models: each trained on the same texts, measured once on the test texts, and on reviews of each kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.checkpoints.hub import find_directory, minilm
+from glassformer.data.examples import Example, SentimentData
+from glassformer.data.sentiment_sources import find_data, kind_examples
+from glassformer.errors import InputError
+from glassformer.labs.run import Run
+from glassformer.labs.sentiment.experiments.counts import BASELINES, TfidfRecipe, fit_counts
+from glassformer.labs.sentiment.experiments.recipes import (
+    FROM_MINILM,
+    FROM_SCRATCH,
+    Epoch,
+    PretrainedRecipe,
+    ScratchRecipe,
+    train_recipe,
+)
+from glassformer.labs.sentiment.experiments.rivals import RIVALS, RivalRecipe, train_rival
+from glassformer.labs.wording import alike, percent
+from glassformer.training.classification import scores
+
+Recipe: TypeAlias = TfidfRecipe | RivalRecipe | ScratchRecipe | PretrainedRecipe
+Probabilities: TypeAlias = Float[np.ndarray, "text num_classes"]
+
+NUM_BINS = 10
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Test texts whose probability of the last class lies in one interval: its mean, and how many are of the class."""
+
+    predicted: float
+    actual: float
+    count: int
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """One trained model. Accuracies, F1 and the calibration error (with 15 bins) are in [0, 1], the loss in nats."""
+
+    name: str
+    seed: int | None  # None where nothing is random
+    choice: str  # what was chosen on the validation texts in this run
+    encoder: bool
+    num_parameters: int
+    validation_accuracy: float
+    test_accuracy: float
+    test_macro_f1: float
+    test_loss: float
+    test_calibration_error: float
+    kinds: dict[str, float]  # accuracy on reviews of each kind
+    bins: list[Bin]  # calibration on the test texts
+    epochs: list[Epoch]  # none for word counts
+
+    @property
+    def slug(self) -> str:
+        """The name of its directory."""
+        return slug(self.name, self.seed)
+
+
+@dataclass(frozen=True)
+class Models:
+    """The texts, and one result for each recipe and seed."""
+
+    data: str
+    num_train: int
+    num_validation: int
+    num_test: int
+    majority: float  # the share of the more frequent class among the test texts
+    kinds: dict[str, int]  # reviews of each kind
+    missing: dict[str, str]  # why a model is not in the table
+    rows: list[ModelResult]
+
+    @property
+    def names(self) -> list[str]:
+        """The models' names in the table's order."""
+        return list(dict.fromkeys(row.name for row in self.rows))
+
+    def of(self, name: str) -> list[ModelResult]:
+        """The results of all seeds."""
+        return [row for row in self.rows if row.name == name]
+
+    def median(self, name: str) -> ModelResult:
+        """The one of the median test accuracy; of an even number of seeds, the lower one in the middle."""
+        rows = sorted(self.of(name), key=lambda row: row.test_accuracy)
+        return rows[(len(rows) - 1) // 2]
+
+    @property
+    def medians(self) -> dict[str, ModelResult]:
+        """The median result of each name."""
+        return {name: self.median(name) for name in self.names}
+
+    @property
+    def counts(self) -> ModelResult:
+        """The word counts of the highest validation accuracy."""
+        return max((row for row in self.rows if row.seed is None), key=lambda row: row.validation_accuracy)
+
+    def spread(self, name: str) -> float:
+        """The highest less the lowest test accuracy among the seeds."""
+        found = [row.test_accuracy for row in self.of(name)]
+        return max(found) - min(found)
+
+    def alike(self, first: str, second: str) -> bool:
+        """Whether two medians differ by less than two standard errors of a difference, or than either's seeds do."""
+        one, other = self.median(first), self.median(second)
+        seeds = max(self.spread(first), self.spread(second))
+        return alike(one.test_accuracy, other.test_accuracy, self.num_test, seeds)
+
+    def above_chance(self, name: str) -> bool:
+        """Whether the median test accuracy is further above always naming one class than chance makes likely."""
+        found = self.median(name).test_accuracy
+        return found > self.majority and not alike(found, self.majority, self.num_test, self.spread(name))
+
+    @property
+    def best_encoder(self) -> ModelResult:
+        """Of the encoders, the recipe of the highest mean validation accuracy; of its seeds, the best by the same."""
+
+        def validation(row: ModelResult) -> tuple[float, float]:
+            group = [each.validation_accuracy for each in self.of(row.name)]
+            return sum(group) / len(group), row.validation_accuracy
+
+        return max((row for row in self.rows if row.encoder), key=validation)
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The cells of the report's table: a row for each model, a median row for each of several seeds."""
+        lines = []
+        for name, median in self.medians.items():
+            group = self.of(name)
+            lines += [_cells(row, "-" if row.seed is None else str(row.seed)) for row in group]
+            if len(group) > 1:
+                lines.append(_cells(median, "median"))
+        return lines
+
+
+def _cells(row: ModelResult, seed: str) -> list[str]:
+    return [
+        f"{row.name}, {row.choice}" if row.choice else row.name,
+        seed,
+        f"{row.num_parameters:,}",
+        percent(row.validation_accuracy),
+        percent(row.test_accuracy),
+        f"{row.test_macro_f1:.3f}",
+        f"{row.test_loss:.3f}",
+        f"{row.test_calibration_error:.3f}",
+    ]
+
+
+def slug(name: str, seed: int | None) -> str:
+    """The name of a file for a recipe and a seed."""
+    words = "".join(sign if sign.isalnum() else " " for sign in name.lower()).split()
+    return "-".join([*words, *([] if seed is None else [str(seed)])])
+
+
+def measure_models(run: Run) -> Models:
+    """Train every recipe at every seed of ``run``, which keeps each, in ``trainings/`` where it takes long."""
+    name, data = find_data(run.settings.data)
+    kinds, missing = kind_examples(data), {}
+    trained: list[Recipe] = [*RIVALS, FROM_SCRATCH]
+    if run.settings.pretrained:
+        try:
+            find_directory(minilm())
+            trained.append(FROM_MINILM)
+        except InputError as error:
+            missing[FROM_MINILM.name] = str(error)
+    entered: list[tuple[Recipe, int | None]] = [(recipe, None) for recipe in BASELINES]
+    entered += [(recipe, run.seed + number) for recipe in trained for number in range(run.settings.seeds)]
+    rows = []
+    for recipe, seed in entered:
+        place = slug(recipe.name, seed)
+
+        def measured(recipe: Recipe = recipe, seed: int | None = seed, place: str = place) -> ModelResult:
+            print(f"  {recipe.name}{'' if seed is None else f', seed {seed}'}", flush=True)
+            return measure_model(recipe, seed, data, kinds, run.out / "trainings" / place)
+
+        rows.append(run.kept(f"model-{place}", ModelResult, measured))
+    return Models(
+        data=name,
+        num_train=len(data.train),
+        num_validation=len(data.validation),
+        num_test=len(data.test),
+        majority=max(Counter(example.label for example in data.test).values()) / len(data.test),
+        kinds=dict(Counter(example.kind for example in kinds)),
+        missing=missing,
+        rows=rows,
+    )
+
+
+def measure_model(
+    recipe: Recipe, seed: int | None, data: SentimentData, kinds: Sequence[Example], directory: Path
+) -> ModelResult:
+    """Train one, in ``directory`` where it takes long, and measure it on the test texts and on ``kinds``."""
+    choice, epochs = "", list[Epoch]()
+    probabilities: Callable[[Sequence[str]], Any]
+    if isinstance(recipe, TfidfRecipe):
+        counts, strength = fit_counts(recipe, data)
+        choice, size = f"C = {strength:g}", counts.num_parameters
+        probabilities = partial(counts.probabilities, num_classes=len(data.classes))
+    elif isinstance(recipe, RivalRecipe):
+        rival = train_rival(recipe, data, directory, seed or 0)
+        epochs, size, probabilities = rival.epochs, _size(rival.model), rival.probabilities
+    else:
+        classifier, epochs = train_recipe(recipe, data, directory, seed or 0)
+        size, probabilities = _size(classifier.encoder), classifier.probabilities
+
+    def predicted(examples: Sequence[Example]) -> Tensor:
+        return torch.as_tensor(probabilities([example.text for example in examples]))
+
+    test, labels = predicted(data.test), _labels(data.test)
+    measured = scores(test, labels)
+    return ModelResult(
+        name=recipe.name,
+        seed=seed,
+        choice=choice,
+        encoder=isinstance(recipe, ScratchRecipe | PretrainedRecipe),
+        num_parameters=size,
+        validation_accuracy=scores(predicted(data.validation), _labels(data.validation))["accuracy"],
+        test_accuracy=measured["accuracy"],
+        test_macro_f1=measured["macro_f1"],
+        test_loss=measured["loss"],
+        test_calibration_error=measured["calibration_error"],
+        kinds=accuracy_by_kind(predicted(kinds).numpy(), kinds),
+        bins=reliability(test.double().numpy(), labels.numpy()),
+        epochs=epochs,
+    )
+
+
+def _labels(examples: Sequence[Example]) -> Tensor:
+    return torch.tensor([example.label for example in examples])
+
+
+def _size(model: nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def accuracy_by_kind(probabilities: Probabilities, examples: Sequence[Example]) -> dict[str, float]:
+    """The share of examples of each kind whose most likely class is theirs."""
+    right = probabilities.argmax(axis=1) == [example.label for example in examples]
+    kinds = np.array([example.kind for example in examples])
+    return {kind: float(right[kinds == kind].mean()) for kind in dict.fromkeys(kinds.tolist())}
+
+
+def reliability(probabilities: Probabilities, labels: Sequence[int] | np.ndarray) -> list[Bin]:
+    """How often texts are of the last class whose probability of it is about p, for each tenth of p that has texts."""
+    chosen = probabilities[:, -1]
+    index = np.minimum((chosen * NUM_BINS).astype(int), NUM_BINS - 1)
+    actual = np.asarray(labels) == probabilities.shape[1] - 1
+    return [
+        Bin(float(chosen[index == place].mean()), float(actual[index == place].mean()), int((index == place).sum()))
+        for place in np.unique(index)
+    ]

@@ -1,0 +1,217 @@
+"""What is trained on labelled texts, as data, and its training: recipes, encoders, one loop for every network."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from glassformer.checkpoints.bert import load_encoder
+from glassformer.checkpoints.hub import find_directory, minilm
+from glassformer.classifier import ENCODER, Classifier, save_classifier
+from glassformer.data.examples import SentimentData, fingerprint
+from glassformer.data.subword import load_subwords
+from glassformer.data.tokenizer import WordTokenizer
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.training import TrainingConfig, train
+from glassformer.training.classification import ClassificationTask
+
+_EVALUATIONS = 12
+"""At most about as many in one training, however small the data set is."""
+
+
+@dataclass(frozen=True)
+class TrainingRecipe:
+    """AdamW; the learning rate rises over the first tenth of the updates and then falls as a cosine."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    betas: tuple[float, float] = (0.9, 0.99)
+    word_dropout: float = 0.0
+    label_smoothing: float = 0.0
+    min_updates: int = 0  # small data sets are passed through more often than ``epochs``, until there are as many
+
+    def config(self, num_examples: int, seed: int) -> TrainingConfig:
+        """The configuration of the training loop for this many training texts."""
+        per_epoch = -(-num_examples // self.batch_size)
+        epochs = max(self.epochs, -(-self.min_updates // per_epoch))
+        every = per_epoch * -(-epochs // _EVALUATIONS)
+        return TrainingConfig(
+            steps=epochs * per_epoch,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            betas=self.betas,
+            warmup_steps=epochs * per_epoch // 10,
+            eval_every=every,
+            checkpoint_every=every,
+            keep_checkpoints=1,
+            seed=seed,
+            log_every=max(1, per_epoch // 10),
+        )
+
+
+@dataclass(frozen=True)
+class ScratchRecipe:
+    """An encoder from random weights, with a vocabulary of the training texts' most frequent words."""
+
+    name: str
+    training: TrainingRecipe
+    vocab_size: int  # at most
+    model: dict[str, Any]  # arguments of EncoderConfig besides vocab_size, num_classes and pad_id
+
+    def encoder_config(self, vocab_size: int, num_classes: int, pad_id: int) -> EncoderConfig:
+        """The encoder for a vocabulary."""
+        return EncoderConfig(vocab_size=vocab_size, num_classes=num_classes, pad_id=pad_id, **self.model)
+
+
+@dataclass(frozen=True)
+class PretrainedRecipe:
+    """All-MiniLM-L6-v2 with its own vocabulary and a new head; all weights are trained on."""
+
+    name: str
+    training: TrainingRecipe
+    dropout: float = 0.1
+
+
+# Chosen on SST-2's validation sentences alone, which are so many that min_updates has no effect.
+FROM_SCRATCH = ScratchRecipe(
+    "encoder from scratch",
+    TrainingRecipe(6, 64, 3e-3, 0.1, word_dropout=0.4, label_smoothing=0.1, min_updates=150),
+    vocab_size=8000,
+    model={
+        "num_layers": 1,
+        "hidden_dim": 64,
+        "ff_dim": 128,
+        "num_heads": 4,
+        "max_seq_len": 128,
+        "norm_first": True,
+        "positions": "none",
+        "dropout": 0.4,
+    },
+)
+FROM_MINILM = PretrainedRecipe(
+    "encoder from MiniLM",
+    TrainingRecipe(3, 32, 5e-5, 0.01, betas=(0.9, 0.999), label_smoothing=0.1, min_updates=50),
+)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Where a training stood after so many passes."""
+
+    epoch: int
+    train_loss: float  # mean of the updates since the one before, with dropped words, dropout and smoothed labels
+    validation_loss: float  # nats
+    validation_accuracy: float
+
+
+class Trained(NamedTuple):
+    """What :func:`train_recipe` returns; the classifier is in evaluation mode."""
+
+    classifier: Classifier
+    epochs: list[Epoch]
+
+
+def build_classifier(
+    recipe: ScratchRecipe | PretrainedRecipe, train_texts: Sequence[str], classes: tuple[str, ...], seed: int
+) -> Classifier:
+    """The model of ``recipe`` before training. New weights follow from ``seed``; torch's generator is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(recipe, PretrainedRecipe):
+            source = find_directory(minilm())
+            encoder = load_encoder(source, num_classes=len(classes), dropout=recipe.dropout, attention_dropout=0.0)
+            return Classifier(encoder, load_subwords(source), classes)
+        tokenizer = WordTokenizer.from_texts(train_texts, recipe.vocab_size)
+        config = recipe.encoder_config(tokenizer.vocab_size, len(classes), tokenizer.pad_id)
+        return Classifier(Encoder(config), tokenizer, classes)
+
+
+def fit(
+    model: nn.Module,
+    encode: Callable[[str], Sequence[int]],
+    pad_id: int,
+    data: SentimentData,
+    training: TrainingRecipe,
+    seed: int,
+    directory: Path | None = None,
+    description: Mapping[str, Any] | None = None,
+) -> list[Epoch]:
+    """Train ``model`` in place on ``data.train``; it ends in evaluation mode with the weights of the last update.
+
+    Args:
+        model: Called as ``model(tokens, real)``; returns logits.
+        encode: The token ids of a text.
+        pad_id: The token that fills up short rows.
+        data: Nothing is chosen by its validation texts, and its test texts are not used.
+        training: The recipe.
+        seed: Of the order of the texts and of dropout.
+        directory: Keeps the run, and continues what it holds; None keeps nothing.
+        description: What else makes it this run, besides the texts and the seed.
+
+    Raises:
+        InputError: ``directory`` holds the run of another recipe, seed or data set.
+        KeyboardInterrupt: The training was interrupted. Its checkpoint is kept.
+    """
+    task = ClassificationTask.of(
+        data.train,
+        data.validation,
+        encode,
+        pad_id,
+        seed=seed,
+        num_classes=len(data.classes),
+        word_dropout=training.word_dropout,
+        label_smoothing=training.label_smoothing,
+    )
+    config = training.config(len(data.train), seed)
+    described = {**(description or {}), "texts": len(data.train), "fingerprint": fingerprint(data), "seed": seed}
+    result = train(
+        model,
+        task,
+        config,
+        directory,
+        resume=directory is not None and (directory / "config.json").exists(),
+        description=json.loads(json.dumps(described)),  # as a file gives it back: tuples are lists
+        progress=False,
+    )
+    if result.ending == "interrupted":
+        raise KeyboardInterrupt
+    model.eval()
+    before, epochs = 0, []
+    for step, evaluation in result.evaluations:
+        if step > 0:
+            losses = [loss for at, loss in result.losses if before < at <= step]
+            number = step * config.batch_size // (-(-len(data.train) // config.batch_size) * config.batch_size)
+            epochs.append(Epoch(number, statistics.fmean(losses), evaluation["loss"], evaluation["accuracy"]))
+            before = step
+    return epochs
+
+
+def train_recipe(
+    recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, directory: Path | None, seed: int
+) -> Trained:
+    """Build an encoder and :func:`fit` it; its run is kept in ``directory / "run"`` and the classifier beside it."""
+    classifier = build_classifier(recipe, [example.text for example in data.train], data.classes, seed)
+    epochs = fit(
+        classifier.encoder,
+        lambda text: classifier.rows([text])[0],
+        classifier.tokenizer.pad_id,
+        data,
+        recipe.training,
+        seed,
+        directory and directory / "run",
+        {"recipe": asdict(recipe)},
+    )
+    if directory is not None and not (directory / ENCODER).is_dir():
+        save_classifier(classifier, directory / ENCODER)
+    return Trained(classifier, epochs)
