@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from glassformer.training.loop import train as train
     from glassformer.training.next_token import NextTokenTask as NextTokenTask
     from glassformer.training.stepper import DivergedError as DivergedError
+    from glassformer.training.target import TargetTask as TargetTask
     from glassformer.training.task import Batch as Batch
     from glassformer.training.task import EpochBatches as EpochBatches
     from glassformer.training.task import Task as Task
@@ -21,6 +22,7 @@ _MODULES = {
     "DivergedError": "stepper",
     "EpochBatches": "task",
     "NextTokenTask": "next_token",
+    "TargetTask": "target",
     "Task": "task",
     "TrainingConfig": "config",
     "TrainingResult": "loop",
