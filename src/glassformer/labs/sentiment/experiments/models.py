@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,10 +27,11 @@ from glassformer.labs.sentiment.experiments.recipes import (
     Epoch,
     PretrainedRecipe,
     ScratchRecipe,
+    one_thread,
     train_recipe,
 )
 from glassformer.labs.sentiment.experiments.rivals import RIVALS, RivalRecipe, train_rival
-from glassformer.labs.wording import alike, percent
+from glassformer.labs.wording import alike, percent, standard_error
 from glassformer.training.classification import scores
 
 Recipe: TypeAlias = TfidfRecipe | RivalRecipe | ScratchRecipe | PretrainedRecipe
@@ -119,10 +121,19 @@ class Models:
         seeds = max(self.spread(first), self.spread(second))
         return alike(one.test_accuracy, other.test_accuracy, self.num_test, seeds)
 
-    def above_chance(self, name: str) -> bool:
-        """Whether the median test accuracy is further above always naming one class than chance makes likely."""
+    def compared(self, reference: str) -> dict[str, list[str]]:
+        """The trained networks that do "better" than the model of that name, "worse", or "alike"."""
+        groups: dict[str, list[str]] = {"better": [], "alike": [], "worse": []}
+        for name, row in self.medians.items():
+            if row.seed is not None:
+                better = row.test_accuracy > self.median(reference).test_accuracy
+                groups["alike" if self.alike(name, reference) else "better" if better else "worse"].append(name)
+        return groups
+
+    def beats_chance(self, name: str) -> bool:
+        """Whether the median test accuracy is above that of a constant answer by more than two standard errors."""
         found = self.median(name).test_accuracy
-        return found > self.majority and not alike(found, self.majority, self.num_test, self.spread(name))
+        return found > self.majority + 2 * standard_error(found, self.num_test)
 
     @property
     def best_encoder(self) -> ModelResult:
@@ -184,7 +195,8 @@ def measure_models(run: Run) -> Models:
 
         def measured(recipe: Recipe = recipe, seed: int | None = seed, place: str = place) -> ModelResult:
             print(f"  {recipe.name}{'' if seed is None else f', seed {seed}'}", flush=True)
-            return measure_model(recipe, seed, data, kinds, run.out / "trainings" / place)
+            with nullcontext() if isinstance(recipe, PretrainedRecipe) else one_thread():
+                return measure_model(recipe, seed, data, kinds, run.out / "trainings" / place)
 
         rows.append(run.kept(f"model-{place}", ModelResult, measured))
     return Models(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +16,12 @@ from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.hub import find_directory, minilm
 from glassformer.classifier import ENCODER, Classifier, save_classifier
 from glassformer.data.examples import SentimentData, fingerprint
-from glassformer.data.subword import load_subwords
+from glassformer.data.subword import Tokenizer, load_subwords
 from glassformer.data.tokenizer import WordTokenizer
+from glassformer.labs.loaders import train_in
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
-from glassformer.training import TrainingConfig, train
+from glassformer.training import TrainingConfig
 from glassformer.training.classification import ClassificationTask
 
 _EVALUATIONS = 12
@@ -122,6 +123,17 @@ class Trained(NamedTuple):
     epochs: list[Epoch]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread: networks this small lose time to threads that wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def build_classifier(
     recipe: ScratchRecipe | PretrainedRecipe, train_texts: Sequence[str], classes: tuple[str, ...], seed: int
 ) -> Classifier:
@@ -139,8 +151,7 @@ def build_classifier(
 
 def fit(
     model: nn.Module,
-    encode: Callable[[str], Sequence[int]],
-    pad_id: int,
+    tokenizer: Tokenizer,
     data: SentimentData,
     training: TrainingRecipe,
     seed: int,
@@ -151,8 +162,7 @@ def fit(
 
     Args:
         model: Called as ``model(tokens, real)``; returns logits.
-        encode: The token ids of a text.
-        pad_id: The token that fills up short rows.
+        tokenizer: Texts are cut to 128 tokens.
         data: Nothing is chosen by its validation texts, and its test texts are not used.
         training: The recipe.
         seed: Of the order of the texts and of dropout.
@@ -166,8 +176,8 @@ def fit(
     task = ClassificationTask.of(
         data.train,
         data.validation,
-        encode,
-        pad_id,
+        tokenizer.encode,
+        tokenizer.pad_id,
         seed=seed,
         num_classes=len(data.classes),
         word_dropout=training.word_dropout,
@@ -175,24 +185,14 @@ def fit(
     )
     config = training.config(len(data.train), seed)
     described = {**(description or {}), "texts": len(data.train), "fingerprint": fingerprint(data), "seed": seed}
-    result = train(
-        model,
-        task,
-        config,
-        directory,
-        resume=directory is not None and (directory / "config.json").exists(),
-        description=json.loads(json.dumps(described)),  # as a file gives it back: tuples are lists
-        progress=False,
-    )
-    if result.ending == "interrupted":
-        raise KeyboardInterrupt
-    model.eval()
+    result = train_in(directory, model, task, config, described)
+    per_epoch = -(-len(data.train) // training.batch_size)
     before, epochs = 0, []
     for step, evaluation in result.evaluations:
         if step > 0:
             losses = [loss for at, loss in result.losses if before < at <= step]
-            number = step * config.batch_size // (-(-len(data.train) // config.batch_size) * config.batch_size)
-            epochs.append(Epoch(number, statistics.fmean(losses), evaluation["loss"], evaluation["accuracy"]))
+            loss = statistics.fmean(losses)
+            epochs.append(Epoch(step // per_epoch, loss, evaluation["loss"], evaluation["accuracy"]))
             before = step
     return epochs
 
@@ -204,8 +204,7 @@ def train_recipe(
     classifier = build_classifier(recipe, [example.text for example in data.train], data.classes, seed)
     epochs = fit(
         classifier.encoder,
-        lambda text: classifier.rows([text])[0],
-        classifier.tokenizer.pad_id,
+        classifier.tokenizer,
         data,
         recipe.training,
         seed,
