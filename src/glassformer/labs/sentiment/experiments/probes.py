@@ -39,7 +39,7 @@ class Pair(NamedTuple):
 _TEXTS = json.loads(files(__package__).joinpath("probes.json").read_text(encoding="utf-8"))
 GROUPS = {name: Group(**group) for name, group in _TEXTS["groups"].items()}
 PAIRS = tuple(Pair(*pair) for pair in _TEXTS["pairs"])
-SHOWN_TEXTS: tuple[str, ...] = tuple(_TEXTS["texts"])
+SHOWN: dict[str, int | None] = dict(_TEXTS["texts"])  # texts with their class, None where both could be said
 
 
 class Judge(Protocol):
@@ -114,10 +114,26 @@ class Look:
     token."""
 
     text: str
+    expected: int | None  # None where both classes could be meant
     label: int
     probability: float
     tokens: list[str]
     effects: list[float]
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict is not clearly wrong."""
+        return self.expected in (None, self.label)
+
+    @property
+    def strongest(self) -> tuple[str, float]:
+        """The token without which the verdict loses most, and how much."""
+        return max(zip(self.tokens, self.effects, strict=True), key=lambda each: each[1])
+
+    @property
+    def redundant(self) -> bool:
+        """Whether the verdict survives the loss of any single token nearly unchanged."""
+        return max(map(abs, self.effects)) < 0.05
 
 
 @dataclass(frozen=True)
@@ -190,13 +206,13 @@ def probe_pairs(classifier: Judge, pairs: Sequence[Pair] = PAIRS) -> PairResult:
     )
 
 
-def look_at(classifier: Classifier, texts: Sequence[str] = SHOWN_TEXTS) -> list[Look]:
+def look_at(classifier: Classifier, texts: Mapping[str, int | None] = SHOWN) -> list[Look]:
     """Classify each of ``texts`` and leave out each of its tokens in turn."""
     found = []
-    for text, row in zip(texts, classifier.probabilities(texts).tolist(), strict=True):
+    for (text, expected), row in zip(texts.items(), classifier.probabilities(list(texts)).tolist(), strict=True):
         label = max(range(len(row)), key=row.__getitem__)
-        effects = token_effects(classifier, text, label)
-        found.append(Look(text, label, row[label], [each.token for each in effects], [each.effect for each in effects]))
+        tokens, effects = zip(*token_effects(classifier, text, label), strict=True)
+        found.append(Look(text, expected, label, row[label], list(tokens), list(effects)))
     return found
 
 

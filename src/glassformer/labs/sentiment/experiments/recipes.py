@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.hub import find_directory, minilm
 from glassformer.classifier import ENCODER, Classifier, save_classifier
 from glassformer.data.examples import SentimentData, fingerprint
-from glassformer.data.subword import Tokenizer, load_subwords
+from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.labs.loaders import train_in
 from glassformer.models.encoder import Encoder
@@ -151,7 +151,8 @@ def build_classifier(
 
 def fit(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    encode: Callable[[str], Sequence[int]],
+    pad_id: int,
     data: SentimentData,
     training: TrainingRecipe,
     seed: int,
@@ -162,7 +163,8 @@ def fit(
 
     Args:
         model: Called as ``model(tokens, real)``; returns logits.
-        tokenizer: Texts are cut to 128 tokens.
+        encode: The token ids of a text.
+        pad_id: The token that fills up short rows.
         data: Nothing is chosen by its validation texts, and its test texts are not used.
         training: The recipe.
         seed: Of the order of the texts and of dropout.
@@ -176,8 +178,8 @@ def fit(
     task = ClassificationTask.of(
         data.train,
         data.validation,
-        tokenizer.encode,
-        tokenizer.pad_id,
+        encode,
+        pad_id,
         seed=seed,
         num_classes=len(data.classes),
         word_dropout=training.word_dropout,
@@ -204,7 +206,8 @@ def train_recipe(
     classifier = build_classifier(recipe, [example.text for example in data.train], data.classes, seed)
     epochs = fit(
         classifier.encoder,
-        classifier.tokenizer,
+        classifier.tokenizer.encode,
+        classifier.tokenizer.pad_id,
         data,
         recipe.training,
         seed,

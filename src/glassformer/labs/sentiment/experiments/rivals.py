@@ -148,5 +148,6 @@ def train_rival(recipe: RivalRecipe, data: SentimentData, directory: Path | None
     tokenizer = WordTokenizer.from_texts([example.text for example in data.train], FROM_SCRATCH.vocab_size)
     model = build_rival(recipe.kind, tokenizer.vocab_size, len(data.classes), seed)
     described = {"rival": asdict(recipe)}
-    epochs = fit(model, tokenizer, data, recipe.training, seed, directory, described)
+    encode, pad_id = tokenizer.encode, tokenizer.pad_id
+    epochs = fit(model, encode, pad_id, data, recipe.training, seed, directory, described)
     return Rival(model, tokenizer, epochs)

@@ -1,0 +1,115 @@
+"""The table of models: medians, comparisons that know the noise, accuracy by kind and calibration by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassformer.data.examples import Example, SentimentData
+from glassformer.labs.sentiment.experiments.counts import TfidfRecipe
+from glassformer.labs.sentiment.experiments.models import (
+    ModelResult,
+    Models,
+    accuracy_by_kind,
+    measure_model,
+    reliability,
+    slug,
+)
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, TrainingRecipe
+from glassformer.labs.sentiment.experiments.rivals import RIVALS
+
+TEXTS = [Example(f"{word} {number}", label) for number in range(6) for word, label in (("good", 1), ("bad", 0))]
+SHORT = TrainingRecipe(2, 8, 0.01, 0.0)
+DATA = SentimentData(tuple(TEXTS[:8]), tuple(TEXTS[8:10]), tuple(TEXTS[10:]))
+KINDS = (Example("good", 1), Example("bad", 0, "irony"), Example("good", 0, "irony"))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=40))
+def test_reliability_counts_every_text_once(pairs: list[tuple[float, bool]]) -> None:
+    chosen, actual = np.array([p for p, _ in pairs]), [int(label) for _, label in pairs]
+    bins = reliability(np.stack([1 - chosen, chosen], axis=1), actual)
+    assert sum(each.count for each in bins) == len(pairs)
+    assert sum(each.count * each.predicted for each in bins) == pytest.approx(chosen.sum())
+    assert sum(each.count * each.actual for each in bins) == pytest.approx(sum(actual))
+    assert len(bins) <= 10
+    assert [each.predicted for each in bins] == sorted(each.predicted for each in bins)
+
+
+def test_bins_by_hand() -> None:
+    chosen = np.array([0.05, 0.15, 0.12, 1.0])
+    low, middle, high = reliability(np.stack([1 - chosen, chosen], axis=1), [0, 1, 0, 1])
+    assert (low.predicted, low.actual, low.count) == (pytest.approx(0.05), 0.0, 1)
+    assert (middle.predicted, middle.actual, middle.count) == (pytest.approx(0.135), 0.5, 2)
+    assert (high.predicted, high.actual, high.count) == (1.0, 1.0, 1)
+
+
+def test_accuracy_by_kind() -> None:
+    probabilities = np.array([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6]])
+    assert accuracy_by_kind(probabilities, KINDS) == {"plain": 1.0, "irony": 0.5}
+
+
+@pytest.mark.parametrize("recipe", [*RIVALS, FROM_SCRATCH], ids=lambda recipe: recipe.name)
+def test_networks_are_trained_and_measured(recipe: object, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(recipe, training=SHORT)
+    found = measure_model(recipe, 1, DATA, KINDS, tmp_path)
+    assert (found.name, found.seed, found.encoder) == (recipe.name, 1, recipe.name == FROM_SCRATCH.name)
+    assert found.epochs[-1].validation_accuracy == found.validation_accuracy
+    assert set(found.kinds) == {"plain", "irony"}
+    assert sum(each.count for each in found.bins) == len(DATA.test)
+    assert measure_model(recipe, 1, DATA, KINDS, tmp_path) == found
+
+
+def test_word_counts_are_measured(tmp_path: Path) -> None:
+    found = measure_model(TfidfRecipe("words", strengths=(10.0,)), None, DATA, KINDS, tmp_path)
+    assert (found.seed, found.choice, found.test_accuracy) == (None, "C = 10", 1.0)
+    assert found.kinds == {"plain": 1.0, "irony": 0.5}
+    assert found.epochs == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def models(num_test: int = 1000, **accuracies: list[float]) -> Models:
+    """Models of these names and test accuracies, "counts" without a seed; validation accuracies are the same."""
+    row = ModelResult("", None, "", True, 10, 0.5, 0.5, 0.5, 0.5, 0.1, {"plain": 0.5}, [], [])
+    rows = [
+        dataclasses.replace(
+            row,
+            name=name,
+            seed=None if name == "counts" else seed,
+            encoder=name != "counts",
+            test_accuracy=value,
+            validation_accuracy=value,
+        )
+        for name, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+    return Models("texts", 10, 10, num_test, 0.5, {"plain": 10}, {}, rows)
+
+
+def test_the_median_is_the_row_in_the_middle() -> None:
+    found = models(one=[0.83, 0.80, 0.81], two=[0.83, 0.80], three=[0.7])
+    assert {name: row.seed for name, row in found.medians.items()} == {"one": 2, "two": 1, "three": 0}
+    assert found.spread("one") == pytest.approx(0.03)
+    assert [line[:2] for line in found.table] == [
+        ["one", "0"], ["one", "1"], ["one", "2"], ["one", "median"],
+        ["two", "0"], ["two", "1"], ["two", "median"], ["three", "0"],
+    ]  # fmt: skip
+    assert found.table[3][3:5] == ["81.0 %", "81.0 %"]
+
+
+def test_comparisons_know_the_noise() -> None:
+    found = models(counts=[0.80], same=[0.81], better=[0.9], worse=[0.7], wide=[0.8, 0.89, 0.9])
+    assert found.compared("counts") == {"better": ["better"], "alike": ["same", "wide"], "worse": ["worse"]}
+    assert found.beats_chance("worse")
+    assert not models(num_test=30, one=[0.6]).beats_chance("one")
+
+
+def test_the_best_encoder_is_chosen_by_validation() -> None:
+    found = models(counts=[0.99], one=[0.9, 0.8], other=[0.7, 0.91])
+    assert found.best_encoder.slug == "one-0"
+    assert found.counts.name == "counts"
+    assert slug("GRU, both directions", 3) == "gru-both-directions-3"
