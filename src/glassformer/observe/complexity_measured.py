@@ -76,7 +76,7 @@ class Measurement:
     lengths: tuple[int, ...]
     """In tokens, ascending."""
     seconds: tuple[float, ...]
-    """The median time of one call."""
+    """The median time of one call; empty if no times were measured."""
     peak_bytes: tuple[int, ...]
 
 

@@ -57,8 +57,16 @@ def test_legends_tell_the_exponents_of_the_tail() -> None:
         "feed-forward, exponent 1.00",
     ]
     measured, predicted = (fitted_exponent(LENGTHS, each, tail=2) for each in (MEASURED.seconds, growth().operations))
-    assert labels(seconds) == [f"encoder: {measured:.2f} / {predicted:.2f}", "thin: predicted"]
+    thin = "thin: operations, scaled to the longest text"
+    assert labels(seconds) == [f"encoder: {measured:.2f} / {predicted:.2f}", thin]
     assert labels(memory)[0].startswith(f"encoder: {fitted_exponent(LENGTHS, MEASURED.peak_bytes, tail=2):.2f} / 1.00")
+
+
+def test_times_are_drawn_where_they_were_measured() -> None:
+    untimed = CostCurve("encoder", growth().predicted, Measurement(LENGTHS, (), MEASURED.peak_bytes))
+    parts, memory = draw_complexity([untimed]).axes
+    timed = draw_complexity([growth()]).axes
+    assert [labels(parts), labels(memory)] == [labels(timed[0]), labels(timed[2])]
 
 
 def test_the_length_of_overtaking_is_marked_where_it_is_in_the_range() -> None:

@@ -32,7 +32,8 @@ class CostCurve:
     predicted: tuple[Complexity, ...]
     """The prediction for each length."""
     measured: Measurement
-    """The time of a forward pass, and the peak memory of one that stores activations for a backward pass."""
+    """The time of a forward pass, if it was measured, and the peak memory of one that stores activations for a backward
+    pass."""
     weights_held: int = 0
     """Copies of the attention weights in the measured pass: 0 in the fused kernel; 2 in the plain one with a single
     layer, whose peak memory has the scores and their softmax."""
@@ -69,10 +70,11 @@ class CostCurve:
 
 @in_style
 def draw_complexity(curves: Sequence[CostCurve], *, overtakes: int | None = None, tail: int = 3) -> Figure:
-    """Three panels over the length, all axes logarithmic, so that a power of the length is a straight line.
+    """Panels over the length, all axes logarithmic, so that a power of the length is a straight line.
 
     - Operations of the first of ``curves`` by part, with the length at which attention overtakes the feed-forward part.
-    - Time of a forward pass: measured with markers; thin, the predicted operations at the rate of the longest text.
+    - Time of a forward pass, if measured, with markers; thin, the predicted operations at the rate of the longest
+      text.
     - Memory: measured peak with markers; thin, the predicted bytes.
 
     Legends give the exponents fitted to the last ``tail`` lengths, the measured one first. The length ``overtakes``,
@@ -82,25 +84,30 @@ def draw_complexity(curves: Sequence[CostCurve], *, overtakes: int | None = None
         InputError: No curves, or a tail that is not from 2 to the number of lengths.
     """
     require(len(curves) > 0, "no curves", "at least one", "Measure a model.")
-    figure, (parts, seconds, memory) = new_figure(13.5, 4.6, columns=3)
+    timed = all(curve.measured.seconds for curve in curves)
+    figure, panels = new_figure(13.5 if timed else 9.5, 4.6, columns=3 if timed else 2)
+    parts, memory = panels[0], panels[-1]
     _draw_parts(parts, curves[0], overtakes, tail)
     for series, curve in enumerate(curves):
-        times = curve.measured.seconds, curve.seconds_at_the_longest_texts_rate()
-        _draw_pair(seconds, series, curve, np.multiply(1e3, times), tail)
         peaks = curve.measured.peak_bytes, curve.held
         _draw_pair(memory, series, curve, np.divide(peaks, _BYTES), tail)
+        if timed:
+            times = curve.measured.seconds, curve.seconds_at_the_longest_texts_rate()
+            _draw_pair(panels[1], series, curve, np.multiply(1e3, times), tail)
     parts.set(title=f"Operations: {curves[0].name}", ylabel="operations, $10^9$")
-    seconds.set(title="Time of a forward pass", ylabel="milliseconds")
     memory.set(title="Memory of a forward pass in training", ylabel="MiB")
-    for axes in (parts, seconds, memory):
+    if timed:
+        panels[1].set(title="Time of a forward pass", ylabel="milliseconds")
+    for axes in panels:
         lengths = curves[0].lengths
         axes.set_xlabel("tokens")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45)
         axes.legend(fontsize=8)
-    for axes in (seconds, memory):
-        axes.plot([], [], **_THIN, color="grey", label="thin: predicted")
+    for axes in panels[1:]:
+        thin = "predicted" if axes is memory else "operations, scaled to the longest text"
+        axes.plot([], [], **_THIN, color="grey", label=f"thin: {thin}")
         axes.legend(fontsize=8, title="exponent measured / predicted", title_fontsize=8, alignment="left")
     return figure
 

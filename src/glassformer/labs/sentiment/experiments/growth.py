@@ -1,0 +1,103 @@
+"""How a layer's cost grows with the length of the text: operations and memory, predicted, counted and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from glassformer.labs.sentiment.experiments.mini_transformer import COURSE_MODEL
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.observe.complexity import complexity, overtakes
+from glassformer.observe.complexity_measured import LENGTHS, Measurement, count_operations, fitted_exponent, peak_bytes
+from glassformer.observe.figures.complexity_curves import CostCurve, draw_complexity
+
+D_MODEL, HEADS, D_FF = 512, 8, 2048
+"""The sizes of the course's section on cost; the model that it trains is smaller."""
+WINDOW, VOCAB, TAIL = 128, 1000, 3
+"""``TAIL``: how many of the longest lengths exponents are fitted to."""
+
+
+@dataclass(frozen=True)
+class GrowthResult:
+    """One layer of each of four models over growing lengths.
+
+    The models: an encoder on the fused kernel; the same one on the kernel that holds its weights; a decoder; the same
+    one with a window. ``overtakes`` is the length from which an encoder layer's scores and values take more operations
+    than its feed-forward network, ``overtakes_with_projections`` the same with the projections on attention's side, and
+    ``course_overtakes`` the first of these for the model that the course trains.
+    """
+
+    d_model: int
+    num_heads: int
+    d_ff: int
+    window: int
+    growths: list[CostCurve]
+    counted: bool  # torch's FlopCounterMode counted the predicted operations, of every model at every length
+    overtakes: int
+    overtakes_with_projections: int
+    course_overtakes: int
+
+    @property
+    def tail(self) -> int:
+        """How many lengths exponents are fitted to."""
+        return min(TAIL, len(self.growths[0].lengths))
+
+    def exponents(self, growth: CostCurve) -> dict[str, float]:
+        """Of operations, and of memory as measured and as predicted."""
+        values = {"operations": growth.operations, "peak_bytes": growth.measured.peak_bytes}
+        values["predicted_bytes"] = growth.held
+        return {name: fitted_exponent(growth.lengths, each, tail=self.tail) for name, each in values.items()}
+
+
+def measure_growth(lengths: Sequence[int] = LENGTHS) -> GrowthResult:
+    """Count operations and measure peak memory at all ``lengths``, at least two.
+
+    Times are not measured: they would be those of a machine that may do other work too.
+    """
+    lengths, longest = tuple(lengths), max(lengths)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        encoder = Encoder(EncoderConfig(VOCAB, 1, D_MODEL, D_FF, HEADS, longest, num_classes=2, dropout=0.0))
+        sizes = DecoderConfig(VOCAB, 1, D_MODEL, D_FF, HEADS, D_MODEL // HEADS, windowed_layers="all")
+        decoder = Decoder(replace(sizes, max_seq_len=longest))
+        windowed = Decoder(replace(sizes, max_seq_len=longest, window=WINDOW))
+    growths, counted = [], True
+    for name, model, holds_weights in (
+        ("encoder", encoder, False),
+        ("encoder, weights held", encoder, True),
+        ("decoder", decoder, False),
+        (f"decoder, window {WINDOW}", windowed, False),
+    ):
+        predicted = tuple(complexity(model.config, 1, length) for length in lengths)
+        calls = [_forward(model, length, holds_weights) for length in lengths]
+        counted &= [count_operations(call) for call in calls] == [cost.operations.total for cost in predicted]
+        measured = Measurement(lengths, (), tuple(peak_bytes(call) for call in calls))
+        growths.append(CostCurve(name, predicted, measured, 2 if holds_weights else 0))
+    course = replace(encoder.config, hidden_dim=COURSE_MODEL["d_model"], ff_dim=COURSE_MODEL["d_ff"])
+    crossings = overtakes(encoder.config), overtakes(encoder.config, with_projections=True), overtakes(course)
+    return GrowthResult(D_MODEL, HEADS, D_FF, WINDOW, growths, counted, *(found or 0 for found in crossings))
+
+
+def _forward(model: nn.Module, length: int, holds_weights: bool) -> Callable[[], object]:
+    """The forward pass over a text, such that a backward pass could follow."""
+    tokens = torch.randint(1, VOCAB, (1, length), generator=torch.Generator().manual_seed(0))
+
+    def call() -> object:
+        with sdpa_kernel(SDPBackend.MATH) if holds_weights else nullcontext():
+            return model(tokens)
+
+    return call
+
+
+def draw_growth(growth: GrowthResult) -> Figure:
+    """Operations by part, and memory."""
+    return draw_complexity(growth.growths, overtakes=growth.overtakes, tail=growth.tail)

@@ -1,0 +1,114 @@
+"""What the number of heads and the positions change: accuracy, and how attention is spread over a text."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+
+from glassformer.classifier import Classifier
+from glassformer.data.batches import in_length_order, pad
+from glassformer.data.examples import SentimentData
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, ScratchRecipe, train_recipe
+from glassformer.observe.attention_measures import distances, divergence, entropy
+from glassformer.observe.capture import capture
+
+
+@dataclass(frozen=True)
+class HeadsRun:
+    """One trained encoder, and its attention on the validation texts, means over all queries.
+
+    ``entropies`` (nats) and ``distances`` (positions from query to key, weighted by attention) are of each head, layer
+    by layer; ``divergences`` of each layer: Jensen-Shannon, of the rows of two heads, in nats.
+    """
+
+    num_heads: int
+    positions: str
+    seed: int
+    validation_accuracy: float
+    entropies: list[float]
+    distances: list[float]
+    divergences: list[float]
+
+
+@dataclass(frozen=True)
+class HeadsResult:
+    """Runs with other numbers of heads and other positions; ``uniform_*`` is a head that sees all tokens alike."""
+
+    hidden_dim: int
+    num_heads: int  # of the recipe, as the positions
+    positions: str
+    num_validated: int
+    uniform_entropy: float
+    uniform_distance: float
+    runs: list[HeadsRun]
+
+    def of(self, num_heads: int | None = None, positions: str | None = None) -> list[HeadsRun]:
+        """The runs of all seeds; None is the recipe's."""
+        key = num_heads or self.num_heads, positions or self.positions
+        return [run for run in self.runs if (run.num_heads, run.positions) == key]
+
+    def accuracy(self, num_heads: int | None = None, positions: str | None = None) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(run.validation_accuracy for run in self.of(num_heads, positions))
+
+    @property
+    def counts(self) -> list[int]:
+        """Numbers of heads, each once."""
+        return list(dict.fromkeys(run.num_heads for run in self.runs))
+
+
+def measure_heads(
+    data: SentimentData,
+    counts: Sequence[int] = (1, 2, 4, 8),
+    seeds: Sequence[int] = (0, 1, 2),
+    recipe: ScratchRecipe = FROM_SCRATCH,
+) -> HeadsResult:
+    """Train the recipe with other numbers of heads and other positions; the test part is left alone."""
+    usual, positions = recipe.model["num_heads"], recipe.model["positions"]
+    other = "sinusoidal" if positions == "none" else "none"
+    tried = list(dict.fromkeys([*((count, positions) for count in counts), (usual, positions), (usual, other)]))
+    runs, lengths = [], np.array([1])
+    for count, kind in tried:
+        for seed in seeds:
+            model = {**recipe.model, "num_heads": count, "positions": kind}
+            trained = train_recipe(dataclasses.replace(recipe, model=model), data, None, seed)
+            rows = [trained.classifier.rows([example.text])[0] for example in data.validation]
+            lengths = np.array([len(row) for row in rows])
+            accuracy = trained.epochs[-1].validation_accuracy
+            runs.append(HeadsRun(count, kind, seed, accuracy, *_look(trained.classifier, rows)))
+    return HeadsResult(
+        hidden_dim=recipe.model["hidden_dim"],
+        num_heads=usual,
+        positions=positions,
+        num_validated=len(data.validation),
+        # Each query counts once, so a text of n tokens counts n times.
+        uniform_entropy=float(np.average(np.log(lengths), weights=lengths)),
+        uniform_distance=float(np.average((lengths**2 - 1) / (3 * lengths), weights=lengths)),
+        runs=runs,
+    )
+
+
+@torch.no_grad()
+def _look(classifier: Classifier, rows: Sequence[list[int]]) -> tuple[list[float], list[float], list[float]]:
+    encoder = classifier.encoder
+    layers, heads = encoder.config.num_layers, encoder.config.num_heads
+    (entropies, apart), divergences = np.zeros((2, layers, heads)), np.zeros(layers)
+    pairs, queries = list(combinations(range(heads), 2)), sum(map(len, rows))
+    for chosen in in_length_order([len(row) for row in rows], 64):
+        tokens, real = pad([rows[index] for index in chosen], classifier.tokenizer.pad_id)
+        with capture(encoder) as seen:
+            encoder.hidden(tokens, real)
+        counted = real.numpy()
+        for layer, weights in enumerate(seen.numpy("weights").values()):
+            entropies[layer] += (entropy(weights) * counted[:, None]).sum((0, 2))
+            apart[layer] += (distances(weights) * counted[:, None]).sum((0, 2))
+            for one, other in pairs:
+                divergences[layer] += (divergence(weights[:, one], weights[:, other]) * counted).sum() / len(pairs)
+    found = [(sums / queries).ravel().tolist() for sums in (entropies, apart, divergences)]
+    return found[0], found[1], found[2]

@@ -1,0 +1,268 @@
+"""The MiniTransformer in the course's sizes and settings: what it learns, how it embeds a text, what it attends to."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from glassformer.data.examples import CLASSES, Example, split_by_text
+from glassformer.data.sentiment import reviews
+from glassformer.data.tokenizer import CLS, split_words
+from glassformer.labs.loaders import History
+from glassformer.labs.sentiment.course import MiniTransformer
+from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.observe.figures.attention_maps import attention_grid, attention_map
+from glassformer.observe.figures.coloured_words import attention_rows
+from glassformer.observe.figures.diagrams import architecture, block
+from glassformer.observe.figures.heat_maps import panel
+from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
+
+COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}
+COURSE_LENGTH, COURSE_VOCABULARY = 32, 500
+COURSE_EPOCHS, COURSE_BATCH, COURSE_RATE = 10, 16, 1e-3
+
+SENTENCES = {
+    "praise": "I love this wonderful film.",
+    "blame": "This book is terrible and boring.",
+    "both": "Great acting but a poor story.",
+}
+REPEATING, REPEATED = "A dull story with a wonderful cast.", "a"
+
+
+@dataclass(frozen=True)
+class CourseRun:
+    """One training; losses in nats and accuracies in percent, one number an epoch."""
+
+    num_trained: int
+    num_validated: int
+    history: dict[str, list[float]]
+
+    @property
+    def accuracy(self) -> float:
+        """Of the validation texts after the last epoch, in [0, 1]."""
+        return self.history["val_acc"][-1] / 100
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the trained model makes of one sentence; ``weights[layer][head][query][key]``."""
+
+    text: str
+    tokens: list[str]
+    label: int
+    probability: float
+    weights: list[list[list[list[float]]]]
+
+
+@dataclass(frozen=True)
+class CourseResult:
+    """Trained on plain reviews, and on reviews of all kinds, both split by text; read and drawn is the former.
+
+    ``vectors`` are the first 16 coordinates ``[coordinate][token]`` of :data:`REPEATING` without and with positions,
+    ``distance`` that of the two vectors of its repeated word once positions are added, over all coordinates.
+    """
+
+    config: EncoderConfig
+    parts: dict[str, int]
+    plain: CourseRun
+    all_kinds: CourseRun | None
+    readings: dict[str, Reading]
+    vectors: list[list[list[float]]]
+    distance: float
+
+
+class CourseTraining(NamedTuple):
+    """A trained model in evaluation mode, its tokenizer, and its numbers after each epoch."""
+
+    model: MiniTransformer
+    tokenizer: SimpleTokenizer
+    history: History
+
+
+class SeesPadding(nn.Module):
+    """A MiniTransformer as the course computes it: padding is attended to, and is part of the mean."""
+
+    def __init__(self, model: MiniTransformer) -> None:
+        super().__init__()
+        self.encoder = model.encoder
+
+    def forward(self, input_ids: Int[Tensor, "batch position"]) -> Float[Tensor, "batch num_classes"]:
+        """Scores of the classes, before softmax."""
+        return self.encoder(input_ids, torch.ones_like(input_ids, dtype=torch.bool))
+
+
+def plain_reviews() -> tuple[Example, ...]:
+    """The 240 short reviews whose verdict is in their words, without negation, contrast or irony."""
+    return tuple(example for example in reviews() if example.kind == "plain")
+
+
+def split(examples: Sequence[Example], seed: int) -> tuple[Sequence[Example], Sequence[Example]]:
+    """Four fifths to train on and one to validate on, no text in both."""
+    train, held_out = split_by_text(examples, (0.8, 0.2), seed)
+    return train, held_out
+
+
+def measure_course(seed: int, epochs: int = COURSE_EPOCHS, *, all_kinds: bool = True) -> CourseResult:
+    """Train on four fifths of the plain reviews and, if ``all_kinds``, of all reviews; read :data:`SENTENCES`."""
+    train, held_out = split(plain_reviews(), seed)
+    model, tokenizer, history = train_course(train, held_out, seed, epochs)
+    plain, every = CourseRun(len(train), len(held_out), history), None
+    if all_kinds:
+        train, held_out = split(reviews(), seed)
+        every = CourseRun(len(train), len(held_out), train_course(train, held_out, seed, epochs).history)
+    parts = {"embeddings": model.embeddings, "blocks": model.transformer_blocks, "last norm": model.ln_f}
+    parts["classifier"] = model.classifier
+    with torch.no_grad():
+        alone = model.embeddings.token_embedding(torch.tensor([tokenizer.words.encode(REPEATING)]))
+        placed = model.embeddings.pos_encoding(alone)
+    first, second = (place for place, word in enumerate(_words(REPEATING)) if word == REPEATED)
+    return CourseResult(
+        config=model.config,
+        parts={name: sum(weight.numel() for weight in part.parameters()) for name, part in parts.items()},
+        plain=plain,
+        all_kinds=every,
+        readings={name: _read(model, tokenizer, text) for name, text in SENTENCES.items()},
+        vectors=[x[0, :, :16].double().T.numpy().round(4).tolist() for x in (alone, placed)],
+        distance=float((placed[0, first] - placed[0, second]).norm()),
+    )
+
+
+def train_course(
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+    seed: int,
+    epochs: int = COURSE_EPOCHS,
+    *,
+    sees_padding: bool = False,
+    max_length: int = COURSE_LENGTH,
+) -> CourseTraining:
+    """Train a MiniTransformer with the course's settings, in silence; torch's generator is left alone.
+
+    The vocabulary knows training texts only; rows are padded to 32 tokens. ``max_length`` is the longest text that the
+    model can read afterwards; with ``sees_padding`` it is trained as :class:`SeesPadding`.
+
+    Raises:
+        KeyboardInterrupt: The training was interrupted.
+    """
+    tokenizer = SimpleTokenizer(COURSE_VOCABULARY)
+
+    def loader(examples: Sequence[Example]) -> DataLoader[Any]:
+        texts, labels = [example.text for example in examples], [example.label for example in examples]
+        rows = SentimentDataset(texts, labels, tokenizer, COURSE_LENGTH)
+        return DataLoader(rows, COURSE_BATCH, shuffle=examples is train)
+
+    with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(io.StringIO()):
+        torch.manual_seed(seed)
+        tokenizer.build_vocab([example.text for example in train])
+        sizes = {"vocab_size": len(tokenizer.vocab), "max_length": max_length, "num_classes": len(CLASSES)}
+        model = MiniTransformer(**sizes, **COURSE_MODEL)
+        trained = SeesPadding(model) if sees_padding else model
+        history = train_transformer(trained, loader(train), loader(held_out), epochs, COURSE_RATE)
+    if len(history["val_acc"]) < epochs:
+        raise KeyboardInterrupt
+    return CourseTraining(model.eval(), tokenizer, history)
+
+
+def _words(text: str) -> list[str]:
+    return [CLS, *split_words(text)]
+
+
+def _read(model: MiniTransformer, tokenizer: SimpleTokenizer, text: str) -> Reading:
+    ids = tokenizer.words.encode(text)
+    with torch.inference_mode():
+        logits, weights = model(torch.tensor([ids]))
+    probability, label = logits[0].softmax(-1).max(-1)
+    seen = torch.cat(weights).double().numpy().round(4)
+    return Reading(text, tokenizer.words.pieces(ids), int(label), float(probability), seen.tolist())
+
+
+@in_style
+def draw_training_curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
+    """Loss and accuracy by epoch, with the epoch of the lowest validation loss."""
+    epochs, best = len(history["val_loss"]), int(np.argmin(history["val_loss"])) + 1
+    figure, axes = new_figure(10, 4, columns=2)
+    for ax, kind, unit in ((axes[0], "loss", "loss, nats"), (axes[1], "acc", "accuracy, %")):
+        for series, (part, name) in enumerate((("train", "training"), ("val", "validation"))):
+            ax.plot(range(1, epochs + 1), history[f"{part}_{kind}"], **line(series, epochs), label=name)
+        ax.axvline(best, color=BLACK, lw=0.9, ls=":", label=f"lowest validation loss, epoch {best}")
+        ax.set(xlabel="epoch", ylabel=unit)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes[1].legend(loc="lower right")
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    return figure
+
+
+def draw_course_training(course: CourseResult) -> Figure:
+    """The training on plain reviews."""
+    run = course.plain
+    title = f"MiniTransformer on plain reviews: {run.num_trained} for training, {run.num_validated} for validation"
+    return draw_training_curves(run.history, title)
+
+
+@in_style
+def draw_embeddings(course: CourseResult) -> Figure:
+    """A text's vectors without and with positions; the two columns of the repeated word are framed."""
+    vectors, words = np.array(course.vectors), _words(REPEATING)
+    figure, axes = new_figure(10.5, 4.8, columns=2)
+    titles = {"Token embeddings": 0.0, "Token + position embeddings": course.distance}
+    for ax, (name, distance), shown in zip(axes, titles.items(), vectors, strict=True):
+        limits = -float(np.abs(vectors).max()), float(np.abs(vectors).max())
+        image = panel(ax, shown, "", "token", limits=limits, colormap="viridis", x_names=words)
+        ax.set_box_aspect(None)
+        ax.set_title(f"{name}\nfrom “{REPEATED}” to “{REPEATED}”: distance {distance:.2g}", loc="left")
+        places = [place for place, word in enumerate(words) if word == REPEATED]
+        for place, (colour, size) in product(places, (("black", 5), ("white", 2))):
+            frame = Rectangle((place - 0.5, -0.5), 1, len(shown), fill=False, ec=colour, lw=size, clip_on=False)
+            ax.add_patch(frame)
+    axes[0].set_ylabel(f"coordinate, the first {vectors.shape[1]} of {course.config.hidden_dim}")
+    figure.colorbar(image, ax=axes, label="value")
+    return figure
+
+
+def draw_architecture(config: EncoderConfig) -> Figure:
+    """An encoder from tokens to logits."""
+    with torch.device("meta"):
+        return architecture(Encoder(config))
+
+
+def draw_block(config: EncoderConfig) -> Figure:
+    """Its first block with the residual paths."""
+    with torch.device("meta"):
+        return block(Encoder(config))
+
+
+def draw_heads(reading: Reading) -> Figure:
+    """All heads of all layers, four panels to a row."""
+    weights = np.array(reading.weights)
+    layers, heads, length, _ = weights.shape
+    names = [f"Layer {layer + 1}, head {head + 1}" for layer in range(layers) for head in range(heads)]
+    title = f"“{reading.text}”: {CLASSES[reading.label]}, {reading.probability:.1%}"
+    return attention_grid(weights.reshape(-1, 4, length, length), reading.tokens, title=title, panel_names=names)
+
+
+def draw_attention_example(reading: Reading) -> Figure:
+    """One head with its weights in the cells."""
+    title = "Last layer, head 1: each row sums to 1"
+    return attention_map(np.array(reading.weights)[-1, 0], reading.tokens, title=title, largest=1.0)
+
+
+def draw_attention_rows(reading: Reading, words: Sequence[str] = ("great", "but", "poor")) -> Figure:
+    """What some words attend to."""
+    places = [_words(reading.text).index(word) for word in words]
+    title = "What three words attend to, mean over the last layer's heads"
+    return attention_rows(reading.tokens, np.array(reading.weights)[-1].mean(axis=0), places, title)

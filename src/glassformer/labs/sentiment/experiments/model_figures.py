@@ -1,0 +1,106 @@
+"""Figures of trained classifiers: their training, calibration, accuracy by kind of review, and effects of tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from glassformer.labs.sentiment.experiments.models import ModelResult
+from glassformer.labs.sentiment.experiments.probes import Look
+from glassformer.observe.figures.coloured_words import DIVERGING, coloured_text
+from glassformer.observe.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
+
+
+@in_style
+def draw_training(models: Sequence[ModelResult]) -> Figure:
+    """Loss and validation accuracy by epoch of everything that was trained in epochs."""
+    figure, (losses, accuracies) = new_figure(11, 4, columns=2)
+    for look, model in zip(LINES, (model for model in models if model.epochs), strict=False):
+        epochs = [epoch.epoch for epoch in model.epochs]
+        losses.plot(epochs, [epoch.validation_loss for epoch in model.epochs], label=model.name, **look)
+        pale = {**look, "alpha": 0.45, "linewidth": 1.0}
+        losses.plot(epochs, [epoch.train_loss for epoch in model.epochs], **pale)
+        accuracies.plot(epochs, [100 * epoch.validation_accuracy for epoch in model.epochs], label=model.name, **look)
+    losses.set(title="Validation loss (pale: training loss, with dropout)", xlabel="epoch", ylabel="nats")
+    accuracies.set(title="Validation accuracy", xlabel="epoch", ylabel="%")
+    for axes in (losses, accuracies):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(fontsize=8)
+    return figure
+
+
+@in_style
+def draw_calibration(models: Sequence[ModelResult]) -> Figure:
+    """A panel for each model: the share of positive texts by predicted probability, with 95 % intervals."""
+    columns = min(3, len(models))
+    rows = -(-len(models) // columns)
+    figure, axes = new_figure(3.4 * columns + 0.6, 3.1 * rows, rows, columns, sharex=True, sharey=True)
+    for place, ax in enumerate(axes):
+        if place >= len(models):
+            ax.set_axis_off()
+            continue
+        model, look = models[place], LINES[place % len(LINES)]
+        predicted, actual = np.array([(each.predicted, each.actual) for each in model.bins]).T
+        low, high = np.array([wilson(each.actual, each.count) for each in model.bins]).T
+        ax.plot([0, 1], [0, 1], color="#808080", lw=0.9)
+        ax.errorbar(predicted, actual, (actual - low, high - actual), **look, elinewidth=0.9, capsize=2)
+        ax.set_title(f"{model.name}\nerror {model.test_calibration_error:.3f}")
+        ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        ax.set_xlabel("predicted probability of praise" if place >= len(models) - columns else "")
+        ax.set_ylabel("share that is praise" if place % columns == 0 else "")
+    return figure
+
+
+def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % interval of a probability of which ``share`` was seen in ``count`` trials.
+
+    ``(share + z² / 2n ± z sqrt(share (1 - share) / n + z² / 4n²)) / (1 + z² / n)``
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+    """
+    middle, scale = share + z * z / (2 * count), 1 + z * z / count
+    half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    # At shares of 0 and 1, rounding could put the end on the wrong side.
+    return max(0.0, min(share, (middle - half) / scale)), min(1.0, max(share, (middle + half) / scale))
+
+
+@in_style
+def draw_kinds(accuracies: Mapping[str, Mapping[str, float]], counts: Mapping[str, int]) -> Figure:
+    """Accuracy in [0, 1] of several models on each kind of review, with 95 % intervals (:func:`wilson`)."""
+    figure, (ax,) = new_figure(max(7.0, 0.35 * len(counts) * len(accuracies) + 3), 4.2)
+    width, sizes = 0.8 / len(accuracies), list(counts.values())
+    for series, (name, by_kind) in enumerate(accuracies.items()):
+        values = np.array([by_kind[kind] for kind in counts])
+        low, high = np.array([wilson(*each) for each in zip(values.tolist(), sizes, strict=True)]).T
+        places = np.arange(len(sizes)) + (series - (len(accuracies) - 1) / 2) * width
+        colour, hatch = LINES[series]["color"], HATCHES[series]
+        ax.bar(places, values, 0.92 * width, label=name, color=colour, hatch=hatch, edgecolor="white")
+        ax.errorbar(places, values, (values - low, high - values), fmt="none", ecolor=BLACK, elinewidth=1, capsize=2)
+    ax.axhline(0.5, color=BLACK, lw=1, ls=(0, (4, 3)), label="chance")
+    ax.set_xticks(range(len(sizes)), [f"{kind}\n{count} reviews" for kind, count in counts.items()])
+    ax.set(ylim=(0, 1.03), ylabel="accuracy", title="Accuracy by what the verdict rests on")
+    ax.grid(False, axis="x")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+@in_style
+def draw_effects(looks: Sequence[Look], classes: Sequence[str]) -> Figure:
+    """Each text, its tokens coloured by what they do to its verdict; effects below half a percent are drawn as 0."""
+    figure, panels = new_figure(7.5, 0.85 * len(looks) + 0.9, rows=len(looks))
+    largest = max(abs(effect) for look in looks for effect in look.effects)
+    for ax, look in zip(panels, looks, strict=True):
+        title = f"{classes[look.label]}, {100 * look.probability:.1f} %"
+        effects = [effect if abs(effect) >= 0.005 else 0.0 for effect in look.effects]
+        coloured_text(look.tokens, effects, title, signed=True, ax=ax, largest=largest)
+    label = "drop of the verdict's probability without the token; underlined: it rises"
+    scale = ScalarMappable(Normalize(-largest, largest), DIVERGING)
+    figure.colorbar(scale, ax=panels, orientation="horizontal", label=label, shrink=0.7, aspect=40)
+    figure.suptitle("What each token contributes to the verdict", fontsize=11, fontweight="bold")
+    return figure
