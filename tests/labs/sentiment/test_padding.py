@@ -11,13 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("sklearn")
-
-from glassformer.data.examples import Example, split_by_text
-from glassformer.labs.sentiment import padding
-from glassformer.labs.sentiment.leak import train_course
-from glassformer.labs.sentiment.padding import measure_padding
-from refusals import refused
+from glassformer.data.examples import Example
+from glassformer.labs.sentiment.experiments import padding
+from glassformer.labs.sentiment.experiments.mini_transformer import split, train_course
+from glassformer.labs.sentiment.experiments.padding import measure_padding
 
 THINGS = ("film", "book", "soup", "phone", "song", "play", "cake", "lamp", "chair", "show")
 EXAMPLES = tuple(
@@ -30,15 +27,13 @@ EXAMPLES = tuple(
 def test_only_seen_padding_changes_anything() -> None:
     result = measure_padding(seeds=(0,), lengths=(6, 20, 60), epochs=2, examples=EXAMPLES)
     (seen,), (left_out,) = result.of("seen"), result.of("left out")
-    assert result.num_trained + result.num_validated == len(EXAMPLES)
-    assert 0 < result.num_compared < result.num_validated
+    assert seen.num_trained + seen.num_validated == len(EXAMPLES)
+    assert 0 < seen.num_compared < seen.num_validated
     assert result.largest_change("left out") <= 1e-6
     assert left_out.order_change <= 1e-6
-    assert all(filled.flipped == 0 and filled.accuracy == left_out.unpadded_accuracy for filled in left_out.filled)
+    assert result.mean("left out", "flipped") == {6: 0, 20: 0, 60: 0}
+    assert result.mean("left out", "accuracy") == dict.fromkeys((6, 20, 60), left_out.unpadded_accuracy)
     assert result.largest_change("seen") > 1e-3
-    assert [filled.length for filled in seen.filled] == [6, 20, 60]
-    for filled in seen.filled:
-        assert 0 <= filled.mean_change <= filled.largest_change <= 1
     assert json.loads(json.dumps(dataclasses.asdict(result))) == dataclasses.asdict(result)
 
 
@@ -49,7 +44,7 @@ class Widths(nn.Module):
         return torch.tensor([[0.0, tokens.shape[1] / 10]]).expand(len(tokens), 2)
 
 
-def test_the_order_of_texts_decides_what_they_are_filled_up_with() -> None:
+def test_the_order_of_texts_decides_how_far_they_are_padded() -> None:
     rows = [[1] * (1 + index) for index in range(24)]
     order = np.random.default_rng(5).permutation(24)
     p = {width: 1 / (1 + math.exp(-width / 10)) for width in range(1, 25)}
@@ -63,7 +58,7 @@ def test_the_order_of_texts_decides_what_they_are_filled_up_with() -> None:
 
 def test_the_numbers_are_those_of_the_course_without_masks() -> None:
     result = measure_padding(seeds=(1,), lengths=(16,), epochs=1, examples=EXAMPLES)
-    train, held_out = split_by_text(EXAMPLES, (0.8, 0.2), 1)
+    train, held_out = split(EXAMPLES, 1)
     model, tokenizer, history = train_course(train, held_out, 1, 1, sees_padding=True)
     probabilities = {}
     for length in (None, 16):
@@ -78,28 +73,11 @@ def test_the_numbers_are_those_of_the_course_without_masks() -> None:
             probabilities[length].append(float(logits.detach().softmax(-1)[0, 1]))
     changes = [abs(one - other) for one, other in zip(*probabilities.values(), strict=True)]
     (run,) = result.of("seen")
-    assert result.num_compared == len(held_out)
-    assert run.filled[0].largest_change == pytest.approx(max(changes), abs=1e-6)
-    assert run.filled[0].mean_change == pytest.approx(sum(changes) / len(changes), abs=1e-6)
+    (padded,) = run.padded
+    assert run.num_compared == len(held_out)
+    assert padded.largest_change == pytest.approx(max(changes), abs=1e-6)
     right = [(p > 0.5) == bool(example.label) for p, example in zip(probabilities[16], held_out, strict=True)]
-    assert run.filled[0].accuracy == pytest.approx(sum(right) / len(right))
+    assert padded.accuracy == pytest.approx(sum(right) / len(right))
+    flipped = [(one > 0.5) != (other > 0.5) for one, other in zip(*probabilities.values(), strict=True)]
+    assert padded.flipped == pytest.approx(sum(flipped) / len(flipped))
     assert run.validation_accuracy == pytest.approx(history["val_acc"][-1] / 100)
-
-
-def test_the_reviews_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padding, "reviews", lambda: EXAMPLES[:15])
-    assert measure_padding(seeds=(0,), lengths=(20,), epochs=1).num_trained == 12
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"seeds": ()}, "no seeds"),
-        ({"lengths": ()}, "lengths ="),
-        ({"lengths": (32, 16)}, "lengths ="),
-        ({"lengths": (2, 16), "epochs": 1, "examples": EXAMPLES}, r"with lengths\[0\] = 2"),
-    ],
-)
-def test_impossible_requests_are_refused(arguments: dict[str, object], message: str) -> None:
-    with refused(message):
-        measure_padding(**{"seeds": (0,), **arguments})

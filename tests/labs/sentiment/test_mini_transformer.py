@@ -1,0 +1,120 @@
+"""The course's model: trained alike from one seed, read exactly, and drawn from what its result holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from glassformer.data.examples import Example
+from glassformer.labs.run import kept
+from glassformer.labs.sentiment.experiments import mini_transformer
+from glassformer.labs.sentiment.experiments.mini_transformer import (
+    SENTENCES,
+    CourseResult,
+    SeesPadding,
+    draw_architecture,
+    draw_attention_example,
+    draw_attention_rows,
+    draw_block,
+    draw_course_training,
+    draw_embeddings,
+    draw_heads,
+    measure_course,
+    plain_reviews,
+    train_course,
+)
+
+FEW = tuple(
+    Example(f"a {word} {thing}", label) for thing in ("film", "book") for word, label in (("good", 1), ("bad", 0))
+)
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> CourseResult:
+    path = tmp_path_factory.mktemp("course") / "course.json"
+    return kept(path, CourseResult, lambda: measure_course(0, epochs=1, all_kinds=False))
+
+
+def test_the_same_seed_trains_the_same_model_and_leaves_the_generator_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    before = torch.random.get_rng_state()
+    one, same, other = (train_course(FEW, FEW[:2], seed, epochs=1) for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert one.history == same.history
+    assert torch.equal(one.model.classifier.weight, same.model.classifier.weight)
+    assert not torch.equal(one.model.classifier.weight, other.model.classifier.weight)
+    assert not one.model.training
+    assert set(one.tokenizer.vocab) >= {"good", "bad", "film", "book", "a"}
+    assert capsys.readouterr().out == ""
+
+
+def test_seeing_padding_is_what_the_course_computes() -> None:
+    model, tokenizer, _ = train_course(FEW, FEW[:2], seed=0, epochs=1, sees_padding=True)
+    row = torch.tensor([tokenizer.tokenize("a good film", max_length=7)])
+    # Without any mask, from the parts: attention over all positions, and their plain mean.
+    x = model.embeddings(row)
+    for block in model.transformer_blocks:
+        x, _ = block(x)
+    expected = model.classifier(model.ln_f(x).mean(1))
+    seen = SeesPadding(model).eval()
+    assert torch.allclose(seen(row), expected, atol=1e-6)
+    assert not torch.allclose(model(row)[0], expected, atol=1e-4)
+
+
+def test_ctrl_c_is_no_shorter_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mini_transformer, "train_transformer", lambda *arguments: {"val_acc": [50.0]})
+    with pytest.raises(KeyboardInterrupt):
+        train_course(FEW, FEW[:2], seed=0, epochs=2)
+
+
+def test_the_result_is_that_of_the_trained_model(course: CourseResult) -> None:
+    train, held_out = mini_transformer.split(plain_reviews(), 0)
+    assert (course.plain.num_trained, course.plain.num_validated, course.all_kinds) == (192, 48, None)
+    assert not {example.text for example in train} & {example.text for example in held_out}
+    model, tokenizer, history = train_course(train, held_out, 0, epochs=1)
+    assert course.plain.history == history
+    assert course.plain.accuracy == history["val_acc"][-1] / 100
+    assert sum(course.parts.values()) == sum(weight.numel() for weight in model.parameters())
+    for name, text in SENTENCES.items():
+        reading = course.readings[name]
+        with torch.no_grad():
+            logits, weights = model(torch.tensor([tokenizer.words.encode(text)]))
+        assert logits[0].softmax(-1)[reading.label].item() == pytest.approx(reading.probability, abs=1e-6)
+        np.testing.assert_allclose(reading.weights, torch.stack([layer[0] for layer in weights]), atol=6e-5)
+    alone, placed = np.array(course.vectors)
+    np.testing.assert_array_equal(alone[:, 1], alone[:, 5])
+    table = model.embeddings.pos_encoding.pe
+    np.testing.assert_allclose(placed - alone, table[:9, :16].T, atol=2e-4)
+    assert course.distance == pytest.approx(float((table[1] - table[5]).norm()), abs=1e-5)
+
+
+def test_figures_show_what_the_result_holds(course: CourseResult, check_readable: Callable[[Figure], None]) -> None:
+    training = draw_course_training(course)
+    np.testing.assert_array_equal(training.axes[0].lines[1].get_ydata(), course.plain.history["val_loss"])
+    embeddings = draw_embeddings(course)
+    plain, added, _ = embeddings.axes
+    np.testing.assert_array_equal(plain.images[0].get_array(), course.vectors[0])
+    framed = {patch.get_x() + 0.5 for patch in added.patches if isinstance(patch, Rectangle)}
+    assert framed == {1, 5}
+    reading = course.readings["both"]
+    heads = draw_heads(reading)
+    shown = [np.asarray(ax.images[0].get_array()) for ax in heads.axes[:16]]
+    np.testing.assert_array_equal(shown, np.array(reading.weights).reshape(16, 8, 8))
+    assert [ax.get_title() for ax in heads.axes[:16]][8] == "Layer 2, head 1"
+    example = draw_attention_example(reading)
+    np.testing.assert_array_equal(example.axes[0].images[0].get_array(), reading.weights[1][0])
+    rows = draw_attention_rows(reading)
+    for figure in (training, embeddings, example, rows):
+        check_readable(figure)
+    parameters = f"{sum(course.parts.values()):,} parameters"
+    assert parameters in draw_architecture(course.config).axes[0].texts[0].get_text()
+    assert "Block 1 of 2" in draw_block(course.config).axes[0].texts[0].get_text()
+
+
+@pytest.mark.slow
+def test_sixteen_heads_can_be_read(course: CourseResult, check_readable: Callable[[Figure], None]) -> None:
+    check_readable(draw_heads(course.readings["both"]))
