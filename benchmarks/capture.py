@@ -25,11 +25,11 @@ from transformers.models.llama import modeling_llama
 
 from glassformer.kernels.pattern import CAUSAL
 from glassformer.layers import attention
-from glassformer.layers.attention import attend
+from glassformer.layers.attention import Attended, attend
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.complexity_measured import peak_bytes
-from glassformer.observe.exact_attention import AttentionInputs, exact_rows
+from glassformer.observe.exact_attention import exact_rows
 
 HERE = Path(__file__).parent
 VOCAB, LAYERS, HIDDEN, FF, HEADS, KV_HEADS = 1000, 2, 256, 704, 4, 2
@@ -101,7 +101,7 @@ def last_queries(rounds: int) -> dict[str, Any]:
             model(tokens)
 
     q, k = torch.randn(1, HEADS, 8192, HIDDEN // HEADS), torch.randn(1, KV_HEADS, 8192, HIDDEN // HEADS)
-    inputs = AttentionInputs(q, k, k, 0.1, CAUSAL)
+    inputs = Attended(q, k, k, 0.1, CAUSAL)
     rows = timeit.timeit(lambda: exact_rows(inputs, (1,), range(8176, 8192), ("weights",)), number=50) / 50
     runs: dict[str, Callable[[], object]] = {"plain": lambda: model(tokens), "watched": watched}
     seconds = in_turns(runs, rounds)
@@ -134,7 +134,7 @@ def one_layer(rounds: int) -> dict[str, Any]:
 
     def ours() -> tuple[Tensor, Tensor | None]:
         return attend(q, k, v, CAUSAL), exact_rows(
-            AttentionInputs(q, k, v, scale, CAUSAL), range(HEADS), range(2048), ("weights",)
+            Attended(q, k, v, scale, CAUSAL), range(HEADS), range(2048), ("weights",)
         ).weights
 
     def eager() -> tuple[Tensor, Tensor]:

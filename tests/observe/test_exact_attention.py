@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from glassformer.kernels.pattern import Pattern
-from glassformer.layers.attention import attend
+from glassformer.layers.attention import Attended, attend
 from glassformer.observe import exact_attention
 from glassformer.observe.complexity_measured import peak_bytes
-from glassformer.observe.exact_attention import AttentionInputs, exact_rows, seen_keys
+from glassformer.observe.exact_attention import exact_rows, seen_keys
 
 
 @st.composite
-def attentions(draw: st.DrawFn) -> AttentionInputs:
+def attentions(draw: st.DrawFn) -> Attended:
     """Self- and cross-attention with groups, windows, padding, masks, sinks, and sizes that do not divide."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
 
@@ -34,7 +34,7 @@ def attentions(draw: st.DrawFn) -> AttentionInputs:
     if kind != "none":
         shape = (draw(st.sampled_from([1, batch])), draw(st.sampled_from([1, heads])), queries, keys)
         mask = normal(*shape) if kind == "added" else normal(*shape) < 0.5
-    return AttentionInputs(
+    return Attended(
         normal(batch, heads, queries, 4),
         normal(batch, kv_heads, keys, 4),
         normal(batch, kv_heads, keys, 3),
@@ -46,7 +46,7 @@ def attentions(draw: st.DrawFn) -> AttentionInputs:
     )
 
 
-def by_hand(given: AttentionInputs, batch: int, head: int, query: int) -> tuple[list[float], list[float], float]:
+def by_hand(given: Attended, batch: int, head: int, query: int) -> tuple[list[float], list[float], float]:
     """Scores, weights and the sink's share of one query, number by number."""
     keys = given.k.shape[2]
     position = keys - given.q.shape[2] + query
@@ -100,7 +100,7 @@ def test_rows_are_those_of_a_plain_loop(data: st.DataObject) -> None:
 @pytest.mark.parametrize("window", [None, 3, 40])
 def test_blocks_make_no_difference(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = torch.randn(2, 4, 70, 8), torch.randn(2, 2, 70, 8), torch.randn(2, 2, 70, 8)
-    given = AttentionInputs(q, k, v, 0.3, Pattern(True, window), sinks=torch.randn(4))
+    given = Attended(q, k, v, 0.3, Pattern(True, window), sinks=torch.randn(4))
     whole = exact_rows(given, range(4), range(70), ("weights",)).weights
     monkeypatch.setattr(exact_attention, "BLOCK_BYTES", 4000)
     parts = exact_rows(given, range(4), range(70), ("weights",)).weights
@@ -113,7 +113,7 @@ def test_blocks_make_no_difference(window: int | None, monkeypatch: pytest.Monke
 
 def test_a_window_holds_only_the_keys_that_are_seen() -> None:
     q = torch.randn(1, 1, 1000, 4)
-    given = AttentionInputs(q, q, q, 0.5, Pattern(True, 16))
+    given = Attended(q, q, q, 0.5, Pattern(True, 16))
     rows = exact_rows(given, (0,), (500, 501), ("weights",))
     assert rows.weights is not None
     assert (rows.first, rows.weights.shape[3]) == (485, 17)
@@ -122,7 +122,7 @@ def test_a_window_holds_only_the_keys_that_are_seen() -> None:
 def test_memory_beside_the_result_is_bounded() -> None:
     q, k = torch.randn(1, 4, 1024, 16), torch.randn(1, 2, 1024, 16)
     for pattern in (Pattern(True), Pattern(), Pattern(True, 100, torch.rand(1, 1024) < 0.9)):
-        given = AttentionInputs(q, k, k, 0.25, pattern)
+        given = Attended(q, k, k, 0.25, pattern)
         for heads, queries in ((range(4), range(1024)), ((1,), range(1008, 1024)), ((0, 3), range(0, 1024, 7))):
             result = exact_rows(given, heads, queries, ("weights",)).weights
             assert result is not None
@@ -133,7 +133,7 @@ def test_memory_beside_the_result_is_bounded() -> None:
 def test_narrow_numbers_are_taken_as_they_are() -> None:
     """Half precision stays what it is until the product, also where autocast would round it again."""
     q = torch.randn(1, 2, 5, 8, dtype=torch.bfloat16)
-    given = AttentionInputs(q, q, q, 0.3)
+    given = Attended(q, q, q, 0.3)
     expected = (q.float() @ q.float().mT * 0.3).softmax(-1)
     with torch.autocast("cpu", torch.bfloat16):
         weights = exact_rows(given, (0, 1), range(5), ("weights",)).weights

@@ -34,8 +34,9 @@ def test_every_place_of_every_family_is_found() -> None:
     assert not any(point.source for point in own_points(encoder()))
     experts = decoder(**EXPERTS)
     points = list(own_points(experts))
-    assert [point.role for point in points[:4]] == ["block", "ffn", "experts", "attention"]
-    assert (points[3].heads, points[3].group, points[3].sinks) == (4, 2, True)
+    assert [point.role for point in points[:5]] == ["embedding", "block", "ffn", "experts", "attention"]
+    assert (points[4].heads, points[4].group, points[4].sinks, points[3].experts) == (4, 2, True, 4)
+    assert [(point.role, point.name) for point in points[-1:]] == [("logits", "output")]
     assert [point.name for point in own_points(SingleHead(3, 2, 2))] == [""]
     for model in (experts, encoder(), encoder_decoder()):
         assert all(model.get_submodule(point.name) is point.module for point in own_points(model))

@@ -16,7 +16,7 @@ from glassformer.observe.capture import capture
 from glassformer.observe.captured import AXES
 from glassformer.observe.exact_attention import attention_weights, exact_rows
 from glassformer.observe.hook_points import own_points
-from glassformer.observe.recorder import Frame, key_order
+from glassformer.observe.recorder import key_order
 from refusals import refused
 
 EVERYTHING = ("weights", "scores", "q", "k", "v", "residual", "ffn")
@@ -279,9 +279,9 @@ def test_keys_of_a_windowed_cache_come_in_order(length: int) -> None:
         numbers = torch.arange(steps + length, dtype=torch.float32).view(1, 1, -1, 1).expand(1, 1, -1, 2)
         for step in range(steps):
             cache.append(numbers[:, :, step : step + 1], numbers[:, :, step : step + 1])
-        frame = Frame(None, cache.length, cache)
+        start = cache.length
         keys, _ = cache.append(numbers[:, :, steps:], numbers[:, :, steps:])
-        order, first = key_order(frame, length, keys.shape[2])
+        order, first = key_order(cache, start, length, keys.shape[2])
         found = keys[0, 0, :, 0] if order is None else keys[0, 0, order, 0]
         assert found.tolist() == list(range(first, steps + length))
 
@@ -292,7 +292,7 @@ def test_slots_that_are_empty_are_left_out() -> None:
         for step in range(steps + 1):
             slots = SlotCache(cache, torch.tensor([step]))
             keys, _ = slots.append(torch.full((1, 1, 1, 2), float(step)), torch.zeros(1, 1, 1, 2))
-        order, first = key_order(Frame(None, steps, slots), 1, keys.shape[2])
+        order, first = key_order(slots, steps, 1, keys.shape[2])
         assert order is not None
         assert keys[0, 0, order, 0].tolist() == list(range(first, steps + 1))
 

@@ -23,16 +23,33 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
 
 
 def weights_of_scores(
-    scores: Float[Tensor, "*batch query key"], allowed: Bool[Tensor, "*shape key"]
+    scores: Float[Tensor, "*batch query key"],
+    allowed: Bool[Tensor, "*shape key"],
+    sink: Float[Tensor, "1 head #query"] | None = None,
 ) -> Float[Tensor, "*batch query key"]:
-    """The softmax of each row over its allowed keys; 0 for the other keys, and in a row without an allowed key.
+    """``exp(scores) / (exp(sink) + sum over keys of exp(scores))`` over allowed keys; 0 for other keys.
+
+    A row without an allowed key is 0.
 
     Args:
         scores: Scaled scores.
         allowed: True where a query may attend to a key; broadcast to the scores.
+        sink: One more logit of each query; without it this is the softmax.
     """
+    if sink is not None:
+        logit = sink.to(scores.dtype)[..., None].expand(*scores.shape[:3], 1)
+        return weights_of_scores(torch.cat([scores, logit], dim=-1), F.pad(allowed, (0, 1), value=True))[..., :-1]
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
     return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+
+
+def scores(
+    q: Float[Tensor, "batch head query head_dim"], k: Float[Tensor, "batch kv_head key head_dim"], scale: float
+) -> Float[Tensor, "batch head query key"]:
+    """``scale * q . k`` in float32 or wider; query head h reads key-value head ``h // (num_heads / num_kv_heads)``."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    return (q.to(wide) @ k.to(wide).mT) * scale
 
 
 def weights(
@@ -42,17 +59,8 @@ def weights(
     scale: float,
     sink: Float[Tensor, "1 head #query"] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """``exp(scores) / (exp(sink) + sum over keys of exp(scores))`` over allowed keys, in float32 or wider.
-
-    ``scores = scale * q . k``; query head h reads key-value head ``h // (num_heads / num_kv_heads)``.
-    """
-    wide = torch.promote_types(q.dtype, torch.float32)
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = (q.to(wide) @ k.to(wide).mT) * scale
-    if sink is None:
-        return weights_of_scores(scores, allowed)
-    logit = sink.to(wide)[..., None].expand(*scores.shape[:3], 1)
-    return weights_of_scores(torch.cat([scores, logit], dim=-1), F.pad(allowed, (0, 1), value=True))[..., :-1]
+    """:func:`weights_of_scores` of :func:`scores`."""
+    return weights_of_scores(scores(q, k, scale), allowed, sink)
 
 
 def definition(
@@ -72,8 +80,9 @@ def attention(
     scale: float,
     sinks: Float[Tensor, " head"] | None = None,
     dropout: float = 0.0,
+    mask: Bool[Tensor, "#batch #head #query key"] | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
-    """:func:`definition` under the mask of ``pattern``, by the fastest exact path.
+    """:func:`definition` under the mask of ``pattern``, and under ``mask`` if there is one, by the fastest exact path.
 
     Full and causal attention run in PyTorch's fused kernel, which holds no weights. A window is computed in blocks of
     queries, so time and memory grow linearly with the length. With a sink, the CPU kernel's output is rescaled by its
@@ -81,8 +90,13 @@ def attention(
     """
     sink = None if sinks is None else sinks.view(1, -1, 1)
     queries, keys = q.shape[2], k.shape[2]
+    if mask is not None:
+        mask = mask & pattern.mask(queries, keys, q.device)
     if not torch.compiler.is_compiling() and use_definition():
-        return definition(q, k, v, sink, pattern.mask(queries, keys, q.device), scale, dropout)
+        allowed = pattern.mask(queries, keys, q.device) if mask is None else mask
+        return definition(q, k, v, sink, allowed, scale, dropout)
+    if mask is not None:
+        return _kernel(q, k, v, False, mask, scale, sink, dropout)
     pattern = pattern.narrowed(queries, keys)
     compute = _dense if pattern.window is None else _windowed
     return compute(q, k, v, pattern, scale, sink, dropout)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from glassformer.errors import InputError, require, require_probability
@@ -16,9 +18,18 @@ from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
 
 
+class Rewrite(NamedTuple):
+    """A change of the scores or the weights of some heads, whose matrix is then in memory."""
+
+    kind: Literal["scores", "weights"]
+    heads: tuple[int, ...]
+    function: Callable[[Tensor], Tensor]
+    """Of [batch, head, query, key], with these heads, in float32 or wider; it must not change its argument."""
+
+
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """The arguments of one call of :func:`attend`, with ``scale`` filled in."""
+    """The arguments of one attention: those of :func:`attend`, with ``scale`` filled in, and what an editor added."""
 
     q: Float[Tensor, "batch head query head_dim"]
     k: Float[Tensor, "batch kv_head key head_dim"]
@@ -27,10 +38,20 @@ class Attended:
     pattern: Pattern = FULL
     key_weights: Float[Tensor, " head"] | None = None
     sinks: Float[Tensor, " head"] | None = None
+    mask: Shaped[Tensor, "#batch #head #query key"] | None = None
+    """Further restriction: boolean, True = may attend, or (of transformers' models) numbers added to the scores."""
+    rewrites: tuple[Rewrite, ...] = ()
+
+    @property
+    def group(self) -> int:
+        """Query heads for each key-value head."""
+        return self.q.shape[1] // self.k.shape[1]
 
 
 Watcher = Callable[[Attended], None]
+Editor = Callable[[Attended], Attended]
 _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
+_editors: ContextVar[tuple[Editor, ...]] = ContextVar("editors", default=())
 
 
 @contextmanager
@@ -39,11 +60,24 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
     Within the ``with`` block and its thread. Calls in code that ``torch.compile`` has compiled are not watched.
     """
-    token = _watchers.set((*_watchers.get(), watcher))
+    with _added(_watchers, watcher):
+        yield
+
+
+@contextmanager
+def editing(editor: Editor) -> Iterator[None]:
+    """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner editors come last."""
+    with _added(_editors, editor):
+        yield
+
+
+@contextmanager
+def _added(variable: ContextVar[tuple[Any, ...]], function: Callable[..., Any]) -> Iterator[None]:
+    token = variable.set((*variable.get(), function))
     try:
         yield
     finally:
-        _watchers.reset(token)
+        variable.reset(token)
 
 
 def attend(
@@ -88,12 +122,72 @@ def attend(
     check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)
     scale = q.shape[3] ** -0.5 if scale is None else scale
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and (_editors.get() or _watchers.get()):
+        call = Attended(q, k, v, scale, pattern, key_weights, sinks)
+        for edit in _editors.get():
+            call = edit(call)
         for watcher in _watchers.get():
-            watcher(Attended(q, k, v, scale, pattern, key_weights, sinks))
+            watcher(call)
+        return compute(call, dropout)
+    return _by_kernel(q, k, v, pattern, scale, key_weights, sinks, dropout, None)
+
+
+def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
+    """The output of an attention. The matrix of heads with rewritten scores or weights is held, of others it is not."""
+    out = _by_kernel(call.q, call.k, call.v, call.pattern, call.scale, call.key_weights, call.sinks, dropout, call.mask)
+    if call.rewrites:
+        heads = sorted({head for rewrite in call.rewrites for head in rewrite.heads})
+        weights = F.dropout(matrices(call, heads)[1], dropout)
+        v = call.v[:, [head // call.group for head in heads]]
+        index = torch.tensor(heads, device=out.device)
+        out = out.index_copy(1, index, (weights @ v.to(weights.dtype)).to(out.dtype))
+    return out
+
+
+def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Scores and weights [batch, head, query, key] of ``heads``, as the call's rewrites leave them.
+
+    In float32 or wider. Scores are -inf where the pattern or the mask forbids, whatever a rewrite returns there.
+    """
+    chosen, shared = list(heads), [head // call.group for head in heads]
+    q = call.q[:, chosen]
+    if call.key_weights is not None:
+        q = q * call.key_weights[chosen].to(q.dtype)[:, None, None]
+    allowed = call.pattern.mask(q.shape[2], call.k.shape[2], q.device)
+    scores = kernel.scores(q, call.k[:, shared], call.scale)
+    if call.mask is not None:
+        mask = call.mask if call.mask.shape[1] == 1 else call.mask[:, chosen]
+        allowed, scores = (allowed & mask, scores) if mask.dtype == torch.bool else (allowed, scores + mask)
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    scores = _rewritten("scores", scores, call.rewrites, chosen).masked_fill(~allowed, -torch.inf)
+    sink = None if call.sinks is None else call.sinks[chosen].view(1, -1, 1)
+    weights = kernel.weights_of_scores(scores, scores > -torch.inf, sink)
+    return scores, _rewritten("weights", weights, call.rewrites, chosen)
+
+
+def _rewritten(kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Sequence[int]) -> Tensor:
+    for rewrite in rewrites:
+        places = [heads.index(head) for head in rewrite.heads if head in heads]
+        if rewrite.kind == kind and len(places) == len(rewrite.heads):
+            index = torch.tensor(places, device=values.device)
+            values = values.index_copy(1, index, rewrite.function(values[:, index]))
+    return values
+
+
+def _by_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern,
+    scale: float,
+    key_weights: Tensor | None,
+    sinks: Tensor | None,
+    dropout: float,
+    mask: Tensor | None,
+) -> Tensor:
     # w (q . k) = (w q) . k, and q is the smaller of the two.
     weighted = q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
-    return kernel.attention(weighted, k, v, pattern, scale, sinks, dropout)
+    return kernel.attention(weighted, k, v, pattern, scale, sinks, dropout, mask)
 
 
 def check_inputs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended, watching
 from glassformer.observe import hugging_face
 from glassformer.observe.captured import Captured, as_texts
-from glassformer.observe.exact_attention import AttentionInputs
 from glassformer.observe.hook_points import (
     Heads,
     HookPoint,
@@ -55,8 +55,13 @@ def capture(
     q            queries after the rotation, [batch, head, query, dim]
     k, v         keys and values that this call has computed, of the key-value heads that the chosen heads read; in
                  cross-attention those of the whole memory
-    residual     the output of each block, [batch, query, dim]
+    heads        the output of each head, before the output projection, [batch, head, query, dim]
+    attention    the output of each attention, [batch, query, dim]
     ffn          the output of each feed-forward network or mixture of experts
+    embedding    the input of the first block
+    residual     the output of each block; ``residual_before`` its input, ``residual_between`` the stream between its
+                 attention and its feed-forward network
+    logits       the output of the model, [batch, query, class]
     router       probabilities of all experts, [batch, query, expert]
     choices      indices of the chosen experts, the most probable first, [batch, query, choice]
     shares       routing weights of the chosen experts; they sum to 1
@@ -146,10 +151,13 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool) -> None:
             raise RuntimeError("a model is exported or traced within a capture: do it before or after")
         return threading.get_ident() == thread
 
-    def hook(module: nn.Module, layer: int, point: HookPoint | None, residual: HookPoint | None) -> None:
+    def hook(module: nn.Module, layer: int, point: HookPoint | None) -> None:
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if here():
                 frames.append(recorder.frame(module, point, layer, args, kwargs))
+                if point is None:
+                    recorder.stream("embedding", module, args[0] if args else kwargs["hidden_states"], frames[-1])
+                    recorder.stream("residual_before", module, args[0] if args else kwargs["hidden_states"], frames[-1])
 
         def leave(_: nn.Module, args: Any, output: Any) -> None:
             # Another hook may have raised before this module's enter().
@@ -163,19 +171,21 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool) -> None:
                         "an attention implementation that calls the captured function",
                         "Capture other modules, or choose another attention implementation.",
                     )
-                if residual is not None:
-                    recorder.tensor("residual", residual, output[0] if isinstance(output, tuple) else output, frame)
+                first = output[0] if isinstance(output, tuple) else output
+                if point is None:
+                    recorder.stream("residual", module, first, frame)
+                elif point.added is module:
+                    recorder.stream("attention", module, first, frame)
 
         attached.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
         attached.callback(module.register_forward_hook(leave, always_call=True).remove)
 
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
-    residuals = {point.module: point for point in recorder.chosen if point.role == "block"}
     for block, layer in blocks.items():
-        hook(block, layer, None, residuals.get(block))
+        hook(block, layer, None)
     attentions = [point for point in recorder.chosen if point.role == "attention"]
     for point in attentions:
-        hook(point.module, point.layer, point, None)
+        hook(point.module, point.layer, point)
         if recorder.retain_grad and point.mixed is not None and not foreign:
 
             def mixed(_: nn.Module, args: tuple[Any, ...]) -> None:
@@ -183,14 +193,34 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool) -> None:
                     recorder.output(args[0])
 
             attached.callback(point.mixed.register_forward_pre_hook(mixed).remove)
+
+    def listen(module: nn.Module, where: str, note: Callable[[Tensor, Tensor], None]) -> None:
+        """Call ``note`` with the first input of ``module``, and with its first output, or the input before it runs."""
+
+        def before(_: nn.Module, args: tuple[Any, ...]) -> None:
+            if here():
+                note(args[0], args[0])
+
+        def after(_: nn.Module, args: Any, output: Any) -> None:
+            if here():
+                note(args[0], output[0] if isinstance(output, tuple) else output)
+
+        reads_input = where == "input"
+        handle = module.register_forward_pre_hook(before) if reads_input else module.register_forward_hook(after)
+        attached.callback(handle.remove)
+
     for point in recorder.chosen:
         if point.role in ("ffn", "experts"):
-
-            def after(_: nn.Module, args: Any, output: Any, point: HookPoint = point) -> None:
-                if here() and frames:
-                    recorder.after(point, args[0], output, frames[-1])
-
-            attached.callback(point.module.register_forward_hook(after).remove)
+            listen(point.module, "output", partial(recorder.after, point))
+        elif point.role == "logits":
+            listen(point.module, "output", partial(recorder.logits, point))
+        elif point.between is not None and "residual_between" in recorder.kinds:
+            where = "input" if point.pre_norm else "output"
+            listen(point.between, where, partial(recorder.here, "residual_between", point))
+        if point.merged is not None and "heads" in recorder.kinds:
+            listen(point.merged, "input", partial(recorder.heads, point))
+        if point.added not in (None, point.module) and "attention" in recorder.kinds:
+            listen(point.added, "output", partial(recorder.here, "attention", point))
     if not attentions:
         return
 
@@ -199,9 +229,9 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool) -> None:
 
     def note(attended: Attended) -> None:
         if (frame := current()) is not None:
-            recorder.attention(AttentionInputs(**vars(attended)), frame)
+            recorder.attention(attended, frame)
 
-    def note_foreign(module: nn.Module, inputs: Callable[[], AttentionInputs], output: Tensor, dropout: float) -> None:
+    def note_foreign(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
         frame = current()
         if frame is not None and frame.module is module:
             frame.dropout = dropout

@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from glassformer.errors import InputError, require
-from glassformer.observe.exact_attention import AttentionInputs
+from glassformer.layers.attention import Attended
 
 AXES = MappingProxyType(
     {
@@ -22,8 +22,14 @@ AXES = MappingProxyType(
         "q": ("batch", "head", "query", "dim"),
         "k": ("batch", "head", "key", "dim"),
         "v": ("batch", "head", "key", "dim"),
+        "embedding": ("batch", "query", "dim"),
+        "residual_before": ("batch", "query", "dim"),
+        "residual_between": ("batch", "query", "dim"),
         "residual": ("batch", "query", "dim"),
+        "attention": ("batch", "query", "dim"),
+        "heads": ("batch", "head", "query", "dim"),
         "ffn": ("batch", "query", "dim"),
+        "logits": ("batch", "query", "class"),
         "router": ("batch", "query", "expert"),
         "choices": ("batch", "query", "choice"),
         "shares": ("batch", "query", "choice"),
@@ -100,7 +106,7 @@ class CapturedInputs:
 
     name: str
     layer: int
-    inputs: AttentionInputs
+    inputs: Attended
     source: bool = False
     cross: bool = False
 

@@ -7,28 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
-from glassformer.layers.attention import Attended, check_inputs
+from glassformer.layers.attention import Attended, check_inputs, matrices
 
 BLOCK_BYTES = 2**21
 """The most memory that the scores of one block take; a block has at least one row of one head."""
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionInputs(Attended):
-    """The inputs of one attention, of glassformer or of transformers."""
-
-    mask: Shaped[Tensor, "#batch #head #query key"] | None = None
-    """Further restriction: boolean, True = may attend, or numbers that are added to the scores."""
-
-    @property
-    def group(self) -> int:
-        """Query heads for each key-value head."""
-        return self.q.shape[1] // self.k.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +52,7 @@ def attention_weights(
     return kernel.weights(q, k, allowed, scale, None if sinks is None else sinks.view(1, -1, 1))
 
 
-def seen_keys(inputs: AttentionInputs, queries: Sequence[int]) -> tuple[int, int]:
+def seen_keys(inputs: Attended, queries: Sequence[int]) -> tuple[int, int]:
     """The range of keys that causality and window allow the queries: the first key, and the one after the last."""
     keys, offset = inputs.k.shape[2], inputs.k.shape[2] - inputs.q.shape[2]
     pattern = inputs.pattern
@@ -76,7 +63,7 @@ def seen_keys(inputs: AttentionInputs, queries: Sequence[int]) -> tuple[int, int
 
 
 @torch.no_grad()
-def exact_rows(inputs: AttentionInputs, heads: Sequence[int], queries: Sequence[int], what: Sequence[str]) -> Rows:
+def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], what: Sequence[str]) -> Rows:
     r"""Rows of the attention matrix of some heads::
 
         scores[h, i, j]  = scale * key_weights[h] * q[h, i] . k[g, j] + mask[i, j]      -inf where forbidden
@@ -91,6 +78,8 @@ def exact_rows(inputs: AttentionInputs, heads: Sequence[int], queries: Sequence[
     """
     first, last = seen_keys(inputs, queries)
     wide = torch.promote_types(inputs.q.dtype, torch.float32)
+    if inputs.rewrites:
+        return _rewritten_rows(inputs, heads, queries, first, last)
     shape = (inputs.q.shape[0], len(heads), len(queries), last - first)
     new = partial(torch.full, dtype=wide, device=inputs.q.device)
     weights = new(shape, 0.0) if "weights" in what else None
@@ -117,9 +106,13 @@ def exact_rows(inputs: AttentionInputs, heads: Sequence[int], queries: Sequence[
     return Rows(first, weights, scores, sinks)
 
 
-def _block(
-    inputs: AttentionInputs, heads: range, queries: range, wide: torch.dtype
-) -> tuple[Tensor, Tensor | None, int]:
+def _rewritten_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], first: int, last: int) -> Rows:
+    scores, weights = (each[:, :, list(queries), first:last] for each in matrices(inputs, heads))
+    sinks = None if inputs.sinks is None else 1 - weights.sum(-1)
+    return Rows(first, weights, scores, sinks)
+
+
+def _block(inputs: Attended, heads: range, queries: range, wide: torch.dtype) -> tuple[Tensor, Tensor | None, int]:
     """Scores of heads that share their keys, for consecutive queries; their mask; the index of the first key."""
     low, high = seen_keys(inputs, queries)
     batch, head_dim = inputs.q.shape[0], inputs.q.shape[3]

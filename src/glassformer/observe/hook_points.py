@@ -20,13 +20,13 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.observe.captured import AXES
 from glassformer.quantized.packed_experts import PackedMixture
 
-Role = Literal["attention", "block", "ffn", "experts"]
+Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
 ROLES: Mapping[str, Role] = MappingProxyType(
     {
-        **dict.fromkeys(("weights", "scores", "sinks", "q", "k", "v"), "attention"),
+        **dict.fromkeys(("weights", "scores", "sinks", "q", "k", "v", "heads", "attention"), "attention"),
         **dict.fromkeys(("router", "choices", "shares", "experts"), "experts"),
-        "residual": "block",
-        "ffn": "ffn",
+        **dict.fromkeys(("residual_before", "residual_between", "residual"), "block"),
+        **{role: role for role in ("ffn", "embedding", "logits")},
     }
 )
 """The role of the hook points at which each kind of record is captured."""
@@ -64,6 +64,16 @@ class HookPoint:
     sinks: bool = False
     mixed: nn.Module | None = None
     """The module whose input is the attention's output [batch, query, head * value_dim], if there is one."""
+    merged: nn.Module | None = None
+    """Of an attention: the module whose input is the output of all heads, [batch, query, head * value_dim]."""
+    added: nn.Module | None = None
+    """Of an attention: the module whose output, or the first part of it, is added to the residual stream."""
+    between: nn.Module | None = None
+    """Of a block: the norm whose input (of a pre-norm block) or output is the residual stream before the ffn."""
+    pre_norm: bool = True
+    experts: int = 0
+    gate: nn.Module | None = None
+    """Of a mixture of experts: the module whose output, or the first part of it, is the scores of all experts."""
     route: Callable[[Tensor], Routed] | None = None
     """Of a mixture of experts: the routing of an input."""
     expert_outputs: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -80,19 +90,24 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             layer = layer_of(name, len(blocks))
             source = two_stacks and isinstance(module, EncoderBlock)
             place: dict[str, Any] = {"layer": layer, "block": module, "source": source}
-            yield HookPoint("block", name, module, **place)
+            if layer == 0:
+                yield HookPoint("embedding", name, module, **place)
+            pre_norm = isinstance(module, Block) or module.norm_first
+            before = module.cross_attention_norm if isinstance(module, CrossBlock) else module.attention_norm
+            between = module.ffn_norm if pre_norm else before
+            yield HookPoint("block", name, module, **place, between=between, pre_norm=pre_norm)
             ffn, at = module.ffn, f"{name}.ffn".removeprefix(".")
             yield HookPoint("ffn", at, ffn, **place)
             if isinstance(ffn, MixtureOfExperts | PackedMixture):
                 place |= {"route": partial(_route, ffn), "expert_outputs": partial(_expert_outputs, ffn)}
-                yield HookPoint("experts", at, ffn, **place)
+                yield HookPoint("experts", at, ffn, **place, experts=ffn.router.num_experts, gate=ffn.router.score)
             blocks[name] = module, layer
         elif isinstance(module, GroupedQueryAttention | SingleHead):
             alone = None, layer_of(name, loose)
             block, layer = next((blocks[each] for each in reversed(blocks) if name.startswith(f"{each}.")), alone)
             loose += block is None
             if isinstance(module, SingleHead):
-                yield HookPoint("attention", name, module, layer, block, heads=1)
+                yield HookPoint("attention", name, module, layer, block, heads=1, added=module)
                 continue
             yield HookPoint(
                 "attention",
@@ -106,7 +121,13 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
                 group=module.num_heads // module.num_kv_heads,
                 sinks=module.sinks is not None,
                 mixed=module.output,
+                merged=module.output,
+                added=module,
             )
+    for name in ("output", "classifier"):
+        head = getattr(model, name, None)
+        if isinstance(head, nn.Linear) and blocks:
+            yield HookPoint("logits", name, head, 0)
 
 
 def layer_of(name: str, otherwise: int) -> int:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
-from glassformer.observe.exact_attention import AttentionInputs
+from glassformer.layers.attention import Attended, Editor
+from glassformer.layers.attention import compute as attend_edited
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
+from glassformer.observe.seams import without_other_hooks
 
-Watcher = Callable[[nn.Module, Callable[[], AttentionInputs], Tensor, float], None]
+Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
 
 
@@ -30,15 +32,31 @@ class _Family:
 
     attention: str
     ffn: str
+    between: str
+    """See ``HookPoint.between``."""
+    output: str
+    """The attention's output projection."""
     cross: str | None = None
-    experts: str | None = None
+    gate: str | None = None
+    """The router of a mixture of experts."""
+    pre_norm: bool = True
 
 
+_LLAMA = _Family("self_attn", "mlp", "post_attention_layernorm", "self_attn.o_proj")
+_BERT = _Family(
+    "attention.self",
+    "output.dense",
+    "attention.output",
+    "attention.output.dense",
+    "crossattention.self",
+    pre_norm=False,
+)
 _FAMILIES = {
-    "GPT2Block": _Family("attn", "mlp", "crossattention"),
-    **dict.fromkeys(("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"), _Family("self_attn", "mlp")),
-    "MixtralDecoderLayer": _Family("self_attn", "mlp", experts="mlp"),
-    **dict.fromkeys(("BertLayer", "RobertaLayer"), _Family("attention.self", "output.dense", "crossattention.self")),
+    "GPT2Block": _Family("attn", "mlp", "ln_2", "attn.c_proj", "crossattention"),
+    **dict.fromkeys(("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"), _LLAMA),
+    "MixtralDecoderLayer": replace(_LLAMA, gate="mlp.gate"),
+    "GptOssDecoderLayer": replace(_LLAMA, gate="mlp.router"),
+    **dict.fromkeys(("BertLayer", "RobertaLayer"), _BERT),
 }
 
 
@@ -48,12 +66,16 @@ def is_hugging_face(model: nn.Module) -> bool:
 
 
 def points(model: nn.Module) -> Iterator[HookPoint]:
-    """Every hook point of a GPT-2, Llama, Mixtral or BERT of transformers, in the order of its modules."""
+    """Every hook point of a model of these families of transformers, in the order of its modules."""
+    known = False
     for name, block in model.named_modules():
         family = _FAMILIES.get(type(block).__name__)
         if family is None or not type(block).__module__.startswith("transformers."):
             continue
-        layer, at = layer_of(name, 0), f"{name}.".removeprefix(".")
+        known, layer, at = True, layer_of(name, 0), f"{name}.".removeprefix(".")
+        if layer == 0:
+            yield HookPoint("embedding", name, block, layer, block)
+        between = block.get_submodule(family.between)
         for part in (family.attention, family.cross):
             if part is None or not hasattr(block, part.split(".")[0]):
                 continue
@@ -61,14 +83,43 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             config = module.config
             heads = config.num_attention_heads
             group = heads // (getattr(config, "num_key_value_heads", None) or heads)
-            sizes = {"heads": heads, "group": group, "cross": part == family.cross}
-            yield HookPoint("attention", at + part, module, layer, block, mixed=module, **sizes)
+            merged = block.get_submodule(family.output.replace(family.attention.split(".")[0], part.split(".")[0], 1))
+            yield HookPoint(
+                "attention",
+                at + part,
+                module,
+                layer,
+                block,
+                heads=heads,
+                group=group,
+                cross=part == family.cross,
+                sinks=isinstance(getattr(module, "sinks", None), Tensor),
+                mixed=module,
+                merged=merged,
+                added=merged,
+            )
+            if part == family.cross and not family.pre_norm:
+                between = block.get_submodule("crossattention.output")
         yield HookPoint("ffn", at + family.ffn, block.get_submodule(family.ffn), layer, block)
-        if family.experts is not None:
-            mixture: Any = block.get_submodule(family.experts)
-            route, outputs = partial(_route, mixture), partial(_expert_outputs, mixture)
-            yield HookPoint("experts", at + family.experts, mixture, layer, block, route=route, expert_outputs=outputs)
-        yield HookPoint("block", name, block, layer, block)
+        if family.gate is not None:
+            mixture: Any = block.get_submodule(family.ffn)
+            gate: Any = block.get_submodule(family.gate)
+            yield HookPoint(
+                "experts",
+                at + family.ffn,
+                mixture,
+                layer,
+                block,
+                route=partial(_route, gate),
+                expert_outputs=partial(_expert_outputs, mixture),
+                experts=gate.num_experts,
+                gate=gate,
+            )
+        yield HookPoint("block", name, block, layer, block, between=between, pre_norm=family.pre_norm)
+    heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder")
+    for name, module in model.named_modules():
+        if known and name in heads_of and isinstance(module, nn.Linear):
+            yield HookPoint("logits", name, module, 0)
 
 
 _lock = threading.Lock()
@@ -77,6 +128,7 @@ _open = 0
 """The ``with`` blocks of :func:`watching` in all threads. transformers' table is process-wide: the first block replaces
 its entries, the last one restores them."""
 _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("_watchers", default=())
+_editors: ContextVar[tuple[Editor, ...]] = ContextVar("_editors", default=())
 
 
 @contextmanager
@@ -89,6 +141,19 @@ def watching(watcher: Watcher) -> Iterator[None]:
     Raises:
         InputError: transformers is missing, or too old to have that table.
     """
+    with _added(_watchers, watcher):
+        yield
+
+
+@contextmanager
+def editing(editor: Editor) -> Iterator[None]:
+    """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner editors come last."""
+    with _added(_editors, editor):
+        yield
+
+
+@contextmanager
+def _added(variable: ContextVar[tuple[Any, ...]], function: Callable[..., Any]) -> Iterator[None]:
     global _open
     table = _table()
     with _lock:
@@ -99,11 +164,11 @@ def watching(watcher: Watcher) -> Iterator[None]:
                 original = table._global_mapping.get(name) if name not in mapping else mapping[name]
                 mapping[name] = _watched(name, original)
         _open += 1
-    token = _watchers.set((*_watchers.get(), watcher))
+    token = variable.set((*variable.get(), function))
     try:
         yield
     finally:
-        _watchers.reset(token)
+        variable.reset(token)
         with _lock:
             _open -= 1
             if not _open:
@@ -131,11 +196,21 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
         compute = function
         if compute is None:  # the eager one, which is defined in each model's own file
             compute = sys.modules[type(module).__module__].eager_attention_forward
-        result = compute(module, query, key, value, attention_mask, *args, **kwargs)
+        dropout = float(kwargs.get("dropout") or 0.0)
+        inputs = partial(_inputs, name, module, query, key, value, attention_mask, kwargs)
+        editors = () if torch.compiler.is_compiling() else _editors.get()
+        edited = before = inputs() if editors else None
+        for edit in editors:
+            assert edited is not None
+            edited = edit(edited)
+        if edited is before or edited is None:
+            result = compute(module, query, key, value, attention_mask, *args, **kwargs)
+        else:
+            result = attend_edited(boolean_mask(edited), dropout).transpose(1, 2), None
+            inputs = partial(boolean_mask, edited)
         if not torch.compiler.is_compiling():
-            inputs = partial(_inputs, name, module, query, key, value, attention_mask, kwargs)
             for watcher in _watchers.get():
-                watcher(module, inputs, result[0], float(kwargs.get("dropout") or 0.0))
+                watcher(module, inputs, result[0], dropout)
         return result
 
     return attention
@@ -143,7 +218,7 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
 
 def _inputs(
     name: str, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: dict[str, Any]
-) -> AttentionInputs:
+) -> Attended:
     for unknown in ("softcap", "position_bias", "cache"):
         require(
             options.get(unknown) is None,
@@ -162,11 +237,18 @@ def _inputs(
         mask = mask.bool()[:, None, None, :] if mask.dim() == 2 else mask
         mask = mask[..., : k.shape[2]]
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    return AttentionInputs(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"))
+    return Attended(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"))
 
 
-def _route(mixture: Any, x: Tensor) -> Routed:
-    scores, shares, choices = mixture.gate.forward(x.reshape(-1, x.shape[-1]))
+def boolean_mask(call: Attended) -> Attended:
+    """With a mask of booleans for one of numbers that forbids with the lowest or -inf."""
+    if call.mask is None or call.mask.dtype == torch.bool:
+        return call
+    return replace(call, mask=call.mask > torch.finfo(call.mask.dtype).min / 2)
+
+
+def _route(gate: Any, x: Tensor) -> Routed:
+    scores, shares, choices = without_other_hooks(gate, x.reshape(-1, x.shape[-1]))
     probabilities = scores.softmax(-1, dtype=torch.float32)
     return tuple(each.view(*x.shape[:-1], -1) for each in (probabilities, choices, shares))
 

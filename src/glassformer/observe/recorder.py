@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import require
+from glassformer.layers.attention import Attended
 from glassformer.layers.cache import LayerCache
 from glassformer.observe.captured import CapturedInputs, Record
-from glassformer.observe.exact_attention import AttentionInputs, exact_rows
-from glassformer.observe.hook_points import HookPoint
+from glassformer.observe.exact_attention import exact_rows
+from glassformer.observe.hook_points import ROLES, HookPoint, Selection, whole_numbers
 
 _OF_ROWS = ("weights", "scores", "sinks")
 
@@ -54,29 +55,32 @@ class Recorder:
     inputs: list[CapturedInputs] | None = None
     frames: list[Frame] = field(default_factory=list)
     calls: int = 0
+    _last: tuple[Frame, int] | None = None
+    """The frame and the length of the stream that was seen last."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def frame(
         self, module: nn.Module, point: HookPoint | None, layer: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Frame:
         """The frame of an attention, or of the block of a layer, that is about to run."""
-        given = (*args, *kwargs.values())
-        cache = next((each for each in given if isinstance(each, LayerCache) or _is_foreign(each)), None)
+        cache = cache_of((*args, *kwargs.values()))
         dropout = getattr(module, "dropout", 0.0) if point is not None and module.training else 0.0
         dropout = dropout if isinstance(dropout, float) else 0.0
         if self.frames and point is not None:
             # A cross-attention does not receive the position of its queries, but its block does.
             return Frame(point, self.frames[-1].start, None if point.cross else cache, dropout, module=module)
-        return Frame(point, _start(cache, layer), cache, dropout, module=module)
+        return Frame(point, start_of(cache, layer), cache, dropout, module=module)
 
     @torch.no_grad()
-    def attention(self, inputs: AttentionInputs, frame: Frame) -> None:
+    def attention(self, inputs: Attended, frame: Frame) -> None:
         """Record one call of an attention."""
         point = frame.point
         assert point is not None
         frame.recorded = True
         self.calls += 1
-        keeps = self.retain_grad and frame.cache is None and (inputs.q.requires_grad or inputs.v.requires_grad)
+        # transformers makes a cache for every text; in the first call it changes nothing.
+        fresh = frame.cache is None or (frame.start == 0 and not isinstance(frame.cache, LayerCache))
+        keeps = self.retain_grad and fresh and (inputs.q.requires_grad or inputs.v.requires_grad)
         require(
             frame.dropout == 0 or not (self.retain_grad and {"weights", "scores"} & set(self.kinds)),
             f"retain_grad for the weights of {point.name}, which drops some of them",
@@ -97,7 +101,7 @@ class Recorder:
         if len(rows) == 0:
             return
         heads = self.chosen[point]
-        order, first = (None, 0) if cross else key_order(frame, length, keys)
+        order, first = (None, 0) if cross else key_order(frame.cache, frame.start, length, keys)
         labels: dict[str, Any] = {"queries": positions, "cross": cross}
         asked = [kind for kind in _OF_ROWS if kind in self.kinds and (kind != "sinks" or point.sinks)]
         if asked:
@@ -131,8 +135,51 @@ class Recorder:
             gradients = self.frames[-1].gradients
             merged.register_hook(lambda gradient: gradients.append(gradient.flatten(2)))
 
-    def after(self, point: HookPoint, x: Tensor, output: Tensor, frame: Frame) -> None:
+    def stream(self, kind: str, module: nn.Module, tensor: Tensor, frame: Frame) -> None:
+        """Record the residual stream at a block, or an attention's output, if that is asked for."""
+        self._last = frame, tensor.shape[1]
+        if kind in self.kinds:
+            for point in self.chosen:
+                if point.module is module and ROLES[kind] == point.role:
+                    self.tensor(kind, point, tensor, frame)
+
+    def here(self, kind: str, point: HookPoint, _: Tensor, tensor: Tensor) -> None:
+        """Record a tensor [batch, position, dim] of the block that is running."""
+        if self.frames:
+            self.tensor(kind, point, tensor, self.frames[-1])
+
+    def heads(self, point: HookPoint, merged: Tensor, _: Tensor) -> None:
+        """Record the outputs of the heads of the attention that is running, from [batch, position, head * dim]."""
+        if not self.frames:
+            return
+        rows, positions = self._rows(self.frames[-1], merged.shape[1])
+        if len(rows) == 0:
+            return
+        chosen = self.chosen[point]
+        picks = ((1, chosen), (2, rows))
+
+        def split(tensor: Tensor) -> Tensor:
+            return _taken(tensor.unflatten(-1, (point.heads, -1)).transpose(1, 2), picks)
+
+        labels: dict[str, Any] = {"heads": chosen, "queries": positions}
+        if self.retain_grad and merged.requires_grad:
+            merged.retain_grad()
+            labels["gradient"] = lambda: None if merged.grad is None else split(merged.grad)
+        self._add("heads", point, split(merged.detach()), **labels)
+
+    def logits(self, point: HookPoint, _: Tensor, values: Tensor) -> None:
+        """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
+        if values.dim() == 2:
+            self._add("logits", point, values.detach().clone()[:, None], queries=(0,))
+        elif self._last is not None:
+            frame, length = self._last
+            self.tensor("logits", point, values, replace(frame, start=frame.start + length - values.shape[1]))
+
+    def after(self, point: HookPoint, x: Tensor, output: Tensor) -> None:
         """Record one call of a feed-forward network or a mixture of experts."""
+        if not self.frames:
+            return
+        frame = self.frames[-1]
         if point.role == "ffn":
             self.tensor("ffn", point, output, frame)
             return
@@ -160,23 +207,7 @@ class Recorder:
             self._keep(kind, point, tensor, ((1, rows),), self.retain_grad, queries=positions)
 
     def _rows(self, frame: Frame, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The chosen positions of this call, counted from its first one, and from the start of the text."""
-        start, total = frame.start, frame.start + length
-        if self.queries is None:
-            return tuple(range(length)), tuple(range(start, total))
-        if isinstance(self.queries, slice):
-            asked = set(range(total)[self.queries])
-        else:
-            asked = {each + total if each < 0 else each for each in self.queries}
-            wrong = [each for each in self.queries if not -total <= each < total]
-            require(
-                frame.cache is not None or not wrong,
-                f"queries {wrong} of a text of {total} positions",
-                f"numbers from {-total} to {total - 1}",
-                "Choose among these, capture other modules, or pass a slice.",
-            )
-        positions = tuple(sorted(each for each in asked if start <= each < total))
-        return tuple(each - start for each in positions), positions
+        return rows_of(self.queries, frame.start, length, frame.cache is not None)
 
     def _keep(
         self,
@@ -198,19 +229,51 @@ class Recorder:
         self.records.append(Record(kind, point.name, point.layer, call, values, source=point.source, **labels))
 
 
-def key_order(frame: Frame, length: int, keys: int) -> tuple[Tensor | None, int]:
+def rows_of(
+    queries: Selection | None, start: int, length: int, cached: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The chosen positions of a call of ``length`` positions, counted from its first one, and from the text's start.
+
+    ``start`` is the call's first position; with a cache, positions of other calls are left out.
+    """
+    total = start + length
+    if queries is None:
+        return tuple(range(length)), tuple(range(start, total))
+    if isinstance(queries, slice):
+        asked = set(range(total)[queries])
+    else:
+        given = whole_numbers("queries", queries)
+        asked = {each + total if each < 0 else each for each in given}
+        wrong = [each for each in given if not -total <= each < total]
+        require(
+            cached or not wrong,
+            f"queries {wrong} of a text of {total} positions",
+            f"numbers from {-total} to {total - 1}",
+            "Choose among these, capture other modules, or pass a slice.",
+        )
+    positions = tuple(sorted(each for each in asked if start <= each < total))
+    return tuple(each - start for each in positions), positions
+
+
+def key_order(cache: Any, start: int, length: int, keys: int) -> tuple[Tensor | None, int]:
     """The permutation that sorts a cache's keys by position (None: they are sorted), and the first position.
 
     The permutation leaves out slots that have not been written to; without a permutation they are the last.
     """
-    cache, total = frame.cache, frame.start + length
+    total = start + length
     if isinstance(cache, LayerCache) and not cache.in_order:
         filled = min(total, keys)
         return cache.positions(length).argsort()[keys - filled :], total - filled
     return None, max(0, total - keys)
 
 
-def _start(cache: Any, layer: int) -> int:
+def cache_of(given: Iterable[Any]) -> Any:
+    """The cache among the arguments of a block or an attention, of glassformer or of transformers."""
+    return next((each for each in given if isinstance(each, LayerCache) or _is_foreign(each)), None)
+
+
+def start_of(cache: Any, layer: int) -> int:
+    """The position of the next token in a cache."""
     if isinstance(cache, LayerCache):
         return cache.length
     return 0 if cache is None else int(cache.get_seq_length(layer))
@@ -228,7 +291,7 @@ def _taken(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor
     return tensor.clone()
 
 
-def _copied(inputs: AttentionInputs) -> AttentionInputs:
+def _copied(inputs: Attended) -> Attended:
     """Copies of what the weights depend on, without the values; masks are shared, as nothing writes to them."""
     tensors = {name: getattr(inputs, name) for name in ("q", "k", "key_weights", "sinks")}
     copies: dict[str, Any] = {name: None if each is None else each.detach().clone() for name, each in tensors.items()}
@@ -238,7 +301,7 @@ def _copied(inputs: AttentionInputs) -> AttentionInputs:
 @torch.no_grad()
 def _weights_gradient(
     kind: str,
-    inputs: AttentionInputs,
+    inputs: Attended,
     gradients: Sequence[Tensor],
     heads: Sequence[int],
     rows: Sequence[int],

@@ -21,9 +21,10 @@ from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedModel
 from glassformer.kernels.pattern import Pattern
+from glassformer.layers.attention import Attended
 from glassformer.observe.attention_measures import head_measures
 from glassformer.observe.capture import capture
-from glassformer.observe.exact_attention import AttentionInputs, attention_weights
+from glassformer.observe.exact_attention import attention_weights
 from refusals import refused
 
 Matrix = Float[np.ndarray, "query key"]
@@ -41,7 +42,7 @@ def _pooled(matrix: Matrix, level: int) -> Matrix:
     )
 
 
-def _kept(given: AttentionInputs, causal: bool = True) -> tuple[Runs, str]:
+def _kept(given: Attended, causal: bool = True) -> tuple[Runs, str]:
     """Runs of a single one, whose attention was given this."""
     part: m.Part = "self" if given.q.shape[2] == given.k.shape[2] else "cross"
     ask = m.Ask(model="x", text="x")
@@ -55,15 +56,15 @@ def _kept(given: AttentionInputs, causal: bool = True) -> tuple[Runs, str]:
     return runs, part
 
 
-def _given(queries: int, keys: int, window: int | None, sinks: bool) -> AttentionInputs:
+def _given(queries: int, keys: int, window: int | None, sinks: bool) -> Attended:
     generator = torch.Generator().manual_seed(queries + 1000 * keys)
     q = 3 * torch.randn(1, 2, queries, 4, generator=generator)
     k = torch.randn(1, 1, keys, 4, generator=generator)
     pattern = Pattern(causal=queries == keys, window=window if queries == keys else None)
-    return AttentionInputs(q, k, k, 0.5, pattern, sinks=torch.tensor([0.5, 1.5]) if sinks else None)
+    return Attended(q, k, k, 0.5, pattern, sinks=torch.tensor([0.5, 1.5]) if sinks else None)
 
 
-def _reference(given: AttentionInputs, head: int) -> Matrix:
+def _reference(given: Attended, head: int) -> Matrix:
     weights = attention_weights(given.q, given.k, given.pattern, scale=given.scale, sinks=given.sinks)
     return weights[0, head].numpy()
 
@@ -139,7 +140,7 @@ def test_neighbours_share_a_band_and_an_overview_is_made_once(monkeypatch: pytes
     computed: list[range] = []
     exact = attention.exact_rows
 
-    def counted(given: AttentionInputs, heads: Any, queries: Any, what: Any) -> Any:
+    def counted(given: Attended, heads: Any, queries: Any, what: Any) -> Any:
         computed.append(queries)
         return exact(given, heads, queries, what)
 

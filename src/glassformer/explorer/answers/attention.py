@@ -21,8 +21,9 @@ from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.messages import THUMBNAIL, TILE, AskMeasures, AskRows, AskTile, Measures, Part
+from glassformer.layers.attention import Attended
 from glassformer.observe.attention_measures import distances, entropy
-from glassformer.observe.exact_attention import AttentionInputs, exact_rows
+from glassformer.observe.exact_attention import exact_rows
 
 COARSE = 2
 """The finest level of an overview."""
@@ -145,7 +146,7 @@ def halved(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_r
     return np.maximum(tall[:, 0::2], tall[:, 1::2])
 
 
-def _pass(given: AttentionInputs, head: int, cross: bool) -> Overview:
+def _pass(given: Attended, head: int, cross: bool) -> Overview:
     queries, keys = given.q.shape[2], given.k.shape[2]
     row_edges, column_edges = _edges(queries), _edges(keys)
     thumbnail = np.zeros((len(row_edges), len(column_edges)), np.float32)
@@ -174,7 +175,7 @@ def _pass(given: AttentionInputs, head: int, cross: bool) -> Overview:
 
 
 def _few_rows(
-    given: AttentionInputs, head: int, queries: range
+    given: Attended, head: int, queries: range
 ) -> Iterator[tuple[range, int, Float[np.ndarray, "query seen"], Float[np.ndarray, "query key"]]]:
     """Rows, ``_FEW`` at a time: the first key that they may see, their weights from there, and for all keys."""
     for start in range(queries.start, queries.stop, _FEW):
@@ -198,7 +199,7 @@ def _mean(values: Float[np.ndarray, " query"]) -> float:
     return float(counted.mean()) if counted.size else 0.0
 
 
-def _head_given(run: KeptRun, part: Part, layer: int, head: int) -> AttentionInputs:
+def _head_given(run: KeptRun, part: Part, layer: int, head: int) -> Attended:
     stack = run.layers(part)
     given = stack[_require_index("layer", layer, len(stack))]
     _require_index("head", head, given.q.shape[1])

@@ -32,11 +32,11 @@ from glassformer.explorer.loading.loaded_model import (
     require_order,
 )
 from glassformer.handcraft.single_head import NumpyHead, SingleHead
+from glassformer.layers.attention import Attended
 from glassformer.models.encoder import Encoder
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
-from glassformer.observe.exact_attention import AttentionInputs
 
 SHOWN_CLASSES = 8
 """Largest number of classes, or next tokens, whose probabilities a run reports."""
@@ -74,7 +74,7 @@ class KeptRun:
     """
 
     message: m.Run
-    stacks: Mapping[m.Part, Sequence[AttentionInputs]]
+    stacks: Mapping[m.Part, Sequence[Attended]]
     routed: Sequence[Routed] = ()
     stamp: Hashable = None
 
@@ -90,7 +90,7 @@ class KeptRun:
         words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
         return sum(held.values()) + sum(tensor.nbytes for tensor in routed) + words + size_of_ask(self.message.ask)
 
-    def layers(self, part: m.Part) -> Sequence[AttentionInputs]:
+    def layers(self, part: m.Part) -> Sequence[Attended]:
         """The inputs of each layer's attention in a part.
 
         Raises:
@@ -221,7 +221,7 @@ def _watched(model: nn.Module) -> Any:
 def _kept(
     ask: m.Ask, tokens: Sequence[str], source: Sequence[str] | None, seen: Captured, said: m.Said, causal: bool
 ) -> KeptRun:
-    stacks: dict[m.Part, list[AttentionInputs]] = {}
+    stacks: dict[m.Part, list[Attended]] = {}
     for each in seen.inputs:
         own: m.Part = "self" if source is None else "encoder" if each.source else "decoder"
         part: m.Part = "cross" if each.cross else own

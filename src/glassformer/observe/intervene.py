@@ -1,0 +1,341 @@
+"""Change what a running model computes, at the sites that :func:`~glassformer.observe.capture.capture` reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import InputError, require
+from glassformer.layers.attention import Attended, Rewrite, editing
+from glassformer.observe import hugging_face
+from glassformer.observe.capture import find_hook_points
+from glassformer.observe.captured import AXES
+from glassformer.observe.edits import Edit, Labels
+from glassformer.observe.hook_points import HookPoint, Selection, choose_points, select
+from glassformer.observe.recorder import cache_of, key_order, rows_of, start_of
+from glassformer.observe.seams import Change, insert
+
+_NO_SINK = -1e30
+"""A logit without a share of any softmax. Not -inf: the gradient of a query without a key would be NaN."""
+
+
+@contextmanager
+def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
+    """Change what ``model`` computes within the ``with`` block and its thread::
+
+        with intervene(model, zero("heads", layers=3, heads=5), add("residual", 4 * direction, layers=6, queries=-1)):
+            logits = model(tokens)
+
+    Edits of one site are made in their order, those of outer blocks first. A capture in the block, or around it, reads
+    the edited values. What no edit names is computed as before and by the same kernels: changed scores and weights hold
+    the matrix of the heads that they name, while forbidden edges and removed sinks are left to the fused kernel.
+    Gradients flow through edits. In cached generation each step is a call, and an edit reaches the positions that the
+    call computes; edits of ``k`` and ``v`` reach all keys that it reads.
+
+    Args:
+        model: A model of glassformer's, or a GPT-2, Llama, Mistral, Qwen2, Mixtral, GptOss, BERT or RoBERTa of
+            ``transformers``; not a compiled one.
+        edits: Made by the functions of :mod:`glassformer.observe.edits`.
+
+    Raises:
+        InputError: A compiled model; a site, module, layer or head that the model does not have. From within the model:
+            a position, example or expert that does not exist, a value that does not fit, or NaN. At the end of the
+            block: an edit that no call has reached.
+    """
+    require(
+        not hasattr(model, "_orig_mod"), "a compiled model", "the plain one", "Pass the model before torch.compile()."
+    )
+    foreign = hugging_face.is_hugging_face(model)
+    points = find_hook_points(model)
+    plans = [_Plan(edit, _points_of(edit, points)) for edit in edits]
+    with ExitStack() as attached:
+        if plans:
+            _Attachment(attached, points, foreign).attach(plans)
+        yield
+    missed = ", ".join(plan.edit.site for plan in plans if not plan.reached)
+    require(
+        not missed, f"edits that no call reached: {missed}", "positions that the model computes", "Check queries, keys."
+    )
+
+
+@dataclass(eq=False)
+class _Plan:
+    """An edit, and the hook points that it concerns, each with its heads."""
+
+    edit: Edit
+    points: dict[HookPoint, tuple[int, ...]]
+    reached: bool = False
+
+    def apply(self, values: Tensor, point: HookPoint, places: dict[str, Sequence[int]], labels: Labels) -> Tensor:
+        """``values`` with the change made at ``places``, indices on the site's axes; others are whole.
+
+        ``labels`` are positions and heads of these places.
+        """
+        edit, axes = self.edit, AXES[self.edit.site]
+        examples = select("examples", edit.examples, len(values))
+        given = {axes.index(axis): chosen for axis, chosen in {"batch": examples, **places}.items()}
+        if any(len(chosen) == 0 for chosen in given.values()):
+            return values
+        index = _mesh(values, given)
+        part = values if index is None else values[index]
+        new = _fitting(edit.change(part, point, labels), part, edit.site, point)
+        self.reached = True
+        return new if index is None else values.clone().index_put_(index, new)
+
+
+def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...] | None:
+    """Indices of the part of ``values`` that has the given ones on some axes; None if that is all of it."""
+    some = [axis for axis, chosen in given.items() if tuple(chosen) != tuple(range(values.shape[axis]))]
+    if not some:
+        return None
+    lists = [given[axis] if axis in some else range(values.shape[axis]) for axis in range(max(some) + 1)]
+    return tuple(torch.meshgrid(*(torch.tensor(list(each), device=values.device) for each in lists), indexing="ij"))
+
+
+def _fitting(new: Tensor | float, part: Tensor, site: str, point: HookPoint) -> Tensor:
+    value = torch.as_tensor(new, device=part.device).to(part.dtype)
+    try:
+        value = value.expand(part.shape)
+    except RuntimeError as error:
+        raise InputError(
+            f"an edit of {site} at {point.name} that gives {list(value.shape)}",
+            f"{list(part.shape)}, or what can be broadcast to it",
+            "Return a value for the part that the function received.",
+        ) from error
+    require(
+        not bool(value.isnan().any()) or bool(part.isnan().any()),
+        f"an edit of {site} at {point.name} that gives NaN",
+        "numbers",
+        "Check the function and its vector.",
+    )
+    return value
+
+
+def _points_of(edit: Edit, points: Sequence[HookPoint]) -> dict[HookPoint, tuple[int, ...]]:
+    asked = "sinks" if edit.kernel == "no sink" else edit.site
+    if edit.site not in ("k", "v"):
+        return choose_points(points, asked, edit.modules, edit.layers, edit.heads)
+    # Heads are key-value heads here.
+    twins = {replace(point, heads=point.heads // point.group): point for point in points}
+    chosen = choose_points(list(twins), asked, edit.modules, edit.layers, edit.heads)
+    return {twins[twin]: heads for twin, heads in chosen.items()}
+
+
+class _Attachment:
+    """The hooks of one intervention, and the state of the forward pass that is running."""
+
+    def __init__(self, attached: ExitStack, points: Sequence[HookPoint], foreign: bool) -> None:
+        self._attached, self._points, self._foreign = attached, points, foreign
+        self._thread = threading.get_ident()
+        self._start = 0
+        """The position of the first query of this call."""
+        self._shape = torch.Size()
+        self._cache: Any = None
+        self._attention: HookPoint | None = None
+
+    def attach(self, plans: Sequence[_Plan]) -> None:
+        """Hook the plans into the model."""
+        blocks = {point.block: point for point in self._points if point.block is not None}
+        for block, point in blocks.items():
+            self._seam(block, "input", partial(self._enter_block, point), 0)
+        attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
+        for point in {point: None for plan in attend for point in plan.points}:
+            self._seam(point.module, "input", partial(self._enter_attention, point), 0)
+            self._seam(point.module, "output", self._leave_attention, 2)
+        if attend:
+            edit = partial(self._edit_attention, attend)
+            self._attached.enter_context(hugging_face.editing(edit) if self._foreign else editing(edit))
+        for plan in plans:
+            for point in plan.points:
+                self._attach_point(plan, point)
+
+    def _attach_point(self, plan: _Plan, point: HookPoint) -> None:
+        site, change = plan.edit.site, partial(self._stream, plan, point)
+        if site in ("embedding", "residual_before"):
+            self._seam(point.module, "input", change)
+        elif site in ("residual", "ffn", "logits"):
+            self._seam(point.module, "output", change)
+        elif site == "residual_between":
+            self._attach_between(point, change)
+        elif site == "attention":
+            assert point.added is not None
+            self._seam(point.added, "output", change)
+        elif site == "heads":
+            require(point.merged is not None, f"heads of {point.name}", "an output projection", "Edit attention.")
+            assert point.merged is not None
+            self._seam(point.merged, "input", partial(self._heads, plan, point))
+        elif site == "router":
+            assert point.gate is not None
+            self._seam(point.gate, "output", partial(self._router, plan, point))
+        elif site == "experts":
+            self._seam(point.module, "output", partial(self._experts, plan, point))
+
+    def _seam(self, module: nn.Module, where: str, change: Change, order: int = 1) -> None:
+        """Let ``change`` replace the input or the output of ``module`` in this thread."""
+
+        def here(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
+            if torch.compiler.is_compiling():
+                raise RuntimeError("a model is exported or traced within an intervention: do it before or after")
+            return change(values, given) if threading.get_ident() == self._thread else None
+
+        self._attached.callback(insert(module, where, here, order))
+
+    def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
+        self._cache = cache_of(given)
+        self._start, self._shape = start_of(self._cache, point.layer), values.shape
+
+    def _enter_attention(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
+        self._attention = point
+        if point.block is None:
+            self._enter_block(point, values, given)
+
+    def _leave_attention(self, values: Tensor, given: tuple[Any, ...]) -> None:
+        self._attention = None
+
+    def _rows(self, selection: Selection | None, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return rows_of(selection, self._start, length, self._cache is not None)
+
+    def _stream(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+        """An edit of [batch, position, ...]; a classifier's logits have one position."""
+        if values.dim() == 2:
+            return plan.apply(values[:, None], point, {}, {})[:, 0]
+        length = values.shape[1]
+        if plan.edit.site == "logits":  # of the last positions, where only these are asked for
+            rows, names = rows_of(
+                plan.edit.queries, self._start + self._shape[1] - length, length, self._cache is not None
+            )
+        else:
+            rows, names = self._rows(plan.edit.queries, length)
+        return plan.apply(values, point, {"query": rows}, {"query": names})
+
+    def _attach_between(self, point: HookPoint, change: Change) -> None:
+        assert point.between is not None
+        if not point.pre_norm:
+            self._seam(point.between, "output", change)
+            return
+        block: Any = point.module
+        ffn = next(each.module for each in self._points if each.role == "ffn" and each.block is point.module)
+        kept: dict[str, Tensor] = {}
+
+        def before(values: Tensor, given: tuple[Any, ...]) -> Tensor:
+            new = change(values, given)
+            kept["new"] = values if new is None else new
+            return kept["new"]
+
+        def after(values: Tensor, given: tuple[Any, ...]) -> None:
+            kept["ffn"] = values
+
+        def again(values: Tensor, given: tuple[Any, ...]) -> Tensor:
+            # The block has added what the ffn gives to the unedited stream.
+            return kept.pop("new") + kept.pop("ffn")
+
+        dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
+        require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
+        self._seam(point.between, "input", before)
+        self._seam(ffn, "output", after, 2)
+        self._seam(block, "output", again, 0)
+
+    def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+        heads, (rows, names) = plan.points[point], self._rows(plan.edit.queries, values.shape[1])
+        split = values.unflatten(-1, (point.heads, -1)).transpose(1, 2)
+        new = plan.apply(split, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
+        return new.transpose(1, 2).flatten(2)
+
+    def _router(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+        """Scores that have the edited probabilities as their softmax, up to a factor."""
+        wide = torch.promote_types(values.dtype, torch.float32)
+        probabilities = values.softmax(-1, dtype=wide).view(*self._shape[:2], -1)
+        rows, names = self._rows(plan.edit.queries, self._shape[1])
+        experts = select("experts", plan.edit.experts, values.shape[-1])
+        new = plan.apply(probabilities, point, {"query": rows, "expert": experts}, {"query": names})
+        if new is probabilities:
+            return values
+        require(
+            bool((new >= 0).all() & (new.sum(-1) > 0).all()),
+            f"an edit of the router at {point.name} that leaves no expert, or a negative probability",
+            "probabilities of at least 0, one of them above 0",
+            "Leave an expert to choose.",
+        )
+        changed = (new != probabilities).any(-1, keepdim=True)
+        scores = torch.where(changed, new.log(), values.view(new.shape))  # unchanged rows stay as they are
+        return scores.view(values.shape).to(values.dtype)
+
+    def _experts(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+        """An edit of what chosen experts give: its change, weighted, is added to the mixture's output."""
+        assert point.route is not None
+        assert point.expert_outputs is not None
+        x = given[0]
+        _, choices, shares = point.route(x)
+        rows, names = self._rows(plan.edit.queries, x.shape[1])
+        wanted = torch.zeros_like(choices, dtype=torch.bool)
+        examples = select("examples", plan.edit.examples, len(x))
+        experts = select("experts", plan.edit.experts, point.experts)
+        index = torch.meshgrid(torch.tensor(examples), torch.tensor(rows, dtype=torch.long), indexing="ij")
+        wanted[index] = torch.isin(choices[index], torch.tensor(experts, device=choices.device))
+        if not bool(wanted.any()):
+            return values
+        made = point.expert_outputs(x, choices)
+        part = made[wanted]
+        new = _fitting(plan.edit.change(part, point, {"query": names}), part, "experts", point)
+        plan.reached = True
+        changed = torch.zeros_like(made)
+        changed[wanted] = new - part
+        return values + (shares[..., None] * changed).sum(2).to(values.dtype)
+
+    def _edit_attention(self, plans: Sequence[_Plan], call: Attended) -> Attended:
+        point = self._attention
+        if point is None or threading.get_ident() != self._thread:
+            return call
+        for plan in plans:
+            if point in plan.points:
+                call = self._edited(plan, point, plan.points[point], call)
+        return call
+
+    def _edited(self, plan: _Plan, point: HookPoint, heads: tuple[int, ...], call: Attended) -> Attended:
+        edit, site = plan.edit, plan.edit.site
+        length, keys = call.q.shape[2], call.k.shape[2]
+        rows, names = self._rows(edit.queries, length)
+        if site == "q":
+            new = plan.apply(call.q, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
+            return replace(call, q=new)
+        cross = point.cross or (not call.pattern.causal and length != keys and self._cache is None)
+        chosen, positions = self._keys(edit.keys, length, keys, cross)
+        if site in ("k", "v"):
+            labels = {"head": heads, "key": positions}
+            new = plan.apply(getattr(call, site), point, {"head": heads, "key": chosen}, labels)
+            return replace(call, k=new) if site == "k" else replace(call, v=new)
+        if edit.kernel == "no sink":
+            assert call.sinks is not None
+            plan.reached = True
+            return replace(call, sinks=call.sinks.index_fill(0, torch.tensor(heads, device=call.q.device), _NO_SINK))
+        places, labels = {"query": rows, "key": chosen}, {"head": heads, "query": names, "key": positions}
+        if edit.kernel == "forbid":
+            shape = (len(call.q), call.q.shape[1], length, keys)
+            mask = plan.apply(call.q.new_zeros(()).expand(shape), point, {"head": heads, **places}, labels) == 0
+            call = hugging_face.boolean_mask(call)
+            return replace(call, mask=mask if call.mask is None else call.mask & mask)
+        rewrite = Rewrite(site, heads, lambda values: plan.apply(values, point, places, labels))  # type: ignore[arg-type]
+        return replace(call, rewrites=(*call.rewrites, rewrite))
+
+    def _keys(
+        self, selection: Selection | None, length: int, keys: int, cross: bool
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Indices and positions of the chosen keys."""
+        if cross:
+            chosen = select("keys", selection, keys)
+            return chosen, chosen
+        order, first = key_order(self._cache, self._start, length, keys)
+        there = range(first, first + keys) if order is None else (first + torch.arange(len(order))).tolist()
+        index = range(keys) if order is None else order.tolist()
+        total = self._start + length
+        asked = rows_of(selection, 0, total, self._cache is not None)[1]
+        place = dict(zip(there, index, strict=False))
+        positions = tuple(each for each in asked if each in place)
+        return tuple(place[each] for each in positions), positions

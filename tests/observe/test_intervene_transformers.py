@@ -1,0 +1,174 @@
+"""Interventions in models of transformers, against plain hooks, changed weights and masks that they take themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers_models import FAMILIES, RELATIVES, gpt_oss
+
+from glassformer.observe.capture import capture, find_hook_points
+from glassformer.observe.edits import add, change, forbid, force_experts, patch, put, remove_sinks, zero
+from glassformer.observe.hook_points import ROLES
+from glassformer.observe.intervene import intervene
+
+MODELS = {**FAMILIES, **RELATIVES, "gpt-oss": gpt_oss}
+EXPERTS = ("mixtral", "gpt-oss")
+BLOCKS = {
+    **dict.fromkeys(("llama", "mixtral", "mistral", "qwen2", "gpt-oss"), "model.layers.1"),
+    **dict.fromkeys(("bert", "roberta"), "encoder.layer.1"),
+    "gpt2": "transformer.h.1",
+}
+OUTPUTS = {
+    **dict.fromkeys(("bert", "roberta"), "attention.output.dense"),
+    **dict.fromkeys(("llama", "mixtral", "mistral", "qwen2", "gpt-oss"), "self_attn.o_proj"),
+    "gpt2": "attn.c_proj",
+}
+
+
+def made(name: str) -> tuple[Any, float]:
+    """The model, in float64 unless its experts have no such kernel, and the tolerance that its dtype allows."""
+    model: Any = MODELS[name]()
+    return (model, 1e-5) if name in EXPERTS else (model.double(), 1e-12)
+
+
+def texts() -> Tensor:
+    return torch.randint(2, 50, (2, 9))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_a_patched_stream_gives_the_other_run(name: str) -> None:
+    model, near = made(name)
+    ours, theirs = texts(), texts()
+    roles = {point.role for point in find_hook_points(model)}
+    streams = [
+        s for s in ("embedding", "residual_before", "residual_between", "residual", "logits") if ROLES[s] in roles
+    ]
+    others = ["attention", "heads", "q", "k", "v", "ffn", *(["router"] if name in EXPERTS else [])]
+    with capture(model, what=(*streams, *others)) as other:
+        expected = model(theirs)[0]
+    with capture(model, what=(*streams, *others)) as own:
+        plain = model(ours)[0]
+    for site in (*streams, *others):
+        with intervene(model, patch(site, own)):
+            torch.testing.assert_close(model(ours)[0], plain, rtol=near, atol=near)
+        with intervene(model, patch(site, other)):
+            patched = model(ours)[0]
+        if site in streams:
+            assert torch.equal(patched, expected)
+        assert (patched - plain).abs().max() > 10 * near
+    assert torch.equal(model(ours)[0], plain)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_removed_heads_and_forbidden_edges(name: str, implementation: str) -> None:
+    model, near = made(name)
+    if name == "gpt-oss" and implementation == "sdpa":
+        pytest.skip("transformers' gpt-oss has no such attention")
+    model.set_attn_implementation(implementation)
+    tokens = texts()
+    with intervene(model, zero("heads", layers=1, heads=2)), capture(model, what="weights") as seen:
+        without = model(tokens)[0]
+    with intervene(model, forbid(queries=slice(5, None), keys=(0, 6))), capture(model, what="weights") as masked:
+        forbidden = model(tokens)[0]
+    for weights in masked.weights.values():
+        assert not weights[:, :, 5:][..., [0, 6]].any()
+    own = put("weights", next(iter(seen.weights.values())), layers=0)
+    with intervene(model, own):
+        torch.testing.assert_close(model(tokens)[0], model(tokens)[0], rtol=near, atol=near)
+    output = model.get_submodule(f"{BLOCKS[name]}.{OUTPUTS[name]}")
+    columns = slice(2 * 8, 3 * 8)
+    (output.weight[columns] if name == "gpt2" else output.weight[:, columns]).zero_()
+    torch.testing.assert_close(model(tokens)[0], without, rtol=near, atol=near)
+    assert (without - forbidden).abs().max() > 10 * near
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2", "mixtral"])
+@torch.no_grad()
+def test_forbidden_edges_are_a_mask_of_the_model(name: str) -> None:
+    model, near = made(name)
+    tokens = texts()
+    allowed = torch.ones(9, 9, dtype=torch.bool).tril()
+    allowed[5:, 0] = allowed[5:, 6] = False
+    lowest = torch.finfo(model.dtype).min
+    mask = torch.zeros(2, 1, 9, 9, dtype=model.dtype).masked_fill(~allowed, lowest)
+    positions = torch.arange(9)[None]
+    expected = model(tokens, attention_mask=mask, position_ids=positions)[0]
+    with intervene(model, forbid(queries=slice(5, None), keys=(0, 6))):
+        torch.testing.assert_close(model(tokens, position_ids=positions)[0], expected, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_steering_is_a_plain_hook(name: str) -> None:
+    model, near = made(name)
+    tokens, vector = texts(), torch.randn(32)
+
+    def steer(_: nn.Module, __: Any, output: Any) -> Any:
+        values = (output[0] if isinstance(output, tuple) else output).clone()
+        values[:, 4] += vector.to(values)
+        return (values, *output[1:]) if isinstance(output, tuple) else values
+
+    handle = model.get_submodule(BLOCKS[name]).register_forward_hook(steer)
+    expected = model(tokens)[0]
+    handle.remove()
+    with intervene(model, add("residual", vector, layers=1, queries=4)):
+        assert torch.equal(model(tokens)[0], expected)
+    assert (model(tokens)[0] - expected).abs().max() > 10 * near
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral", "gpt-oss"])
+@torch.no_grad()
+def test_steered_generation_with_a_cache(name: str) -> None:
+    model, _ = made(name)
+    tokens, vector = texts(), 3 * torch.randn(32)
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    edits = add("residual", vector, layers=0), change("v", torch.neg, keys=slice(2, 4), layers=1)
+    with intervene(model, *edits):
+        cached = model.generate(tokens, **options)
+        written = tokens
+        for _ in range(5):
+            written = torch.cat([written, model(written).logits[:, -1:].argmax(-1)], 1)
+    assert torch.equal(cached, written)
+    assert not torch.equal(cached, model.generate(tokens, **options))
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+@torch.no_grad()
+def test_experts(name: str) -> None:
+    model, near = made(name)
+    tokens = texts()
+    with (
+        intervene(model, force_experts((0, 2), layers=1)),
+        capture(model, what=("choices", "shares", "experts", "ffn")) as seen,
+    ):
+        model(tokens)
+    at = next(each for each in seen.last("choices") if "1" in each)
+    assert set(seen.last("choices")[at].unique().tolist()) == {0, 2}
+    mixed = (seen.last("shares")[at][..., None] * seen.last("experts")[at]).sum(2)
+    torch.testing.assert_close(seen.last("ffn")[at], mixed, rtol=near, atol=near)
+    with capture(model, what=("choices", "shares", "experts")) as plain:
+        model(tokens)
+    left = plain.last("shares")[at] * (plain.last("choices")[at] != 1)
+    with intervene(model, zero("experts", layers=1, experts=1)), capture(model, what="ffn") as seen:
+        model(tokens)
+    expected = (left[..., None] * plain.last("experts")[at]).sum(2)
+    torch.testing.assert_close(seen.last("ffn")[at], expected, rtol=near, atol=near)
+
+
+@torch.no_grad()
+def test_removed_sinks() -> None:
+    model: Any = gpt_oss()
+    tokens = texts()
+    with intervene(model, remove_sinks()), capture(model, what="weights") as seen:
+        found = model(tokens)[0]
+    for weights in seen.weights.values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 9))
+    for layer in model.model.layers:
+        layer.self_attn.sinks.fill_(-1e9)
+    torch.testing.assert_close(found, model(tokens)[0], rtol=1e-5, atol=1e-5)

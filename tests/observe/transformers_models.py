@@ -1,0 +1,64 @@
+"""One small model of each family of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import nn
+
+transformers = pytest.importorskip("transformers")
+
+WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def gpt2(**changes: Any) -> nn.Module:
+    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64, **changes)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def llama(**changes: Any) -> nn.Module:
+    config = transformers.LlamaConfig(vocab_size=50, num_key_value_heads=2, **WIDTHS, **changes)
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def mixtral(**changes: Any) -> nn.Module:
+    config = transformers.MixtralConfig(vocab_size=50, num_key_value_heads=2, num_local_experts=4, **WIDTHS, **changes)
+    return transformers.MixtralForCausalLM(config).eval()
+
+
+def bert(**changes: Any) -> nn.Module:
+    config = transformers.BertConfig(vocab_size=50, **WIDTHS, **changes)
+    return transformers.BertModel(config).eval()
+
+
+FAMILIES: dict[str, Callable[..., nn.Module]] = {"gpt2": gpt2, "llama": llama, "mixtral": mixtral, "bert": bert}
+
+
+def mistral() -> nn.Module:
+    config = transformers.MistralConfig(vocab_size=50, num_key_value_heads=2, sliding_window=4, **WIDTHS)
+    return transformers.MistralForCausalLM(config).eval()
+
+
+def qwen2() -> nn.Module:
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(vocab_size=50, num_key_value_heads=2, **WIDTHS)
+    ).eval()
+
+
+def roberta() -> nn.Module:
+    return transformers.RobertaModel(transformers.RobertaConfig(vocab_size=50, pad_token_id=0, **WIDTHS)).eval()
+
+
+RELATIVES: dict[str, Callable[..., nn.Module]] = {"mistral": mistral, "qwen2": qwen2, "roberta": roberta}
+
+
+def gpt_oss(**changes: Any) -> nn.Module:
+    """With sinks that matter and windows in every second layer."""
+    sizes = {**WIDTHS, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0}
+    config = transformers.GptOssConfig(vocab_size=50, num_key_value_heads=2, sliding_window=4, **sizes, **changes)
+    model = transformers.GptOssForCausalLM(config).eval()
+    for layer in model.model.layers:
+        nn.init.normal_(layer.self_attn.sinks)
+    return model
