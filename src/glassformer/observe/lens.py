@@ -117,7 +117,7 @@ def direct_logits(
         if point.role == "attention":
             assert point.merged is not None
             heads = seen.last("heads")[point.name][:, :, 0]
-            added = _by_head(point.merged, heads)
+            added = added_by_heads(point.merged, heads)
             for head in range(point.heads):
                 parts[f"layer {point.layer} head {head}"] = added[:, head]
             if point.merged.bias is not None:
@@ -172,7 +172,7 @@ def _classes(name: str, classes: Tensor | int, count: int, output: nn.Linear) ->
     return given.expand(count).long()
 
 
-def _by_head(projection: Any, heads: Float[Tensor, "batch head dim"]) -> Float[Tensor, "batch head hidden"]:
+def added_by_heads(projection: Any, heads: Float[Tensor, "batch head dim"]) -> Float[Tensor, "batch head hidden"]:
     """What each head adds to the residual stream, without the projection's bias."""
     weight = projection.weight if isinstance(projection, nn.Linear) else projection.weight.T  # GPT-2 keeps [in, out]
     split = weight.unflatten(1, heads.shape[1:])

@@ -117,7 +117,7 @@ def patch_sweep(
     Source: Vig et al. 2020, arXiv 2004.12265; Meng et al. 2022, arXiv 2202.05262 (activation patching).
     """
     require_positive(batch_size=batch_size)
-    runner, given, axes = _prepared(model, clean, corrupted, metric, site, by, logits)
+    runner, given, axes = prepared(model, clean, corrupted, metric, site, by, logits)
     points = {point.layer: point for point in runner.points if ROLES[site] == point.role and not point.cross}
     chosen = select("layers", layers, max(points, default=-1) + 1)
     with torch.no_grad():
@@ -178,7 +178,7 @@ def attribution_sweep(
     (integrated gradients over the embeddings).
     """
     require_positive(steps=steps)
-    runner, given, axes = _prepared(model, clean, corrupted, metric, site, by, logits)
+    runner, given, axes = prepared(model, clean, corrupted, metric, site, by, logits)
     points = {point.layer: point for point in runner.points if ROLES[site] == point.role and not point.cross}
     with torch.no_grad():
         with capture(model, what=(site, "embedding")) as ours:
@@ -207,7 +207,7 @@ def attribution_sweep(
     return Sweep(torch.stack(rows) + worst_mean, axes, tuple(sorted(points)), float(best.double().mean()), worst_mean)
 
 
-def _prepared(
+def prepared(
     model: nn.Module,
     clean: Any,
     corrupted: Any,
@@ -215,13 +215,14 @@ def _prepared(
     site: str,
     by: Sequence[Axis] | None,
     logits: Selection,
-) -> tuple[_Runner, list[Mapping[str, Tensor]], tuple[Axis, ...]]:
+) -> tuple[Runner, list[Mapping[str, Tensor]], tuple[Axis, ...]]:
+    """What runs the model, the clean and the corrupted texts as named tensors, and the axes of places; all checked."""
     require(site in SWEPT, f"site = {site!r}", f"one of {', '.join(SWEPT)}", "Choose one of these.")
     given = [texts if isinstance(texts, Mapping) else {"": texts} for texts in (clean, corrupted)]
     shapes = [{name: tuple(each.shape) for name, each in texts.items()} for texts in given]
     same = shapes[0] == shapes[1]
     require(same, f"texts of {shapes[0]} and {shapes[1]}", "equal shapes", "Use texts of equal length.")
-    return _Runner(model, metric, logits), given, _axes(site, by)
+    return Runner(model, metric, logits), given, _axes(site, by)
 
 
 def _axes(site: str, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
@@ -255,7 +256,7 @@ def _patched(site: str, axes: Sequence[str], cells: Sequence[tuple[int, ...]], l
     return change(site, patched, layers=layer)
 
 
-class _Runner:
+class Runner:
     """Runs a model from a layer on, for several copies of the texts, and takes the metric of each copy."""
 
     def __init__(self, model: nn.Module, metric: Metric, logits: Selection) -> None:
