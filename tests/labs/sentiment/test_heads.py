@@ -41,7 +41,7 @@ def test_spreads_and_divergences_are_means_over_queries() -> None:
     rows = classifier.rows([example.text for example in DATA.validation])
     classifier.encoder.eval()
     found = heads._look(classifier, rows)
-    entropies, distances, between = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2)
+    entropies, between = np.zeros((2, 2)), np.zeros(2)
     for row in rows:  # one text at a time, without padding
         tokens = torch.tensor([row])
         with torch.no_grad(), capture(classifier.encoder, what=("q", "k")) as seen:
@@ -53,11 +53,9 @@ def test_spreads_and_divergences_are_means_over_queries() -> None:
                 between[layer] += jensen_shannon(*both)
                 for head, row_weights in enumerate(both):
                     entropies[layer, head] -= sum(w * math.log(w) for w in row_weights)
-                    distances[layer, head] += sum(w * abs(key - query) for key, w in enumerate(row_weights))
     queries = sum(map(len, rows))
     np.testing.assert_allclose(found[0], entropies.ravel() / queries, rtol=1e-5)
-    np.testing.assert_allclose(found[1], distances.ravel() / queries, rtol=1e-5)
-    np.testing.assert_allclose(found[2], between / queries, rtol=1e-3)
+    np.testing.assert_allclose(found[1], between / queries, rtol=1e-3)
 
 
 def test_every_model_is_trained_once_and_the_test_part_is_left_alone() -> None:
@@ -67,14 +65,12 @@ def test_every_model_is_trained_once_and_the_test_part_is_left_alone() -> None:
     one, two, placed = result.runs
     assert one.divergences == [0.0, 0.0]
     assert all(each > 0 for each in two.divergences)
-    assert len(two.entropies) == len(two.distances) == 4
+    assert len(two.entropies) == 4
     assert result.accuracy() == result.accuracy(2) == two.validation_accuracy
     assert result.accuracy(positions="sinusoidal") == placed.validation_accuracy
-    # A head that sees n tokens alike: entropy ln n, and distances in a double loop.
+    # A head that sees n tokens alike has the entropy ln n.
     lengths = [3 + THINGS.index(example.text.split()[2]) + 1 for example in DATA.validation]
     assert result.uniform_entropy == pytest.approx(sum(n * math.log(n) for n in lengths) / sum(lengths))
-    apart = sum(abs(i - j) / n for n in lengths for i in range(n) for j in range(n))
-    assert result.uniform_distance == pytest.approx(apart / sum(lengths))
     assert json.loads(json.dumps(dataclasses.asdict(result))) == dataclasses.asdict(result)
     other = dataclasses.replace(DATA, test=(Example("something else altogether", 0),))
     assert measure_heads(other, counts=(1, 2), seeds=(0,), recipe=TINY) == result

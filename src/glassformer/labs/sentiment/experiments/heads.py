@@ -15,7 +15,7 @@ from glassformer.classifier import Classifier
 from glassformer.data.batches import in_length_order, pad
 from glassformer.data.examples import SentimentData
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, ScratchRecipe, train_recipe
-from glassformer.observe.attention_measures import distances, divergence, entropy
+from glassformer.observe.attention_measures import divergence, entropy
 from glassformer.observe.capture import capture
 
 
@@ -23,8 +23,8 @@ from glassformer.observe.capture import capture
 class HeadsRun:
     """One trained encoder, and its attention on the validation texts, means over all queries.
 
-    ``entropies`` (nats) and ``distances`` (positions from query to key, weighted by attention) are of each head, layer
-    by layer; ``divergences`` of each layer: Jensen-Shannon, of the rows of two heads, in nats.
+    ``entropies`` are of each head, layer by layer; ``divergences`` of each layer: Jensen-Shannon, of the rows of two
+    heads. Both in nats.
     """
 
     num_heads: int
@@ -32,20 +32,18 @@ class HeadsRun:
     seed: int
     validation_accuracy: float
     entropies: list[float]
-    distances: list[float]
     divergences: list[float]
 
 
 @dataclass(frozen=True)
 class HeadsResult:
-    """Runs with other numbers of heads and other positions; ``uniform_*`` is a head that sees all tokens alike."""
+    """Runs with other numbers of heads and other positions"""
 
     hidden_dim: int
     num_heads: int  # of the recipe, as the positions
     positions: str
     num_validated: int
-    uniform_entropy: float
-    uniform_distance: float
+    uniform_entropy: float  # of a head that sees all tokens of its text alike
     runs: list[HeadsRun]
 
     def of(self, num_heads: int | None = None, positions: str | None = None) -> list[HeadsRun]:
@@ -89,16 +87,15 @@ def measure_heads(
         num_validated=len(data.validation),
         # Each query counts once, so a text of n tokens counts n times.
         uniform_entropy=float(np.average(np.log(lengths), weights=lengths)),
-        uniform_distance=float(np.average((lengths**2 - 1) / (3 * lengths), weights=lengths)),
         runs=runs,
     )
 
 
 @torch.no_grad()
-def _look(classifier: Classifier, rows: Sequence[list[int]]) -> tuple[list[float], list[float], list[float]]:
+def _look(classifier: Classifier, rows: Sequence[list[int]]) -> tuple[list[float], list[float]]:
     encoder = classifier.encoder
     layers, heads = encoder.config.num_layers, encoder.config.num_heads
-    (entropies, apart), divergences = np.zeros((2, layers, heads)), np.zeros(layers)
+    entropies, divergences = np.zeros((layers, heads)), np.zeros(layers)
     pairs, queries = list(combinations(range(heads), 2)), sum(map(len, rows))
     for chosen in in_length_order([len(row) for row in rows], 64):
         tokens, real = pad([rows[index] for index in chosen], classifier.tokenizer.pad_id)
@@ -107,8 +104,6 @@ def _look(classifier: Classifier, rows: Sequence[list[int]]) -> tuple[list[float
         counted = real.numpy()
         for layer, weights in enumerate(seen.numpy("weights").values()):
             entropies[layer] += (entropy(weights) * counted[:, None]).sum((0, 2))
-            apart[layer] += (distances(weights) * counted[:, None]).sum((0, 2))
             for one, other in pairs:
                 divergences[layer] += (divergence(weights[:, one], weights[:, other]) * counted).sum() / len(pairs)
-    found = [(sums / queries).ravel().tolist() for sums in (entropies, apart, divergences)]
-    return found[0], found[1], found[2]
+    return (entropies / queries).ravel().tolist(), (divergences / queries).tolist()

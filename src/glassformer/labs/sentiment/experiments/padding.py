@@ -45,11 +45,9 @@ class PaddingRun:
 
     way: str
     seed: int
-    num_trained: int
     num_validated: int
     num_compared: int  # validation texts that fit the shortest length
     validation_accuracy: float  # on all validation texts, padded as in training
-    unpadded_accuracy: float  # on the compared ones
     padded: list[Padded]
     order_change: float  # the largest change of a probability between two orders of the texts, in batches of 8
 
@@ -110,11 +108,11 @@ def _run(
     return PaddingRun(
         way,
         seed,
-        *(len(train), len(held_out), len(short)),
-        validation_accuracy=history["val_acc"][-1] / 100,
-        unpadded_accuracy=float(((alone > 0.5) == labels).mean()),
-        padded=padded,
-        order_change=_order_change(network, rows, seed),
+        len(held_out),
+        len(short),
+        history["val_acc"][-1] / 100,
+        padded,
+        _order_change(network, rows, seed),
     )
 
 

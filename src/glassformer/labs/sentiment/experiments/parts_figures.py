@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -13,46 +14,15 @@ from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.observe.figures.heat_maps import panel
 from glassformer.observe.figures.style import BLACK, LINES, RED, in_style, line, new_figure
 
-SENTENCE = "The cat sat on the mat"
+EVENTS = json.loads((Path(__file__).parent / "timeline.json").read_text(encoding="utf-8"))
+"""When models became public, and the parameters of their largest versions, all experts included, where known.
 
-
-@dataclass(frozen=True)
-class Event:
-    """When a model became public, and the parameters of its largest version, all experts included, where known."""
-
-    name: str
-    year: int
-    month: int
-    parameters: float | None = None
-    sparse: bool = False  # a token passes through some of the parameters only
-
-
-EVENTS = (
-    Event("Transformer", 2017, 6, 213e6),  # arXiv 1706.03762, table 3
-    Event("GPT", 2018, 6, 117e6),
-    Event("BERT", 2018, 10, 340e6),  # arXiv 1810.04805
-    Event("GPT-2", 2019, 2, 1.5e9),
-    Event("T5", 2019, 10, 11e9),  # arXiv 1910.10683
-    Event("GPT-3", 2020, 5, 175e9),  # arXiv 2005.14165
-    Event("Switch", 2021, 1, 1.6e12, sparse=True),  # arXiv 2101.03961
-    Event("Codex", 2021, 7, 12e9),  # arXiv 2107.03374
-    Event("PaLM", 2022, 4, 540e9),  # arXiv 2204.02311
-    Event("ChatGPT (GPT-3.5)", 2022, 11),
-    Event("LLaMA", 2023, 2, 65e9),  # arXiv 2302.13971
-    Event("GPT-4", 2023, 3),  # arXiv 2303.08774, which gives no size
-    Event("Claude", 2023, 3),
-    Event("Bard", 2023, 3),
-    Event("Mixtral 8x7B", 2023, 12, 46.7e9, sparse=True),  # arXiv 2401.04088
-    Event("GPT-4o: text, images, sound", 2024, 5),
-    Event("Llama 3.1", 2024, 7, 405e9),  # arXiv 2407.21783
-    Event("o1: reasoning", 2024, 9),
-    Event("gpt-oss-120b", 2025, 8, 117e9, sparse=True),  # arXiv 2508.10925
-)
-"""The course's list from 2017 to 2024, each at the month in which it became public, and a few more."""
+In sparse ones a token passes through some of the parameters only. The course's list from 2017 to 2024, and a few more.
+"""
 
 
 @in_style
-def draw_recurrent_and_parallel(sentence: str = SENTENCE) -> Figure:
+def draw_recurrent_and_parallel(sentence: str = "The cat sat on the mat") -> Figure:
     """How the first word's information comes to the last: step by step in a recurrence, at once in attention."""
     words = sentence.split()
     count = len(words)
@@ -84,11 +54,7 @@ def draw_recurrent_and_parallel(sentence: str = SENTENCE) -> Figure:
 
 @in_style
 def draw_positions(num_positions: int = 50, hidden_dim: int = 64) -> Figure:
-    """The sinusoidal positions, and the products of two of them by distance.
-
-    The product of positions p and p + k is ``sum over pairs i of cos(k / 10000 ** (2 i / hidden_dim))``, whatever p is:
-    that is how a distance can be read off.
-    """
+    """The sinusoidal positions, and the products of two of them by distance: sums of cosines, wherever one starts."""
     table = SinusoidalPositions(hidden_dim, num_positions).table.double().numpy()
     figure, (waves, products) = new_figure(11, 4.6, columns=2)
     image = panel(waves, table.T, "", "position", "coordinate", limits=(-1, 1), colormap="cividis")
@@ -108,26 +74,26 @@ def draw_positions(num_positions: int = 50, hidden_dim: int = 64) -> Figure:
 def draw_timeline() -> Figure:
     """When models became public, against their numbers of parameters where these are known."""
     figure, (sizes, unknown) = new_figure(11.5, 6, rows=2, sharex=True, height_ratios=(4, 1))
-    placed = [(event.year + (event.month - 0.5) / 12, event) for event in EVENTS]
+    placed = [(event["year"] + (event["month"] - 0.5) / 12, event) for event in EVENTS]
     sizes.set(yscale="log", ylabel="parameters: $10^6$ M, $10^9$ B, $10^{12}$ T", title="Transformers since 2017")
-    sizes.set_xlim(EVENTS[0].year - 0.3, placed[-1][0] + 1)
+    sizes.set_xlim(EVENTS[0]["year"] - 0.3, placed[-1][0] + 1)
     sizes.yaxis.set_major_formatter(lambda value, _: _size(value))
     beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5}
     ends: list[float] = []
     for date, event in placed:
-        if (size := event.parameters) is not None:
-            look = LINES[int(event.sparse)]
+        if (size := event["parameters"]) is not None:
+            look = LINES[int(event["sparse"])]
             sizes.plot(date, size, look["marker"], color=look["color"], markersize=7)
             # Below, where the name of an earlier one that is a little larger reaches over here.
-            near = [each.parameters or 0 for other, each in placed if 0 < date - other < 1.2]
+            near = [each["parameters"] or 0 for other, each in placed if 0 < date - other < 1.2]
             lift = -15 if any(size < each < 3 * size for each in near) else 7
-            sizes.annotate(f"{event.name}, {_size(size)}", (date, size), (0, lift), ha="center", **beside)
+            sizes.annotate(f"{event['name']}, {_size(size)}", (date, size), (0, lift), ha="center", **beside)
             continue
         # The first row whose last name ends before this one starts; a letter is about 0.065 years wide.
         row = next((row for row, end in enumerate(ends) if end < date), len(ends))
-        ends[row:] = [date + 0.065 * len(event.name) + 0.25, *ends[row + 1 :]]
+        ends[row:] = [date + 0.065 * len(event["name"]) + 0.25, *ends[row + 1 :]]
         unknown.plot(date, row, LINES[2]["marker"], color=LINES[2]["color"], markersize=7)
-        unknown.annotate(event.name, (date, row), (7, 0), va="center", **beside)
+        unknown.annotate(event["name"], (date, row), (7, 0), va="center", **beside)
     unknown.set(ylim=(len(ends) - 0.4, -0.6), yticks=[], xlabel="year", ylabel="size not\npublished")
     unknown.xaxis.set_major_locator(MaxNLocator(integer=True))
     unknown.grid(True, axis="x")
