@@ -15,7 +15,7 @@ from transformers import GptOssForCausalLM, MixtralForCausalLM
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
 from glassformer.errors import CheckpointError
 from glassformer.kernels.options import Clamp
-from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.labs.gpt_oss import Transformer
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
@@ -346,6 +346,6 @@ def test_a_model_of_the_lab_is_read_by_hugging_face(tmp_path: Path, windows: boo
     model = Transformer(40, 4, 32, 64, 4, 8, windows, window_size=6, use_moe=windows, num_kv_heads=2).eval()
     for block in model.layers:
         torch.nn.init.normal_(block.attention.key_weights)
-    model.save_pretrained(tmp_path / "there")
+    model.decoder().save_pretrained(tmp_path / "there")
     with torch.no_grad():
         assert (peer.from_pretrained(tmp_path / "there").eval()(TOKENS).logits - model(TOKENS)).abs().max() <= 1e-5

@@ -13,7 +13,7 @@ from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gp
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
 from glassformer.kernels.options import Clamp
-from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.labs.gpt_oss import Transformer
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig
@@ -36,10 +36,10 @@ def released(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def trained(directory: Path, *, windows: bool = False) -> Transformer:
+def trained(directory: Path, *, windows: bool = False) -> Decoder:
     """A run of the lab, in the course's words."""
     form = COURSE | MIXTURE | (WINDOWED if windows else {})
-    model = Transformer(**form).eval()
+    model = Transformer(**form).decoder().eval()
     with torch.no_grad():
         for layer in model.layers:
             layer.attention.key_weights.uniform_(0.5, 2.0)

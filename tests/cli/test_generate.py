@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,11 +16,11 @@ from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gp
 from glassformer.cli import generate as command
 from glassformer.cli.main import main
 from glassformer.cli.runs import read_run
-from glassformer.data.recurrence import RecurrenceConfig, make_split
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.generation import SamplingRule, generate
-from glassformer.labs.gpt_oss.plan import Experiment
-from glassformer.labs.gpt_oss.training_runs import train_model
+from glassformer.labs.gpt_oss import LAB
+from glassformer.labs.gpt_oss.experiments.models import train_model
+from glassformer.labs.run import Run
 from glassformer.models import Decoder
 from glassformer.training import TrainingConfig, load_weights
 from refusals import refused
@@ -264,14 +265,10 @@ def test_a_model_without_a_tokenizer_reads_bytes_or_numbers(
 
 
 def test_a_run_of_the_lab_speaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = RecurrenceConfig()
-    experiment = Experiment(
-        "tiny", "Tiny", model={"n_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "head_dim": 8}
-    )
-    split = make_split(data, num_train=64, num_test=8, seed=0)
-    config = TrainingConfig(steps=2, batch_size=8, warmup_steps=0)
-    run = tmp_path / "lab" / "trainings" / "tiny"
-    model, _ = train_model(experiment, config, data, split, run, 0)
+    recipes = {"Muon": TrainingConfig(steps=2, batch_size=8, warmup_steps=0)}
+    settings = replace(LAB.settings, num_train=64, num_test=8, recipes=recipes)
+    model, _ = train_model(Run(tmp_path / "lab", settings, 0, False, SimpleNamespace()), "base")
+    run = tmp_path / "lab" / "trainings" / "base"
     load_weights(model, run / "best")
     expected = generate(model, [[1, 2]], 5)[0]
     capsys.readouterr()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.cli.runs import description, find_trained
-from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.labs.gpt_oss import Transformer
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
@@ -39,7 +39,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Decoder]:
     make: Callable[[], Decoder]
     if request.param == "course":
         described: object = {"model": COURSE | WINDOWED, "fresh": True, "seed": 0}
-        make = lambda: Transformer(**COURSE, **WINDOWED)  # noqa: E731
+        make = lambda: Transformer(**COURSE, **WINDOWED).decoder()  # noqa: E731
     else:
         config = DecoderConfig(9, num_layers=1, hidden_dim=16, ff_dim=8, num_heads=2, head_dim=8, sinks=True)
         described = description(config, {"kind": "recurrence"})

@@ -27,7 +27,7 @@ from glassformer.explorer.answers.forward import read
 from glassformer.explorer.loading.discovery import stored_entry
 from glassformer.explorer.loading.loaded_model import LoadedDecoder
 from glassformer.explorer.loading.stored_models import Place
-from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.labs.gpt_oss import Transformer
 from glassformer.labs.lookup.course import build_course_model
 from glassformer.labs.lookup.in_context import build_model
 from glassformer.labs.lookup.recipes import InContextRecipe
@@ -97,7 +97,7 @@ def test_a_decoder_of_the_gpt_oss_lab(tmp_path: Path) -> None:
         "head_dim": 4,
     }
     options = {**sizes, "use_sliding_window_alternating": True, "window_size": 3}
-    run = _read(_run(tmp_path / "run", Transformer(**options), {"model": options, "fresh": True, "seed": 0}))
+    run = _read(_run(tmp_path / "run", Transformer(**options).decoder(), {"model": options, "fresh": True, "seed": 0}))
     assert run.attentions[0].windows == [None, 4]
 
 

@@ -18,7 +18,7 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.loading.discovery import stored_entry
 from glassformer.explorer.loading.stored_models import Place, filled, run_weights, stamp_of
 from glassformer.explorer.service import Explorer
-from glassformer.labs.gpt_oss.network import Transformer
+from glassformer.labs.gpt_oss import Transformer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder
@@ -137,11 +137,12 @@ def test_a_model_that_memory_cannot_hold_is_refused(tmp_path: Path) -> None:
 
 def test_listing_a_run_of_the_lab_makes_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"vocab_size": 7, "n_layers": 2, **SIZES}
-    run = _run(tmp_path / "run", Transformer(**options), model={**options, "n_layers": 10**9}, fresh=True, seed=0)
+    model = Transformer(**options).decoder()
+    run = _run(tmp_path / "run", model, model={**options, "n_layers": 10**9}, fresh=True, seed=0)
     explorer = _explorer(run)
     with refused("1,000,000,000 layers"):
         explorer.model("it")
-    _run(run, Transformer(**options), model={**options, "n_layers": "two"}, fresh=True, seed=0)
+    _run(run, model, model={**options, "n_layers": "two"}, fresh=True, seed=0)
     with refused("does not describe a model"):
         stored_entry(Place(run, "it", "it"))
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from glassformer.labs.gpt_oss import LAB
+from glassformer.labs.gpt_oss.experiments import Results
+from glassformer.labs.gpt_oss.experiments.generation import Behaviour
+from glassformer.labs.gpt_oss.experiments.models import Trained
+from glassformer.labs.run import render
 
-from glassformer.labs.gpt_oss.report import report_text, write_report
-from glassformer.labs.gpt_oss.results import Results
-
-IMAGES = {
-    name: f"figures/{name}.png"
-    for name in ("accuracy-by-position", "training", "next-token", "generation", "sampling-grid")
-}
+ELEMENTS = ["Cross-entropy", "Generation", "Nucleus sampling", "Temperature", "Accuracy at each position"]
 
 
 def sections(text: str) -> dict[str, list[str]]:
@@ -26,69 +24,69 @@ def sections(text: str) -> dict[str, list[str]]:
     }
 
 
-def prose_words(text: str) -> int:
-    return sum(len(paragraph.split()) for paragraphs in sections(text).values() for paragraph in paragraphs)
-
-
-@pytest.mark.parametrize("level", [0.3, 0.7, 0.915, 0.95])
-@pytest.mark.parametrize("generation", ["good", "bad"])
-@pytest.mark.parametrize("fresh", [False, True])
-@pytest.mark.parametrize("plan", ["full", "quick"])
-def test_length_and_elements_whatever_was_measured(
-    level: float, generation: str, fresh: bool, plan: str, make_results: Callable[..., Results]
-) -> None:
-    text = report_text(make_results(level, generation, fresh, plan), IMAGES)
-    assert 300 <= prose_words(text) <= 600
+def check_elements(text: str) -> None:
     parts = sections(text)
-    nucleus = next(heading for heading in parts if heading.startswith("Nucleus sampling"))
-    assert [len(parts[heading]) for heading in ("Cross-entropy", "Generation", "Temperature")] == [1, 1, 1]
-    assert len(parts["Accuracy at each position"]) == 1
-    assert 1 <= len(parts[nucleus]) <= 2
-    for one_sentence in ("Cross-entropy", "Generation"):
+    assert list(parts)[-5:] == ELEMENTS
+    assert [len(parts[heading]) for heading in ELEMENTS] == [1, 1, 2, 1, 1]
+    assert 300 <= sum(len(block.split()) for heading in ELEMENTS for block in parts[heading]) <= 600
+    for one_sentence in ELEMENTS[:2]:
         assert parts[one_sentence][0].count(". ") == 0
-    assert "cross-entropy" in parts["Cross-entropy"][0]
+    assert "whole sequence" in parts["Generation"][0]
 
 
-def test_the_tiny_runs_report_is_long_enough_and_its_images_exist(tiny_run: Path) -> None:
+def test_the_five_elements_have_the_length_that_the_course_asks_for(results: Results) -> None:
+    check_elements(render(LAB, results))
+
+
+def test_a_small_runs_report_has_them_too(tiny_run: Path) -> None:
     text = (tiny_run / "report.md").read_text(encoding="utf-8")
-    assert 300 <= prose_words(text) <= 600
+    check_elements(text)
     addresses = re.findall(r"!\[.+?\]\((.+?)\)", text)
-    assert len(addresses) == 5
+    assert len(addresses) == len(LAB.figures)
     assert all((tiny_run / address).is_file() for address in addresses)
 
 
-def test_numbers_are_the_measured_ones(results: Results) -> None:
-    text = report_text(results, IMAGES)
-    for model in results.models:
-        row = next(line for line in text.splitlines() if line.startswith(f"| {model.title} "))
-        assert f"| {model.accuracy:.4f} | {results.gap(model):.4f} |" in row
-    assert f"*{results.optimum:.4f}*" in text
-    assert "| *optimum* | | | *0.8800* |" in text
+def test_every_row_says_optimizer_and_sequences(results: Results) -> None:
+    rows = [line for line in render(LAB, results).splitlines() if line.startswith("| ")]
+    for seeds in results.models.values():
+        assert any(f"| {seeds[0].num_parameters:,} | {seeds[0].steps:,} |" in row for row in rows)
+    table = rows[1 : 1 + len(results.models)]
+    assert [row.split(" | ")[1] for row in table] == ["AdamW"] + ["Muon"] * (len(table) - 1)
 
 
-def test_claims_follow_what_was_measured(make_results: Callable[..., Results]) -> None:
-    good, bad = (report_text(make_results(generation=kind), IMAGES) for kind in ("good", "bad"))
-    assert "Nucleus sampling cuts the errors" in good
-    assert "Nucleus sampling cuts the errors" not in bad
-    assert "cuts real variety: just 3.0% are steps of plus one" in good
-    assert "no genuine variety is lost" in bad
-    assert "falls from 96.0% at temperature 0.5 to 90.0% at 1" in good
-    assert "repeats itself more than nucleus" in good
-    assert "repeats itself no more than nucleus" in bad
-    assert "does not add errors" not in good
-    learned, unlearned, perfect = (report_text(make_results(level), IMAGES) for level in (0.9, 0.3, 0.95))
-    assert "both rise steeply" in learned
-    assert "the model does not follow yet" in unlearned
-    assert "is lost at positions 12 and later" in learned
-    assert "the single position with the largest gap is 6, with 0.016" in learned
-    assert "misses nothing" in perfect
-    assert "quick version" in report_text(make_results(plan="quick"), IMAGES)
-    assert "quick version" not in learned
-    assert "longer-run model, with new sequences" in learned
-    assert "longer-run" not in report_text(make_results(fresh=False), IMAGES)
+def test_ranks_within_the_noise_are_not_given(results: Results) -> None:
+    base = results.models["base"]
+    variants = ("grouped-heads", "sliding-window", "mixture-of-experts", "all-together")
+    same = replace(results, models={**results.models, **dict.fromkeys(variants, base[:1])})
+    text = render(LAB, same)
+    assert "Not distinguishable from it: grouped heads, sliding window, mixture of experts and all three." in text
+    assert "Higher than the course's model" not in text
+    better = [replace(base[0], by_position=[1.0] * 64)]
+    text = render(LAB, replace(results, models={**results.models, "grouped-heads": better}))
+    assert "Higher than the course's model by more than the noise: grouped heads" in text
 
 
-def test_images_are_addressed_from_where_the_report_lies(results: Results, tmp_path: Path) -> None:
-    figures = {name: tmp_path / "figures" / f"{name}.png" for name in IMAGES}
-    path = write_report(results, figures, tmp_path / "report.md")
-    assert path.read_text(encoding="utf-8") == report_text(results, IMAGES)
+def test_claims_about_sampling_follow_what_was_measured(results: Results) -> None:
+    generation = results.generation
+    quiet = Behaviour(0.9, 0.08, 0.02, 0.4, 0.1, dict.fromkeys(("rule", "increment", "neither"), 0.01))
+    flat = replace(
+        generation,
+        rules=dict.fromkeys(generation.rules, quiet),
+        grid=[[quiet] * len(row) for row in generation.grid],
+    )
+    text = render(LAB, replace(results, generation=flat))
+    assert "does not lower these errors measurably" in text
+    assert "changes the errors no more than chance does" in text
+    assert "removes genuine variety" not in text
+    assert "A high temperature gives probability" not in text
+
+
+def test_the_quick_report_says_so_and_leaves_comparisons_out(results: Results) -> None:
+    quick: list[Trained] = results.models["course"][:1]
+    generation = replace(results.generation, model="quick")
+    text = render(LAB, replace(results, quick=True, models={"quick": quick}, generation=generation))
+    assert "This is the quick version" in text
+    assert "What a longer training adds" not in text
+    assert "The variants" not in text
+    assert "A first token and a run of it" not in text
+    check_elements(text)

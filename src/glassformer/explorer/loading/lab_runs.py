@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from glassformer.explorer.loading.task_models import (
     tokens_model,
 )
 from glassformer.explorer.messages import MOST_TOKENS
+from glassformer.models.decoder import Decoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 
@@ -93,17 +95,17 @@ def lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry | 
 
 
 def gpt_oss_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
-    """A run of the GPT-OSS lab."""
+    """A run that describes its decoder by the arguments of the course's class, as earlier GPT-OSS labs left them."""
     model = description.get("model")
     if not isinstance(model, dict) or "n_layers" not in model:
         return None
-    from glassformer.labs.gpt_oss.network import Transformer
-    from glassformer.labs.gpt_oss.plan import DATA
+    from glassformer.labs.gpt_oss.course import Transformer
+    from glassformer.labs.gpt_oss.experiments.sequences import DATA
 
     try:
         layers = model["n_layers"]
         with torch.device("meta"):  # one layer gives the configuration, whatever number of them the file names
-            config = Transformer(**{**model, "n_layers": min(1, layers)}).config
+            config = replace(Transformer(**{**model, "n_layers": min(1, layers)}).config, num_layers=layers)
     except TypeError as error:
         raise damaged(place.path, error) from error
     run_weights(place.path)
@@ -112,6 +114,6 @@ def gpt_oss_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry 
     longest = min(config.max_seq_len, MOST_TOKENS)
 
     def opened() -> LoadedModel:
-        return recurrence_model(card, filled(place.path, lambda: Transformer(**model), layers), DATA, longest)
+        return recurrence_model(card, filled(place.path, lambda: Decoder(config), layers), DATA, longest)
 
     return ModelEntry(card, opened)

@@ -1,9 +1,10 @@
-"""The course's layers under their own names, against the formulas written out."""
+"""The course's layers and model: against the formulas head by head, and against the library."""
 
 from __future__ import annotations
 
 import inspect
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from glassformer.errors import InputError
+from glassformer.generation.decoding import generate
+from glassformer.kernels.pattern import Pattern
 from glassformer.labs import gpt_oss as lab
+from glassformer.layers.attention import attend, watching
+from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import RotaryEmbedding
+from glassformer.models.decoder import Decoder
 from refusals import refused
 
 CPU = torch.device("cpu")
@@ -135,18 +142,113 @@ def test_rotary_tables_are_computed_in_advance_and_change_nothing() -> None:
     assert short.state_dict() == {}
 
 
-def test_bad_arguments_are_refused() -> None:
-    q, k, v, weights = inputs(3)
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("window_size", [None, 0, 5])
+def test_attention_by_hand_is_the_librarys(kv_heads: int, window_size: int | None) -> None:
+    q, k, v, weights = (each.double() for each in inputs(20, kv_heads=kv_heads))
     rope = lab.RotaryPositionalEmbedding(8)
-    with refused("window_size = -1"):
-        lab.SWAttention(8, 2, 4, -1)
+    if window_size is None:
+        found = lab.calculate_attention(q, k, v, weights, rope, 0.3, CPU)
+    else:
+        found = lab.calculate_sliding_attention(q, k, v, weights, rope, 0.3, CPU, window_size)
+    pattern = Pattern(causal=True, window=None if window_size is None else window_size + 1)
+    expected = attend(rope(q), rope(k), v, pattern, scale=0.3, key_weights=weights)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("window_size", [None, 3])
+def test_the_layer_by_hand_is_the_librarys(window_size: int | None) -> None:
+    sizes = {"hidden_dim": 12, "num_heads": 4, "head_dim": 8, "num_kv_heads": 2}
+    course = lab.GroupedQueryAttention(**sizes)
+    if window_size is not None:
+        course = lab.SWAttention(window_size=window_size, **sizes)
+    torch.nn.init.normal_(course.key_weights)
+    library = GroupedQueryAttention(**sizes, window=window_size and window_size + 1, key_weights=True)
+    library.load_state_dict(course.state_dict())
+    x = torch.randn(2, 9, 12)
+    expected = library(x, rotation=RotaryEmbedding(8).rotation(9))
+    torch.testing.assert_close(course(x), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_no_fused_kernel_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)
+    with watching(lambda attended: pytest.fail("the library's attention was called")):
+        lab.SWAttention(8, 2, 4, 2)(torch.randn(1, 5, 8))
+
+
+SIZES = {"vocab_size": 11, "n_layers": 4, "hidden_dim": 16, "ff_dim": 24, "num_heads": 4, "head_dim": 4}
+WINDOW = {"use_sliding_window_alternating": True, "window_size": 3}
+MIXTURE = {"use_moe": True, "num_experts": 3, "top_k": 2}
+VARIANTS = [{}, {"num_kv_heads": 2}, WINDOW, MIXTURE, {"num_kv_heads": 1, **WINDOW, **MIXTURE}]
+
+
+def model(**changes: Any) -> lab.Transformer:
+    made = lab.Transformer(**{**SIZES, **changes}).eval()
+    for block in made.layers:
+        torch.nn.init.normal_(block.attention.key_weights)
+    return made
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_logits_are_those_of_the_decoder_with_the_same_weights(changes: dict[str, Any]) -> None:
+    course = model(**changes)
+    tokens = torch.randint(11, (3, 12))
+    torch.testing.assert_close(course.decoder().eval()(tokens), course(tokens), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_initial_weights_are_drawn_as_those_of_the_decoder(changes: dict[str, Any]) -> None:
+    course = lab.Transformer(**{**SIZES, "hidden_dim": 64, "ff_dim": 64, "head_dim": 16, **changes})
+    weights = Decoder(course.config).state_dict()
+    assert course.decoder().state_dict().keys() == weights.keys()
+    for name, weight in course.decoder().state_dict().items():
+        assert float(weight.std()) == pytest.approx(float(weights[name].std()), rel=0.2, abs=1e-6), name
+
+
+def test_layers_are_of_the_courses_classes() -> None:
+    course = model(num_kv_heads=2, **WINDOW, **MIXTURE)
+    kinds = [type(block.attention) for block in course.layers]
+    assert kinds == [lab.GroupedQueryAttention, lab.SWAttention] * 2
+    assert [block.attention.num_kv_heads for block in course.layers] == [2] * 4
+    assert all(isinstance(block.ffn, lab.MixtureOfExperts) for block in course.layers)
+    assert isinstance(model().layers[0].ffn, lab.SwiGLUFeedForward)
+
+
+def test_a_window_hides_what_lies_before_it() -> None:
+    course = model(n_layers=2, **WINDOW)
+    tokens = torch.randint(11, (1, 9))
+    other = tokens.clone()
+    other[0, 0] = (tokens[0, 0] + 1) % 11
+    windowed, x, y = course.layers[1], course.embedding(tokens), course.embedding(other)
+    same = [torch.equal(a, b) for a, b in zip(windowed(x)[0], windowed(y)[0], strict=True)]
+    assert same == [False] * 4 + [True] * 5
+
+
+def test_the_library_generates_the_same_with_a_cache() -> None:
+    course = model(num_kv_heads=2, **WINDOW, **MIXTURE)
+    prompts = torch.randint(11, (3, 5))
+    assert generate(course.decoder(), prompts, 9) == lab.generate(course, prompts, 9).tolist()
+
+
+def test_signatures_are_the_courses() -> None:
+    common = ["hidden_dim", "ff_dim", "num_heads", "head_dim"]
+    mixture = ["window_size", "use_moe", "num_experts", "top_k", "num_kv_heads"]
+    assert list(inspect.signature(lab.TransformerBlock).parameters) == [*common, "use_sliding_window", *mixture]
+    assert list(inspect.signature(lab.Transformer).parameters) == [
+        "vocab_size",
+        "n_layers",
+        *common,
+        "use_sliding_window_alternating",
+        *mixture,
+    ]
+
+
+def test_impossible_arguments_are_refused() -> None:
+    q, k, v, weights = inputs(3)
     with refused("window_size = -2"):
-        lab.calculate_sliding_attention(q, k, v, weights, rope, 0.3, CPU, -2)
-    with refused("device = meta"):
-        lab.calculate_attention(q, k, v, weights, rope, 0.3, torch.device("meta"))
-    with refused(r"mask of shape \[2, 2\]"):
-        lab.calculate_attention(q, k, v, weights, rope, 0.3, CPU, torch.ones(2, 2, dtype=torch.bool))
-    with refused(anywhere=r"mask\.bool"):
-        lab.calculate_attention(q, k, v, weights, rope, 0.3, CPU, torch.ones(3, 3))
+        lab.calculate_sliding_attention(q, k, v, weights, lab.RotaryPositionalEmbedding(8), 0.3, CPU, -2)
     with refused("num_kv_heads = 3"):
         lab.GroupedQueryAttention(8, 4, 4, 3)
+    for changes in ({"num_heads": 3, "num_kv_heads": 2}, {"head_dim": 5}, {**MIXTURE, "top_k": 4}, {"n_layers": 0}):
+        with pytest.raises(InputError):
+            lab.Transformer(**{**SIZES, **changes})
