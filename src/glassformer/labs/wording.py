@@ -55,3 +55,11 @@ def mean(values: Iterable[float]) -> float:
     """The arithmetic mean; NaN of nothing."""
     found = list(values)
     return sum(found) / len(found) if found else math.nan
+
+
+def below(bound: float, digits: int = 1) -> str:
+    """An upper bound of any size, rounded up to ``digits`` decimals of its mantissa: "3.1e-10"."""
+    if bound == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(abs(bound))) - digits)
+    return f"{math.ceil(bound / unit - 1e-9) * unit:.{digits}e}"

@@ -28,7 +28,7 @@ from glassformer.observe.figures.style import in_style, new_figure
 Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"]]
 """The scores of queries with keys, and the values of the same tokens or places."""
 
-_MOST_WITH_TEXTS = 12
+_MOST_WITH_TEXTS = 13
 _BAR = 0.13
 _NEVER = "grey: pairs that never occur in one sequence"
 
@@ -45,7 +45,7 @@ class _Panel(NamedTuple):
 
 
 def draw_head(weights: HeadWeights, seq: ArrayLike, names: list[str] | None = None, **options: Any) -> Figure:
-    """The course's eight panels for one sequence: Km, Qm, Vm and the attention; below them K, Q, V and the output.
+    """The course's eight panels for one sequence: Km, K, Qm and Q; below them Vm, V, the attention and the output.
 
     Each panel is rescaled to [0, 1] by itself: patterns of different panels can be compared, magnitudes cannot.
 
@@ -70,7 +70,7 @@ def draw_comparison(
     labels: bool = False,
     absolute: bool = False,
 ) -> Figure:
-    """Two heads on the same sequence: each of the eight panels of one above that of the other.
+    """Two heads on the same sequence: the eight panels of the first, in two rows, above those of the second.
 
     Without ``second``, the first head is drawn alone.
 
@@ -83,33 +83,35 @@ def draw_comparison(
         absolute: One scale for all panels of both heads instead, centred at 0, with a colour bar.
     """
     heads = [("", first)] if second is None else list(zip(row_names, (first, second), strict=True))
-    panels = [(row_name, _eight_panels(weights, seq, names, input_names)) for row_name, weights in heads]
-    rows = [(row_name, each[start : start + 4]) for start in (0, 4) for row_name, each in panels]
-    cell, lowest = LABELLED_CELL if labels else CELL, 1.2 if second is not None else 0.75
-    widths = [max(side(row[i].values.shape[1], cell) for _, row in rows) for i in range(4)]
-    heights = [max(lowest, *(side(each.values.shape[0], cell) for each in row)) for _, row in rows]
+    panels = [each for _, weights in heads for each in _eight_panels(weights, seq, names, input_names)]
+    cell = LABELLED_CELL if labels else CELL
+    widths = [max(side(each.values.shape[1], cell) for each in panels[column::4]) for column in range(4)]
+    heights = [
+        max(side(each.values.shape[0], cell, cell) for each in panels[i : i + 4]) for i in range(0, len(panels), 4)
+    ]
     figure, axes = new_figure(
-        sum(widths) + 4 * 0.65 + 0.3 * (second is not None) + 1.0 * absolute,
-        sum(heights) + len(rows) * 0.8 + 0.4 * bool(title),
-        rows=len(rows),
+        sum(widths) + 4 * 0.6 + 0.3 * (second is not None) + 1.0 * absolute,
+        sum(heights) + len(heights) * 0.85 + 0.4 * bool(title),
+        rows=len(heights),
         columns=4,
         width_ratios=widths,
         height_ratios=heights,
     )
-    largest = _largest_size([each.values for _, row in rows for each in row])
-    for number, (row_name, row) in enumerate(rows):
-        for ax, each in zip(axes[4 * number :], row, strict=False):
-            image = panel(
-                ax,
-                each.values,
-                *(each.title, each.x_label, each.y_label),
-                labels=labels,
-                limits=(-largest, largest) if absolute else None,
-                colormap=DIVERGING if absolute else "Reds",
-                x_names=each.x_names,
-                y_names=each.y_names,
-            )
-        name_row(axes[4 * number], row_name)
+    largest = _largest_size([each.values for each in panels])
+    for ax, each in zip(axes, panels, strict=True):
+        image = panel(
+            ax,
+            each.values,
+            *(each.title, each.x_label, each.y_label),
+            labels=labels,
+            limits=(-largest, largest) if absolute else None,
+            colormap=DIVERGING if absolute else "Reds",
+            x_names=each.x_names,
+            y_names=each.y_names,
+        )
+    for number, (row_name, _) in enumerate(heads):
+        taller = int(np.argmax(heights[2 * number : 2 * number + 2]))
+        name_row(axes[8 * number + 4 * taller], row_name)
     if absolute:
         figure.colorbar(image, ax=axes, label="value, one scale for all panels", aspect=30, panchor=False)
     finish(figure, title)
@@ -145,12 +147,12 @@ def _eight_panels(
     inputs = [*inputs, *(f"p{i}" for i in range(weights.pos_dim))]
     return [
         _Panel("Km", weights.Km.T, "d_in", "d_qk", inputs),
-        _Panel("Qm", weights.Qm.T, "d_in", "d_qk", inputs),
-        _Panel("Vm", weights.Vm.T, "d_in", "d_v", inputs),
-        _Panel("Attn", trace.weights.T, "Q", "K", names, names),
         _Panel("K", trace.K.T, "seq", "d_qk", names),
+        _Panel("Qm", weights.Qm.T, "d_in", "d_qk", inputs),
         _Panel("Q", trace.Q.T, "seq", "d_qk", names),
+        _Panel("Vm", weights.Vm.T, "d_in", "d_v", inputs),
         _Panel("V", trace.V.T, "seq", "d_v", names),
+        _Panel("Attn", trace.weights.T, "Q", "K", names, names),
         _Panel("Out", trace.output.T, "seq", "d_v", names),
     ]
 

@@ -108,10 +108,13 @@ def figure_of(ax: Axes) -> Figure:
     return cast(Figure, ax.get_figure(root=True))
 
 
-def save_figure(figure: Figure, directory: Path, name: str, *, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+def save_figure(
+    figure: Figure, directory: Path, name: str, *, formats: Sequence[str] = ("png", "svg"), **savefig: Any
+) -> list[Path]:
     """Write ``directory / name`` in each of ``formats``; the same figure gives the same files.
 
-    The directory is created if missing. Formats are among "png" (150 dots an inch), "svg" and "pdf".
+    The directory is created if missing. Formats are among "png" (150 dots an inch), "svg" and "pdf". Further arguments
+    are those of ``matplotlib.figure.Figure.savefig``.
 
     Raises:
         InputError: ``name`` is a path or has a suffix, or an unknown format.
@@ -123,7 +126,7 @@ def save_figure(figure: Figure, directory: Path, name: str, *, formats: Sequence
         "Use a name such as 'losses'.",
     )
     paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
-    write_figure(figure, paths)
+    write_figure(figure, paths, **savefig)
     return list(paths.values())
 
 

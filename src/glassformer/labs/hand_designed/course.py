@@ -1,0 +1,298 @@
+"""The course's names: settings, plots, the two transformers and their comparison, the training loop.
+
+:mod:`glassformer.handcraft.single_head` computes the heads and :mod:`glassformer.handcraft` designs them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Num
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from glassformer.errors import InputError, require, require_positive
+from glassformer.handcraft.designs import design
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
+from glassformer.handcraft.tasks import TASKS
+from glassformer.observe.figures import style
+from glassformer.observe.figures.heat_maps import panel, rescaled
+
+MakeBatch = Callable[[], tuple[Tensor, Tensor]]
+"""Makes one sequence ``[position, input_dim]`` and its target ``[position, v_dim]``."""
+
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": F.mse_loss, "cross_entropy": F.cross_entropy}
+
+
+@dataclass(frozen=True)
+class PlotConfig:
+    """How the eight panels look, and where and as what they are saved; sizes in inches, fonts in points."""
+
+    figure_width: float = 20.0
+    figure_height: float = 5.0
+    dpi: int = 100
+    colormap: str = "Reds"
+    vmin: float | None = None
+    vmax: float | None = None
+    title_fontsize: int = 12
+    label_fontsize: int = 10
+    show_xticks: bool = False
+    show_yticks: bool = False
+    tight_layout: bool = True
+    nrows: int = 1
+    ncols: int = 8
+    save_dir: str = "plots"
+    save_format: Literal["png", "pdf", "svg"] = "png"
+    save_dpi: int = 150
+    auto_save: bool = False
+    add_timestamp: bool = True
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How :func:`train_loop` trains: one sequence for each of ``num_epochs`` updates."""
+
+    num_epochs: int = 10_001
+    learning_rate: float = 3e-2
+    log_interval: int = 1000
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    loss_fn: Literal["mse", "cross_entropy"] = "mse"
+
+
+PLOT_CONFIG = PlotConfig()
+TRAIN_CONFIG = TrainingConfig()
+
+
+def set_random_seed(seed: int = 42) -> None:
+    """Seed the global random generators of Python, NumPy and PyTorch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the course draws from the global generator
+    torch.manual_seed(seed)
+
+
+def rescale_and_plot(
+    arr: Num[np.ndarray, "row column"],
+    title: str = "",
+    ax: Axes | None = None,
+    x_lab: str | None = None,
+    y_lab: str | None = None,
+    colormap: str = PLOT_CONFIG.colormap,
+    vmin: float | None = PLOT_CONFIG.vmin,
+    vmax: float | None = PLOT_CONFIG.vmax,
+    title_fontsize: int = PLOT_CONFIG.title_fontsize,
+    label_fontsize: int = PLOT_CONFIG.label_fontsize,
+    show_xticks: bool = PLOT_CONFIG.show_xticks,
+    show_yticks: bool = PLOT_CONFIG.show_yticks,
+) -> None:
+    """Draw ``(arr - min) / (max - min)`` as a heat map on ``ax`` or pyplot's current axes; a constant as zeros."""
+    ax = plt.gca() if ax is None else ax
+    limits = (0.0 if vmin is None else vmin, 1.0 if vmax is None else vmax)
+    panel(ax, rescaled(arr), title, x_lab, y_lab, limits=limits, colormap=colormap)
+    ax.title.set_fontsize(title_fontsize)
+    ax.xaxis.label.set_fontsize(label_fontsize)
+    ax.yaxis.label.set_fontsize(label_fontsize)
+    if show_xticks:
+        ax.set_xticks(range(arr.shape[1]))
+    if show_yticks:
+        ax.set_yticks(range(arr.shape[0]))
+
+
+def save_figure(
+    fig: Figure,
+    name: str,
+    save_dir: str = PLOT_CONFIG.save_dir,
+    save_format: str = PLOT_CONFIG.save_format,
+    save_dpi: int = PLOT_CONFIG.save_dpi,
+    add_timestamp: bool = PLOT_CONFIG.add_timestamp,
+    run_name: str | None = None,
+) -> Path:
+    """Save ``fig`` as ``save_dir / run_name / name_YYYYmmdd_HHMMSS.save_format`` and print the path, which it returns.
+
+    Raises:
+        InputError: ``name`` is a path or has a suffix, or an unknown format.
+    """
+    stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if add_timestamp else ""
+    options = {"dpi": save_dpi, "bbox_inches": "tight"}
+    (path,) = style.save_figure(fig, Path(save_dir, run_name or ""), name + stamp, formats=[save_format], **options)
+    print(f"figure saved: {path}")
+    return path
+
+
+PytorchTransformer = SingleHead
+"""The PyTorch version: linear layers Qm, Km and Vm without bias, and an embedding pos or None."""
+
+
+class NumpyTransformer:
+    """The NumPy version: one head with the given weights, as in :class:`~glassformer.handcraft.HeadWeights`."""
+
+    def __init__(
+        self,
+        Km: Num[np.ndarray, "inputs qk_dim"],
+        Qm: Num[np.ndarray, "inputs qk_dim"],
+        Vm: Num[np.ndarray, "inputs v_dim"],
+        pos: Num[np.ndarray, "max_seq_len pos_dim"] | None = None,
+    ) -> None:
+        self.weights = HeadWeights(Km, Qm, Vm, pos)
+        self.Km, self.Qm, self.Vm, self.pos = self.weights.Km, self.weights.Qm, self.weights.Vm, self.weights.pos
+        self.qk_dim = self.weights.qk_dim
+
+    def forward(
+        self,
+        seq: Num[np.ndarray, "position input_dim"],
+        verbose: bool = False,
+        plot: bool = False,
+        save_plot: bool = False,
+        plot_name: str = "transformer_attention",
+        run_name: str | None = None,
+        *,
+        config: PlotConfig = PLOT_CONFIG,
+    ) -> Float[np.ndarray, "position v_dim"]:
+        """``softmax(Q Kᵀ / sqrt(qk_dim)) V`` for one sequence, with Q = x Qm, K = x Km, V = x Vm.
+
+        ``verbose`` prints every intermediate result; ``plot`` shows the eight panels, and ``save_plot`` saves them.
+        """
+        head = NumpyHead(self.weights)
+        if verbose:
+            print(head.explain(seq))
+        save_plot = save_plot or config.auto_save
+        if plot or save_plot:
+            figure = self._draw(seq, config)
+            if save_plot:
+                place = config.save_dir, config.save_format, config.save_dpi, config.add_timestamp
+                save_figure(figure, plot_name, *place, run_name=run_name)
+            if plot:
+                plt.show()
+            if not (plot and plt.isinteractive()):
+                plt.close(figure)
+        return head(seq)
+
+    def _draw(self, seq: Num[np.ndarray, "position input_dim"], config: PlotConfig) -> Figure:
+        """The eight panels, each matrix transposed."""
+        trace = NumpyHead(self.weights).trace(seq)
+        shown = {
+            ("Km", "d_in", "d_qk"): self.Km,
+            ("Qm", "d_in", "d_qk"): self.Qm,
+            ("Vm", "d_in", "d_v"): self.Vm,
+            ("K", "seq", "d_qk"): trace.K,
+            ("Q", "seq", "d_qk"): trace.Q,
+            ("V", "seq", "d_v"): trace.V,
+            ("Attn", "Q", "K"): trace.weights,
+            ("Out", "seq", "d_v"): trace.output,
+        }
+        size = (config.figure_width, config.figure_height)
+        layout = "tight" if config.tight_layout else None
+        figure, axes = plt.subplots(config.nrows, config.ncols, figsize=size, dpi=config.dpi, layout=layout)
+        colors, fonts = (config.colormap, config.vmin, config.vmax), (config.title_fontsize, config.label_fontsize)
+        for ax, ((title, x_lab, y_lab), matrix) in zip(axes.flat[:8], shown.items(), strict=True):
+            ticks = config.show_xticks, config.show_yticks
+            rescale_and_plot(matrix.T, title, ax, x_lab, y_lab, *colors, *fonts, *ticks)
+        for ax in axes.flat[8:]:
+            ax.set_axis_off()
+        return figure
+
+
+def compare_transformers(
+    hand_transformer: NumpyTransformer,
+    learned_transformer: SingleHead,
+    seq: Num[np.ndarray, "position input_dim"],
+    plot: bool = True,
+    save_plot: bool = False,
+    run_name: str | None = None,
+    *,
+    config: PlotConfig = PLOT_CONFIG,
+) -> tuple[Float[np.ndarray, "position v_dim"], Float[np.ndarray, "position v_dim"]]:
+    """Run both heads on ``seq``, with the eight panels of each, and return both outputs.
+
+    Raises:
+        InputError: ``seq`` does not fit a head, or the outputs differ in length.
+    """
+    learned = NumpyTransformer(**learned_transformer.to_weights().matrices)
+    require(
+        learned.Vm.shape[1] == hand_transformer.Vm.shape[1],
+        f"heads with outputs of length {hand_transformer.Vm.shape[1]} and {learned.Vm.shape[1]}",
+        "outputs of one length",
+        "Compare heads for the same task.",
+    )
+    print(f"{' Hand Designed ':=^80}")
+    out_hand = hand_transformer.forward(seq, False, plot, save_plot, "hand_designed", run_name, config=config)
+    print(f"{' Learned ':=^80}")
+    return out_hand, learned.forward(seq, False, plot, save_plot, "learned", run_name, config=config)
+
+
+def hand_designed_weights(task: str) -> dict[str, Any]:
+    """The designed weights Km, Qm, Vm and pos (None where the task needs no positions) for a built-in task.
+
+    Raises:
+        InputError: An unknown task, or one that no single head can do.
+    """
+    if task not in TASKS:
+        raise InputError(f"the task {task!r}", f"one of {', '.join(TASKS)}", "Choose one of the built-in tasks.")
+    weights = design(TASKS[task]()).weights
+    return {"Km": weights.Km, "Qm": weights.Qm, "Vm": weights.Vm, "pos": weights.pos}
+
+
+def train_loop(
+    make_batch: MakeBatch,
+    input_dim: int,
+    qk_dim: int,
+    v_dim: int,
+    pos_dim: int | None = None,
+    max_seq_len: int | None = None,
+    remove_cls: bool = False,
+    num_epochs: int = TRAIN_CONFIG.num_epochs,
+    lr: float = TRAIN_CONFIG.learning_rate,
+    log_interval: int = TRAIN_CONFIG.log_interval,
+    seed: int | None = None,
+    *,
+    config: TrainingConfig = TRAIN_CONFIG,
+) -> tuple[SingleHead, float]:
+    """Train a new head on one sequence per update and return it with the last loss.
+
+    Args:
+        remove_cls: Leave out the first output, that of CLS, before comparing with the target.
+        seed: For :func:`set_random_seed`; None leaves the generators as they are.
+        config: Optimizer, momentum, weight decay and loss; the arguments above replace its other fields.
+
+    Raises:
+        InputError: A size below 1, a sequence or target whose shape does not fit, or a loss that diverges.
+    """
+    require_positive(num_epochs=num_epochs)
+    if seed is not None:
+        set_random_seed(seed)
+    head = SingleHead(input_dim, qk_dim, v_dim, pos_dim, max_seq_len)
+    options: dict[str, Any] = {"lr": lr, "weight_decay": config.weight_decay}
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.SGD(head.parameters(), momentum=config.momentum, **options)
+        if config.optimizer == "sgd"
+        else torch.optim.Adam(head.parameters(), **options)
+    )
+    final_loss = 0.0
+    for step in range(num_epochs):
+        sequence, target = make_batch()
+        output = head(sequence)[int(remove_cls) :]
+        if output.shape != target.shape:
+            got = f"a target of shape {list(target.shape)} for outputs of shape {list(output.shape)}"
+            raise InputError(got, "equal shapes", "Change make_batch, v_dim or remove_cls.")
+        loss = _LOSSES[config.loss_fn](output, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        final_loss = loss.item()
+        if not math.isfinite(final_loss):
+            raise InputError(f"lr = {lr}, with a loss of {final_loss} at step {step}", "a finite loss", "Lower lr.")
+        if step % log_interval == 0:
+            print(f"Step {step}: loss {final_loss:.6f}")
+    return head, final_loss

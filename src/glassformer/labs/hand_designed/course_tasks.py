@@ -1,0 +1,124 @@
+"""The course's three tasks as it states them: random cases, batches for its training loop, and its submission log.
+
+Random numbers come from the global generators of Python and NumPy, as in the course, so that
+:func:`~glassformer.labs.hand_designed.course.set_random_seed` gives the course's own sequences.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.handcraft.tasks import TASKS
+from glassformer.labs.hand_designed.course import (
+    MakeBatch,
+    NumpyTransformer,
+    PytorchTransformer,
+    hand_designed_weights,
+    set_random_seed,
+)
+
+# Vectors of one length. A run-time checker of types that looks into them would draw from the same generators.
+Tokens = Sequence[Any]
+Case = tuple[Float[np.ndarray, "position token_dim"], Float[np.ndarray, "letter v_dim"]]
+
+SHOWN = {"identity": "ABBCC", "copy_first": "ABB", "unique": "ABCC"}
+"""The course's tasks, and the sequence on which it compares the designed head with the trained one."""
+
+_ONE_HOT: Tokens = list(np.eye(3))
+_WITH_CLS: Tokens = list(np.eye(4)[:3])
+
+
+def shown_sequence(task: str) -> tuple[Float[np.ndarray, "position token_dim"], list[str]]:
+    """The sequence of :data:`SHOWN` as vectors, and names for its positions."""
+    space, text = TASKS[task]().space, SHOWN[task]
+    return space.one_hot(space.block([space.encode(text)]))[0], ["CLS"] * space.has_cls + list(text)
+
+
+def generate_test_cases_identity(tokens: Tokens, max_len: int = 7) -> Case:
+    """A sequence of 1 to ``max_len - 1`` random tokens, and itself as the target."""
+    sequence = _random_sequence(tokens, max_len)
+    return sequence, sequence
+
+
+def generate_test_cases_first(tokens: Tokens, max_len: int = 5) -> Case:
+    """A sequence of 1 to ``max_len - 1`` random tokens, and its first token repeated."""
+    sequence = _random_sequence(tokens, max_len)
+    return sequence, np.repeat(sequence[:1], len(sequence), axis=0)
+
+
+def generate_test_cases_unique(tokens: Tokens, max_len: int = 5) -> Case:
+    """CLS and 1 to ``max_len - 1`` random tokens; +1 for each token that occurs once, -1 for the others."""
+    sequence = _random_sequence(tokens, max_len)
+    same = (sequence[:, None] == sequence[None]).all(axis=2)
+    target = np.where(same.sum(axis=1, keepdims=True) == 1, 1.0, -1.0)
+    return np.concatenate([np.eye(sequence.shape[1])[-1:], sequence]), target
+
+
+def make_batch_identity(tokens: Tokens = _ONE_HOT, max_len: int = 7) -> tuple[Tensor, Tensor]:
+    """One case of the identity task in float32."""
+    return _tensors(generate_test_cases_identity(tokens, max_len))
+
+
+def make_batch_first(tokens: Tokens = _ONE_HOT, max_len: int = 5) -> tuple[Tensor, Tensor]:
+    """One case of copying the first token in float32."""
+    return _tensors(generate_test_cases_first(tokens, max_len))
+
+
+def make_batch_unique(tokens: Tokens = _WITH_CLS, max_len: int = 5) -> tuple[Tensor, Tensor]:
+    """One case of finding unique tokens in float32, for a training with ``remove_cls``."""
+    return _tensors(generate_test_cases_unique(tokens, max_len))
+
+
+MAKE_BATCH: dict[str, MakeBatch] = {
+    "identity": make_batch_identity,
+    "copy_first": make_batch_first,
+    "unique": make_batch_unique,
+}
+
+
+def submission() -> dict[str, Any]:
+    """Every entry of the course's ``submission_log.json``, matrices row by row as flat lists.
+
+    Reseeds the global random generators with the course's seeds, once for each part.
+    """
+    set_random_seed(1998)
+    transformer = PytorchTransformer(7, 4, 3, 2, 9)
+    with torch.no_grad():
+        out = transformer(torch.randn(8, 7))
+    log: dict[str, Any] = {
+        "time": time.time(),
+        "torch_transformer_shape": list(out.shape),
+        "torch_transformer_value": out.flatten().tolist()[2:7],
+        "torch_transformer_init": inspect.getsource(PytorchTransformer.__init__),
+        "torch_transformer_forward": inspect.getsource(PytorchTransformer.forward),
+    }
+    for name, task, make, seed in (
+        ("attention_by_content", "identity", generate_test_cases_identity, 1997),
+        ("attention_by_position", "copy_first", generate_test_cases_first, 2017),
+    ):
+        weights = hand_designed_weights(task)
+        set_random_seed(seed)
+        sequence, _ = make(_ONE_HOT)
+        log[name] = NumpyTransformer(**weights).forward(sequence).flatten().tolist()
+        flat = {key.removesuffix("m"): each.flatten().tolist() for key, each in weights.items() if each is not None}
+        log |= {f"{name}_{key}": numbers for key, numbers in flat.items()}
+    return log
+
+
+def _random_sequence(tokens: Tokens, max_len: int) -> Float[np.ndarray, "position token_dim"]:
+    length = np.random.randint(1, max_len)  # noqa: NPY002 - the course draws from the global generator
+    return np.stack(random.choices(tokens, k=length)).astype(np.float64)
+
+
+def _tensors(case: Case) -> tuple[Tensor, Tensor]:
+    sequence, target = (torch.from_numpy(array).float() for array in case)
+    return sequence, target

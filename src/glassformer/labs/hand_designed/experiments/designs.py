@@ -1,0 +1,85 @@
+"""Designed heads with their certificates, and a task that no single head can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from glassformer.handcraft.designs import design
+from glassformer.handcraft.sequences import LETTERS
+from glassformer.handcraft.single_head import HeadWeights
+from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.verification import Certificate, verify
+from glassformer.training.single_heads import Stage, new_heads, train_heads, unstacked
+
+
+@dataclass(frozen=True)
+class DesignResult:
+    """One design; ``large`` certifies the same description for 26 letters and sequences of up to ``large_len``."""
+
+    task: str
+    description: str
+    qk_dim: int
+    pos_dim: int  # 0 without positions
+    sharpness: float
+    float64: Certificate
+    float32: Certificate
+    large: Certificate
+    large_len: int
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """Heads on a task that no single head can do."""
+
+    task: str
+    num_random: int
+    num_refuted: int
+    longest: int  # letters of the longest counterexample to a random head
+    steps: int
+    trained: Certificate
+    constant: float  # share of the outputs that the better constant sign gets right
+
+
+def measure_design(name: str, large_len: int) -> DesignResult:
+    """Design the head for the built-in task ``name`` and verify it."""
+    task, large = TASKS[name](), TASKS[name](letters=LETTERS, max_len=large_len)
+    made = design(task)
+    return DesignResult(
+        task=name,
+        description=str(made.description),
+        qk_dim=made.weights.qk_dim,
+        pos_dim=made.weights.pos_dim,
+        sharpness=made.sharpness,
+        float64=verify(made.weights, task, tolerance=1e-9),
+        float32=verify(made.weights, task, tolerance=1e-6, dtype=torch.float32),
+        large=verify(design(large).weights, large, tolerance=1e-9),
+        large_len=large_len,
+    )
+
+
+def measure_designs(large_len: int) -> list[DesignResult]:
+    """Every built-in task that one head can do."""
+    return [measure_design(name, large_len) for name, task in TASKS.items() if task().description is not None]
+
+
+def refute(name: str, num_random: int, steps: int, seed: int) -> Refutation:
+    """Verify random heads and a trained one on the task ``name``, which none can do."""
+    task = TASKS[name]()
+    rng = np.random.default_rng(seed)
+    inputs, max_seq_len = task.space.num_tokens, task.space.num_positions
+    found = []
+    for _ in range(num_random):
+        scale = 4.0 ** rng.uniform(-1, 2)
+        sizes = ((inputs + 4, 8), (inputs + 4, 8), (inputs + 4, task.v_dim), (max_seq_len, 4))
+        certificate = verify(HeadWeights(*(scale * rng.standard_normal(size) for size in sizes)), task, tolerance=None)
+        if certificate.counterexample is not None:
+            found.append(len(certificate.counterexample.sequence))
+    heads = new_heads(task, 8, 4, [seed])
+    train_heads(heads, task, [Stage(steps, "adam", 0.01, 1)], [seed])
+    certificate = verify(unstacked(heads)[0], task, tolerance=None)
+    positive = float((task.all_cases.target[task.all_cases.counted] > 0).mean())
+    constant = max(positive, 1 - positive)
+    return Refutation(name, num_random, len(found), max(found, default=0), steps, certificate, constant)

@@ -1,0 +1,152 @@
+"""Train many single heads at once on a task of :mod:`glassformer.handcraft`, each independently of the others.
+
+The heads' weights are stacked, so that one update of all costs about as much as one of a single head. The general loop,
+:func:`glassformer.training.train`, trains one model, and clips the gradient of all its weights together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from glassformer.handcraft.single_head import HeadWeights, SingleHead
+from glassformer.handcraft.tasks import Task
+from glassformer.training.task import mix_seed
+
+Heads = dict[str, Tensor]
+"""Km, Qm, Vm and, with positions, pos of many heads, stacked: ``[head, row, column]``."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of training; ``clip`` is the largest norm of one head's gradient."""
+
+    steps: int
+    optimizer: Literal["sgd", "adam"]
+    learning_rate: float
+    batch_size: int | None  # random sequences per step; None: all sequences of the task in every step
+    cosine: bool = False  # the learning rate falls to 0; otherwise it is constant
+    clip: float | None = None
+
+
+def new_heads(task: Task, qk_dim: int, pos_dim: int | None, seeds: Sequence[int]) -> Heads:
+    """A head for ``task`` with PyTorch's initial weights for each seed; without positions if ``pos_dim`` is None."""
+    made = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in seeds:
+            torch.manual_seed(mix_seed(seed))
+            sizes = (task.space.num_tokens, qk_dim, task.v_dim, pos_dim, task.space.num_positions)
+            made.append(SingleHead(*sizes).to_weights())
+    return stacked(made)
+
+
+def stacked(heads: Sequence[HeadWeights]) -> Heads:
+    """Heads of equal shapes, in float32."""
+    names = heads[0].matrices
+    return {name: torch.from_numpy(np.stack([head.matrices[name] for head in heads])).float() for name in names}
+
+
+def unstacked(heads: Heads) -> list[HeadWeights]:
+    """Each head's weights."""
+    arrays = {name: tensor.detach().double().numpy() for name, tensor in heads.items()}
+    return [HeadWeights(**dict(zip(arrays, each, strict=True))) for each in zip(*arrays.values(), strict=True)]
+
+
+def run_heads(
+    heads: Heads, inputs: Float[Tensor, "head sequence position token"], real: Bool[Tensor, "head sequence position"]
+) -> Float[Tensor, "head sequence position v_dim"]:
+    """The outputs of every head; ``inputs`` and ``real`` may have one entry for all heads."""
+    if "pos" in heads:
+        pos = heads["pos"][:, None, : inputs.shape[2]].expand(-1, inputs.shape[1], -1, -1)
+        inputs = torch.cat([inputs.expand(len(pos), -1, -1, -1), pos], dim=-1)
+    q, k, v = (inputs @ heads[name][:, None] for name in ("Qm", "Km", "Vm"))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    return scores.masked_fill(~real[:, :, None, :], -math.inf).softmax(dim=-1) @ v
+
+
+class Sequences:
+    """All sequences of a task as tensors; each length is equally frequent, as in the course, or each sequence.
+
+        loss = mean over sequences of the mean over the judged outputs and their entries of (output - target)^2
+
+    Outputs of CLS and of the padding are not judged.
+    """
+
+    def __init__(self, task: Task, uniform: bool = False, dtype: torch.dtype = torch.float32) -> None:
+        cases = task.all_cases
+        letters = cases.counted.sum(axis=1)
+        self.chances = 1 / (task.space.max_len * float(len(task.space.letters)) ** letters)
+        if uniform:
+            self.chances = np.full(len(letters), 1 / len(letters))
+        # The mean over a sequence's judged outputs as a weighted sum, in which padding has the weight 0.
+        share = cases.counted / (letters[:, None] * task.v_dim)
+        self.inputs, self.real = torch.from_numpy(cases.inputs).to(dtype), torch.from_numpy(cases.block.real)
+        self.target, self.share = torch.from_numpy(cases.target).to(dtype), torch.from_numpy(share).to(dtype)
+
+    def draw(self, count: int, size: int, seed: int) -> np.ndarray:
+        """``count`` batches of ``size`` random sequences, as their numbers."""
+        # Dividing by the last sum keeps rounding from leaving a gap at the end.
+        ends = np.cumsum(self.chances)
+        return np.searchsorted(ends / ends[-1], np.random.default_rng(seed).random((count, size)), side="right")
+
+    def loss(self, heads: Heads, rows: Tensor | None = None) -> Float[Tensor, " head"]:
+        """Each head's loss on the sequences ``rows`` [head, sequence], or the expected loss, over all of them."""
+        if rows is None:
+            inputs, real, target, share = self.inputs[None], self.real[None], self.target[None], self.share[None]
+            weight = torch.from_numpy(self.chances).to(self.share.dtype)[None, :, None, None]
+        else:
+            longest = int(self.real[rows].sum(dim=-1).max())
+            inputs, real, target, share = (
+                each[rows, :longest] for each in (self.inputs, self.real, self.target, self.share)
+            )
+            weight = torch.tensor(1 / rows.shape[1])
+        difference = run_heads(heads, inputs, real) - target
+        return (difference.square() * share[..., None] * weight).sum(dim=(1, 2, 3))
+
+    def outputs(self, heads: Heads) -> Float[np.ndarray, "head sequence position v_dim"]:
+        """The outputs of every head for every sequence, in the order of ``task.all_cases``."""
+        with torch.no_grad():
+            numbers: np.ndarray[Any, Any] = run_heads(heads, self.inputs[None], self.real[None]).double().numpy()
+        return numbers
+
+
+def train_heads(
+    heads: Heads, task: Task, stages: Sequence[Stage], seeds: Sequence[int], *, uniform: bool = False
+) -> None:
+    """Train each head in place, stage by stage; its seed decides its batches, drawn as in :class:`Sequences`."""
+    sequences = Sequences(task, uniform)
+    for tensor in heads.values():
+        tensor.requires_grad_(True)
+    for number, stage in enumerate(stages):
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(heads.values(), lr=stage.learning_rate)
+        if stage.optimizer == "adam":
+            optimizer = torch.optim.Adam(heads.values(), lr=stage.learning_rate, betas=(0.9, 0.95))
+        size, rows = stage.batch_size, None
+        if size is not None:
+            rows = np.stack([sequences.draw(stage.steps, size, mix_seed(seed, number)) for seed in seeds], axis=1)
+        for step in range(stage.steps):
+            if stage.cosine:
+                rate = stage.learning_rate * (1 + math.cos(math.pi * step / stage.steps)) / 2
+                optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            # A head's weights are in no other head's loss, so that the gradient of the sum is each one's own.
+            sequences.loss(heads, None if rows is None else torch.from_numpy(rows[step])).sum().backward()
+            if stage.clip is not None:
+                _clip(heads, stage.clip)
+            optimizer.step()
+    for tensor in heads.values():
+        tensor.requires_grad_(False)
+
+
+def _clip(heads: Heads, largest: float) -> None:
+    gradients = [tensor.grad for tensor in heads.values() if tensor.grad is not None]
+    norm = torch.stack([gradient.square().sum(dim=(1, 2)) for gradient in gradients]).sum(dim=0).sqrt()
+    for gradient in gradients:
+        gradient.mul_((largest / (norm + 1e-6)).clamp(max=1.0)[:, None, None])

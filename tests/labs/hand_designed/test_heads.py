@@ -1,0 +1,116 @@
+"""The lab's recipes, and measures of a head on unique: its circuit and the curvature of its loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.handcraft.designs import design
+from glassformer.handcraft.single_head import HeadWeights
+from glassformer.handcraft.tasks import TASKS, unique
+from glassformer.handcraft.verification import verify
+from glassformer.labs.hand_designed.experiments.heads import (
+    COURSE_SIZES,
+    FAST_SIZES,
+    circuit_of,
+    course_recipe,
+    curvature,
+    descent_recipe,
+    fast_recipe,
+)
+from glassformer.labs.hand_designed.experiments.study import outcomes_of
+from glassformer.training.single_heads import Sequences, stacked, unstacked
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), name=st.sampled_from(sorted(COURSE_SIZES)))
+def test_outcomes_agree_with_the_verifier(seed: int, name: str) -> None:
+    task, heads = TASKS[name](), fast_recipe(name).new([seed])
+    (outcome,) = outcomes_of(heads, task)
+    certificate = verify(unstacked(heads)[0], task, tolerance=None, dtype=torch.float32)
+    assert outcome.outputs_right == pytest.approx(certificate.num_right / certificate.num_outputs)
+    assert outcome.largest_error == pytest.approx(certificate.largest_error, rel=1e-4)
+    assert sum(outcome.misread) == certificate.num_outputs - certificate.num_right
+    assert len(outcome.wrong) == len(outcome.misread) == task.space.max_len
+    assert any(outcome.wrong) != certificate.holds
+
+
+@pytest.mark.parametrize("name", COURSE_SIZES)
+def test_recipes_have_their_sizes_and_pytorchs_initial_weights(name: str) -> None:
+    task = TASKS[name]()
+    course, fast = course_recipe(name), fast_recipe(name)
+    assert (course.steps, course.stages[0].batch_size, course.stages[0].clip) == (10_001, 1, None)
+    assert fast.steps <= course.steps / 3
+    assert fast.stages[1:] == descent_recipe(name).stages
+    assert FAST_SIZES["unique"][1] == unique().space.num_positions
+    heads = unstacked(course.new(range(60)))
+    assert (heads[0].qk_dim, heads[0].pos_dim or None) == COURSE_SIZES[name]
+    bound = (task.space.num_tokens + heads[0].pos_dim) ** -0.5
+    entries = np.concatenate([head.Qm.ravel() for head in heads])
+    assert np.abs(entries).max() <= bound
+    assert entries.std() == pytest.approx(bound / 3**0.5, rel=0.15)
+    assert np.array_equal(heads[3].Km, unstacked(course.new([3]))[0].Km)
+
+
+def test_scaling_changes_the_steps_alone() -> None:
+    recipe = fast_recipe("unique")
+    scaled = recipe.scaled(0.1)
+    assert [stage.steps for stage in scaled.stages] == [200, 100]
+    assert scaled.scaled(10) == recipe
+    assert recipe.scaled(1e-6).steps == 2
+    assert course_recipe("unique").uniformly().name == "course, uniform"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["copy_first", "unique"])
+def test_the_fast_recipe_solves_its_task(name: str) -> None:
+    recipe = fast_recipe(name)
+    heads = recipe.new(range(10))
+    recipe.train(heads, range(10))
+    assert max(outcome.largest_error for outcome in outcomes_of(heads, TASKS[name]())) < 0.01
+
+
+def test_a_designed_head_takes_its_ones_from_cls_and_excludes_itself() -> None:
+    circuit = circuit_of(design(unique()).weights, unique())
+    assert circuit.cls_share == pytest.approx(1)
+    assert circuit.self_shares == pytest.approx([0] * 4, abs=1e-8)
+    assert circuit.values == pytest.approx([1, -1, -1, -1, -1])
+
+
+def test_a_circuit_by_hand() -> None:
+    # Even attention: every key has the same weight, so a letter's own is a half of it and another's.
+    task = unique("AB", 2)
+    circuit = circuit_of(HeadWeights(np.zeros((3, 1)), np.zeros((3, 1)), [[1.0], [-1.0], [3.0]]), task)
+    # A gives 3 and 1, B gives 3 and nothing, AB twice and BA twice: 3 and 1, each at a third of the weight.
+    from_cls, from_letters = 3 / 2 + 3 / 2 + 4 * 3 / 3, 1 / 2 + 4 * 1 / 3
+    assert circuit.cls_share == pytest.approx(from_cls / (from_cls + from_letters))
+    assert circuit.self_shares == pytest.approx([0.5, 0.5])
+    assert circuit.values == pytest.approx([3, 0, 0])
+
+
+def test_curvature_is_that_of_the_loss() -> None:
+    task = unique("AB", 2)
+    rng = np.random.default_rng(3)
+    head = HeadWeights(*(rng.normal(size=size) for size in ((4, 2), (4, 2), (4, 1), (3, 1))))
+    found = curvature(head, task)
+    sequences, shapes = Sequences(task, dtype=torch.float64), [each.shape for each in head.matrices.values()]
+    flat = np.concatenate([matrix.ravel() for matrix in head.matrices.values()])
+
+    def gradient(point: np.ndarray) -> np.ndarray:
+        parts = np.split(point, np.cumsum([np.prod(shape) for shape in shapes])[:-1])
+        heads = {
+            name: torch.tensor(part.reshape(1, *shape), requires_grad=True)
+            for name, part, shape in zip(head.matrices, parts, shapes, strict=True)
+        }
+        sequences.loss(heads).sum().backward()
+        return np.concatenate([tensor.grad.numpy().ravel() for tensor in heads.values()])
+
+    step = 1e-5
+    columns = [(gradient(flat + step * e) - gradient(flat - step * e)) / (2 * step) for e in np.eye(len(flat))]
+    numbers = np.linalg.eigvalsh(np.stack(columns))
+    assert found.mse == pytest.approx(Sequences(task).loss(stacked([head])).item(), rel=1e-5)
+    assert found.gradient_norm == pytest.approx(np.linalg.norm(gradient(flat)), rel=1e-8)
+    assert (found.lowest_curvature, found.highest_curvature) == pytest.approx((numbers[0], numbers[-1]), abs=1e-6)
