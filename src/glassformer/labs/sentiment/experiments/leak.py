@@ -98,7 +98,7 @@ def draw_leak(leak: LeakResult) -> Figure:
     accuracies.axhline(50, color="grey", linewidth=0.8, linestyle=":")
     splits, models = ("random split", "split by text"), ("MiniTransformer", "TF-IDF")
     accuracies.set_xticks(range(4), [f"{name},\n{model}" for name in splits for model in models], fontsize=9)
-    accuracies.set(title="Validation accuracy by seed; black: mean", ylabel="%", ylim=(-4, 104))
+    accuracies.set(title="Validation accuracy by seed; black: mean, dotted: chance", ylabel="%", ylim=(-4, 104))
     for look, history, name in zip(LINES, (leak.leaky_history, leak.clean_history), splits, strict=False):
         epochs = range(1, leak.epochs + 1)
         losses.plot(epochs, history["val_loss"], **look, label=f"{name}: validation")

@@ -52,7 +52,9 @@ def draw_calibration(models: Sequence[ModelResult]) -> Figure:
         ax.errorbar(predicted, actual, (actual - low, high - actual), **look, elinewidth=0.9, capsize=2)
         ax.set_title(f"{model.name}\nerror {model.test_calibration_error:.3f}")
         ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        ax.set_xlabel("predicted probability of praise" if place >= len(models) - columns else "")
+        if place >= len(models) - columns:
+            ax.tick_params(labelbottom=True)
+            ax.set_xlabel("predicted probability of praise")
         ax.set_ylabel("share that is praise" if place % columns == 0 else "")
     return figure
 
