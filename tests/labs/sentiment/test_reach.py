@@ -64,3 +64,7 @@ def test_short_texts_are_recalled() -> None:
     twice = dataclasses.replace(result, recalled=runs)
     assert twice.accuracies("GRU", 4, 0.6) == pytest.approx([0.6, 0.7])
     assert twice.accuracy("GRU", 4, 0.1) == pytest.approx(0.15)
+    assert dataclasses.replace(twice, recalled=[*runs, Recalled("GRU", 4, 2, 0.6, 0.95)]).learned("GRU", 4)[-2:] == [
+        False,
+        True,
+    ]

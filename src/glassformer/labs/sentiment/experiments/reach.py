@@ -75,6 +75,10 @@ class ReachResult:
         """The mean over seeds."""
         return statistics.fmean(self.accuracies(name, length, learning_rate))
 
+    def learned(self, name: str, length: int) -> list[bool]:
+        """Of each training, at every seed and learning rate, whether it ended above 90 %."""
+        return [run.accuracy > 0.9 for run in self.recalled if (run.name, run.length) == (name, length)]
+
 
 class Network(nn.Module):
     """A network over vectors: torch's recurrent layer, or encoder blocks over the vectors plus sinusoidal positions."""
