@@ -228,18 +228,8 @@ class MiniTransformer(nn.Module):
         self.ln_f = nn.LayerNorm(d_model)
         self.classifier = nn.Linear(d_model, num_classes)
         self.dropout = nn.Dropout(dropout)
-        self.config = EncoderConfig(
-            vocab_size=vocab_size,
-            num_layers=num_layers,
-            hidden_dim=d_model,
-            ff_dim=d_ff,
-            num_heads=num_heads,
-            max_seq_len=max_length,
-            num_classes=num_classes,
-            activation="relu",
-            dropout=dropout,
-            attention_dropout=dropout,
-        )
+        sizes = (vocab_size, num_layers, d_model, d_ff, num_heads, max_length, num_classes)
+        self.config = EncoderConfig(*sizes, activation="relu", dropout=dropout, attention_dropout=dropout)
         self.encoder.reset_parameters()
 
     def forward(
