@@ -72,8 +72,8 @@ _WINDOW = {"window": 17}  # 16 tokens and the query
 _MIXTURE = {"num_experts": 4, "top_k": 2}
 
 MODELS = {
-    "course": Model("course's model and recipe", COURSE_RECIPE, seeds=3),
-    "base": Model("course's model", seeds=3),
+    "course": Model("course's model, AdamW", COURSE_RECIPE, seeds=3),
+    "base": Model("course's model, Muon", seeds=3),
     "grouped-heads": Model("grouped heads", changes=_GROUPED),
     "sliding-window": Model("sliding window", changes=_WINDOW),
     "mixture-of-experts": Model("mixture of experts", changes=_MIXTURE),
@@ -240,7 +240,7 @@ def draw_training(optimum: Optimum, models: dict[str, Seeds]) -> Figure:
         below.axhline(optimum.test, color=BLACK, linewidth=2.4, label=f"optimal ({optimum.test:.4f})")
         above.set(title=f"{steps:,} steps: training loss", ylabel="nats per token")
         least = min(value for found in shown.values() for _, value in found.evaluations[len(found.evaluations) // 3 :])
-        title = "Accuracy on the test sequences, from a third of the training on"
-        below.set(title=title, xlabel="step", ylabel="accuracy", ylim=(least - 0.03, optimum.test + 0.01))
+        limits = least - 0.03, optimum.test + 0.01
+        below.set(title="Accuracy on the test sequences", xlabel="step", ylabel="accuracy", ylim=limits)
         below.legend(loc="lower right", fontsize=9)
     return figure
