@@ -29,9 +29,8 @@ from glassformer.data.recurrence import RecurrenceConfig, fresh_batch
 from glassformer.data.sentiment import reviews
 from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALUES
 from glassformer.files import new_directory, write_text
-from glassformer.labs.lookup.course import share_right, train_course
-from glassformer.labs.lookup.in_context import MEASURING_SEED, answers, train_in_context
-from glassformer.labs.lookup.recipes import InContextRecipe
+from glassformer.labs.lookup.experiments.course_runs import share_right, train_course
+from glassformer.labs.lookup.experiments.recipes import MEASURING_SEED, InContextRecipe, answers, train_in_context
 from glassformer.labs.sentiment.recipes import ScratchRecipe, TrainingRecipe
 from glassformer.labs.sentiment.training_runs import train_recipe
 from glassformer.models.decoder import Decoder
@@ -144,7 +143,7 @@ def make_sentiment(work: Path) -> None:
 
 def make_lookup_course(work: Path) -> None:
     """The lookup course's model with its own recipe, for fewer epochs: all is right after the first few."""
-    model = train_course(SEED, work, epochs=15).model
+    model, _ = train_course(SEED, work, epochs=15)
     model.half().float()
     contexts = all_contexts()
     measured = {"contexts": len(contexts), "right": round(share_right(model, contexts) * len(contexts))}
@@ -153,7 +152,7 @@ def make_lookup_course(work: Path) -> None:
 
 def make_lookup_facts(work: Path) -> None:
     """The lookup lab's slots among few names and numbers, with keys that stand in no fact."""
-    model, _ = train_in_context(FACTS, SEED, work, progress=True)
+    model, _ = train_in_context(FACTS, SEED, work)
     model.half().float()
     shares = {}
     for facts in (4, 8, 24, 48):

@@ -28,9 +28,8 @@ from glassformer.explorer.loading.discovery import stored_entry
 from glassformer.explorer.loading.loaded_model import LoadedDecoder
 from glassformer.explorer.loading.stored_models import Place
 from glassformer.labs.gpt_oss import Transformer
-from glassformer.labs.lookup.course import build_course_model
-from glassformer.labs.lookup.in_context import build_model
-from glassformer.labs.lookup.recipes import InContextRecipe
+from glassformer.labs.lookup.experiments.course_runs import build_course_model
+from glassformer.labs.lookup.experiments.recipes import InContextRecipe, build_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder

@@ -1,120 +1,200 @@
-"""The report's claims follow from the results: a bad run is not told as a good one."""
+"""The report and the figures follow from the results: what went badly is not reported as if it had gone well."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
-from glassformer.labs.lookup.report import report_text, write_report
-from glassformer.labs.lookup.results import Results
+from glassformer.data.lookup import FACTS
+from glassformer.labs.lookup import LAB
+from glassformer.labs.lookup.experiments import Results, Settings
+from glassformer.labs.lookup.experiments.course_runs import CourseRun, shares
+from glassformer.labs.lookup.experiments.fresh_facts import Answers, Length, Order
+from glassformer.labs.lookup.experiments.recipes import (
+    BAG,
+    CHANGES,
+    COMBINED,
+    PLAIN,
+    POSITIONS,
+    SLOTS,
+    InContextRecipe,
+    shortened,
+)
+from glassformer.labs.run import read, render, run
+from glassformer.observe.scrambling import ScrambledContext, Scrambling
 
-PUBLISHED = Path(__file__).resolve().parents[3] / "docs" / "labs" / "lookup"
-NAMES = ("accuracy", "finding", "cross-attention", "sharpness", "scrambling", "training", "changes")
-FIGURES = {name: f"figures/{name}.png" for name in NAMES}
+LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-def test_the_published_report_is_what_the_published_results_say() -> None:
-    results, published = Results.read(PUBLISHED / "results.json"), (PUBLISHED / "report.md").read_text(encoding="utf-8")
-    assert published == report_text(results, FIGURES)
-    assert all((PUBLISHED / address).is_file() for address in FIGURES.values())
-    assert {address.split("/")[1][:-4] for address in FIGURES.values()} == set(
-        re.findall(r"]\(figures/([a-z-]+)\.png\)", published)
+def course(seed: int, positions: str = "none", right: float = 1.0, value: float = 0.95) -> CourseRun:
+    """A model of the seed's task: head 1 looks at the value, head 2 at the key."""
+    change = 2e-6 if positions == "none" else 0.3
+    context = ScrambledContext(5, 120, True, change, 0, 238, (0, 1, 2, 3, 4))
+    looks = [[0.0, 0.0, 0.98 - value, 0.02, value]] * 2, [[0.0, 0.0, 0.97, 0.02, 0.01]] * 2
+    return CourseRun(
+        seed=seed,
+        source_positions=positions,
+        num_parameters=86_414,
+        evaluations=[(epoch, 0.2 / epoch, 1.0 if right == 1 else right) for epoch in range(1, 51)],
+        first_epoch=[(5, 0.0), (10, 1.0)],
+        best_epoch=50,
+        test_seen=1.0,
+        test_accuracy=right,
+        contexts_accuracy=right,
+        scrambling=Scrambling((context,) * 3, 1e-5),
+        before=dict.fromkeys(FACTS, [[[0.2] * 5] * 2] * 2),
+        after={key: list(looks) for key in FACTS},
+        side_by_side=["original   NAME RED  ->  BLUE [EOS]", "scrambled  RED NAME  ->  BLUE [EOS]"],
     )
 
 
-def test_a_good_run_is_told_as_one(results: Results) -> None:
-    text = report_text(results, FIGURES)
+def fresh(recipe: InContextRecipe, seed: int = 0, accuracy: float | None = None, at_end: float = 0.6) -> Answers:
+    """A model that reaches what its encoding allows, or ``accuracy``; with 1,024 facts ``at_end``."""
+    slots, lengths = recipe.encoding == "slots", []
+    for count in LENGTHS:
+        if count > recipe.data.most_facts:
+            break
+        reached = 1.0 if slots else 1 / count
+        reached = at_end if count == 1024 else reached if accuracy is None else accuracy
+        found, read = (0.8 if count == 1024 else 1.0, 1.0) if slots else (None, None)
+        scores = (16.0, 6.0, 17.0 / count) if slots and count > 2 else (None, None, None)
+        lengths.append(Length(count, 4000 if count < 128 else 256, reached, found, read, [0.9, 0.8], *scores))
+    order = Order(1000, 300 if recipe.encoding == "positions" else 0, 1e-6)
+    return Answers(recipe, seed, 100_000, lengths, [0.12, 0.13], order)
+
+
+@pytest.fixture
+def good() -> Results:
+    """What a good run might have measured."""
+    return Results(
+        quick=False,
+        seed=0,
+        course=[course(seed) for seed in range(3)],
+        control=course(0, "sinusoidal"),
+        encodings={recipe.encoding: [fresh(recipe, seed) for seed in range(3)] for recipe in (SLOTS, BAG, POSITIONS)},
+        plain=[fresh(PLAIN, seed, at_end=0.6 + 0.02 * seed) for seed in range(3)],
+        changes=[fresh(recipe, at_end=0.62 + 0.04 * place) for place, recipe in enumerate(CHANGES)],
+        combined=[fresh(recipe, at_end=0.99) for recipe in COMBINED],
+    )
+
+
+def worse(results: Results, encoding: str, accuracy: float) -> Results:
+    models = [fresh(model.recipe, model.seed, accuracy) for model in results.encodings[encoding]]
+    return replace(results, encodings={**results.encodings, encoding: models})
+
+
+def test_a_good_run(good: Results) -> None:
+    text = render(LAB, good)
     for claim in (
-        "it answers all of them",
-        "no model can be right in more than 12.5% of the questions",
-        "do bind",
+        "answers all 3 contexts right",
+        "no model can answer more than 12.5 % of the questions right",
+        "Slots bind: 100.0 %",
+        "binds what is in one position",
+        "trained for 50 epochs, as the course says,",
+        "the last epoch, 50, in every model",
+        "the median of 3 seeds",
         "No token that is written changes",
-        "fails the test: no token changes, and a logit by 0.3",
-        "has at least 0.950 of its weight",
-        "right after epoch 1 to 2; the course allows 50",
-        "0.930 lies on tokens that stand in one fact alone",
+        "fails the test: no token changes, but a logit changes by 0.3",
+        "in every seed and for every fact some head has a spike on the value token, of at least 0.950",
+        "| seed 0 | head 1: 0.950 |",
+        "nowhere above it by more than",
+        "they have learned to look up",
+        "not more than a bag allows",
+        "So finding fails, not reading: in 20.0 % of the questions",
+        "the gap goes from 16.0 to 16.0",
+        "two standard errors",
     ):
         assert claim in text, claim
-    assert all(f"]({address})" in text for address in FIGURES.values())
+    assert "**" not in text.replace("**Fixed facts**", "").replace("**Fresh facts**", "")
     assert "quick" not in text
-    assert "**" not in text
 
 
-def test_a_bad_run_is_told_as_one(make_results: Callable[..., Results]) -> None:
-    text = report_text(make_results(good=False), FIGURES)
+def test_a_bad_run(good: Results) -> None:
+    poor = [course(seed, right=0.35, value=0.3) for seed in range(3)]
+    text = render(LAB, replace(worse(good, "slots", 0.1), course=poor))
     for claim in (
-        "it answers 35.0% of them at worst",
-        "do not bind better here",
-        "**The test fails**: 14 tokens change, and a logit by 3.0e-01",
-        "has 0.500 of its weight",
-        "no seed answers all validation examples right",
-        "| never |",
+        "answers 35.0 % of the contexts right at worst",
+        "Slots do not do better here: 10.0 %",
+        "not learned to look up",
+        "exists in 0 of 9 cases",
+        "1 of 4 models ever answer",
     ):
         assert claim in text, claim
-    assert "Nor does it rely on RED" not in text
+    assert "binds what is in one position" not in text
 
 
-def test_a_control_that_passes_shows_nothing(make_results: Callable[..., Results]) -> None:
-    results = make_results()
-    text = report_text(Results(**{**vars(results), "control": results.course[0]}), FIGURES)
-    assert "passes as well, so that the test shows nothing" in text
-
-
-def test_sentences_turn_with_their_numbers(results: Results) -> None:
-    moved = [replace(each, order=replace(each.order, answers_changed=3)) for each in results.encodings]
-    text = report_text(replace(results, encodings=moved), FIGURES)
-    assert "So what makes one position is bound" in report_text(results, FIGURES)
-    assert "So what makes one position is bound" not in text
+def test_claims_turn_with_their_numbers(good: Results) -> None:
+    assert "**more than is possible**" in render(LAB, worse(good, "bag", 0.9))
+    assert "**which cannot be**" in render(LAB, worse(good, "bag", 0.9))
+    assert "Tokens with positions bind within 4,000 steps" in render(LAB, worse(good, "positions", 0.9))
+    moved = [replace(model, order=Order(1000, 2, 0.1)) for model in good.encodings["slots"]]
+    text = render(LAB, replace(good, encodings={**good.encodings, "slots": moved}))
     assert "Another order of the slots changes 6 answers" in text
-    course = [
-        replace(model, after=[replace(model.after[0], key=key), model.after[1]])
-        for key, model in zip((0.2, 0.4), results.course, strict=True)
-    ]
-    assert "has 0.550 to 0.750, by seed, of its weight" in report_text(replace(results, course=course), FIGURES)
-    failed = [replace(model, scrambling=replace(model.scrambling, largest_changes=[0.3])) for model in results.course]
-    text = report_text(replace(results, course=failed), FIGURES)
-    assert "**The test fails**: no tokens change, and a logit by 3.0e-01" in text
-    slow = [results.course[0], replace(results.course[1], epochs_needed=None)]
-    assert "after epoch 1 in 1 of 2 seeds" in report_text(replace(results, course=slow), FIGURES)
-    bag = [
-        replace(each, lengths=tuple(replace(length, accuracy=0.9) for length in each.lengths))
-        if each.encoding == "bag"
-        else each
-        for each in results.encodings
-    ]
-    assert "**which is more than chance allows**" in report_text(replace(results, encodings=bag), FIGURES)
+    assert "passes as well, so the test shows nothing" in render(LAB, replace(good, control=good.course[0]))
+    broken = replace(good.course[0], scrambling=good.control.scrambling)
+    assert "**The test fails**" in render(LAB, replace(good, course=[broken]))
 
 
-def test_the_quick_version_says_so_and_needs_no_changes(make_results: Callable[..., Results]) -> None:
-    text = report_text(make_results(plan="quick", changes=False, seeds=1), FIGURES)
-    assert "This is the quick version" in text
-    assert "figures/changes.png" not in text
-    assert "the median of" not in text
+def test_a_change_within_the_noise_is_not_ranked(good: Results) -> None:
+    text = render(LAB, good)
+    farther = text[text.index("more is reached with") : text.index("cannot be told from")]
+    assert "*256 values* (86.0 %)" in farther
+    alike = farther[farther.index(". ") :]
+    assert "*shared tables* (62.0 %)" in alike
+    assert "*256 values*" not in alike
 
 
-def test_the_side_by_side_lines_are_shown(results: Results) -> None:
-    text = report_text(results, FIGURES)
-    assert "```text\noriginal   NAME RED  ->  BLUE [EOS]\nscrambled  RED NAME  ->  BLUE [EOS]\n```" in text
+def test_the_scores_of_log_scaling_are_given_without_its_factor(good: Results) -> None:
+    (row,) = (row for row in render(LAB, good).splitlines() if row.startswith("| log-length scaling |"))
+    gap, noise, ratio = (float(cell) for cell in row.split("|")[8:11])
+    assert gap == pytest.approx(16 * np.log(9) / np.log(1025), abs=0.06)
+    assert noise == pytest.approx(6 * np.log(9) / np.log(1025), abs=0.06)
+    assert ratio == pytest.approx(16 / 6, abs=0.06)
 
 
-def test_images_are_addressed_from_the_report(results: Results, tmp_path: Path) -> None:
-    figures = {name: tmp_path / "figures" / f"{name}.png" for name in NAMES}
-    path = write_report(results, figures, tmp_path / "report.md")
-    assert "](figures/accuracy.png)" in path.read_text(encoding="utf-8")
+def lines(ax: Axes) -> dict[str, np.ndarray]:
+    return {str(line.get_label()): np.array(line.get_xydata()) for line in ax.lines}
 
 
-@pytest.mark.parametrize("good", [True, False])
-def test_every_number_of_the_course_stands_in_the_table(good: bool, make_results: Callable[..., Results]) -> None:
-    results = make_results(good=good)
-    rows = [row for row in report_text(results, FIGURES).splitlines() if row.startswith("| seed ")]
-    assert len(rows) == 3
-    for row, model in zip(rows, [*results.course, results.control], strict=True):
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert cells[2:4] == [f"{model.test_accuracy:.2%}", f"{model.contexts_accuracy:.2%}"]
-        assert int(cells[5]) == model.scrambling.changed_tokens
-        assert float(cells[6]) == pytest.approx(model.scrambling.largest_change, rel=0.05)
-    assert "with positions" in rows[-1]
+def test_figures_hold_what_the_results_say(good: Results) -> None:
+    figures = {name: draw(good) for name, draw in LAB.figures.items()}
+    left, right = figures["accuracy"].axes
+    np.testing.assert_allclose(lines(left)["bag of tokens, 64 keys"][:4], [[1, 1], [2, 0.5], [4, 0.25], [8, 0.125]])
+    assert lines(right)["slots, 1,024 keys: plain"][-1].tolist() == [1024, 0.62]
+    loss, early = figures["training"].axes
+    assert len(loss.lines) == len(early.lines) == 4
+    changes = lines(figures["scrambling"].axes[0])
+    assert changes["no positions in it"][:, 1].tolist() == [2e-6] * 3
+    bars = figures["sharpness"].axes[0].patches
+    tops = sorted(bar.get_y() + bar.get_height() for bar in bars)
+    run = good.course[0]
+    expected = np.concatenate([[each[:, 0], each.sum(1)] for each in map(shares, (run.before, run.after))]).ravel()
+    np.testing.assert_allclose(tops, sorted(expected))
+    shares_, scores = figures["finding"].axes
+    assert lines(shares_)["right slot has the largest weight"][-1].tolist() == [1024, 0.8]
+    assert lines(scores)["gap: right slot above the mean of the others"][:, 1].tolist() == [16.0] * 9
+    names = [label.get_text() for label in figures["changes"].axes[0].get_yticklabels()]
+    assert set(names[:2]) == {"shared tables", "plain (3 seeds)"}
+
+
+@pytest.mark.slow
+def test_a_tiny_run_is_resumed_and_a_seed_decides_it(tmp_path: Path) -> None:
+    recipes = tuple(replace(shortened(recipe), steps=3) for recipe in (SLOTS, BAG, POSITIONS))
+    options = {"epochs": 1, "encodings": recipes, "num_questions": 20}
+    report = run(LAB, tmp_path / "one", quick=True, seed=5, **options)
+    assert "This is the quick version" in report.read_text()
+    assert "changes.png" not in report.read_text()
+    names = {path.name for path in (tmp_path / "one" / "trainings").iterdir()}
+    assert names == {"course-5", "course-sinusoidal-5", "slots-5", "bag-5", "positions-5"}
+    shown = {path.stem for path in (tmp_path / "one" / "figures").glob("*.png")}
+    assert shown == set(LAB.figures) - {"changes"}
+    run(LAB, tmp_path / "two", quick=True, seed=5, **options)
+    first, second = (read(tmp_path / name / "results.json", Results) for name in ("one", "two"))
+    assert first == second
+    with pytest.raises(Exception, match="another num_questions"):
+        run(LAB, tmp_path / "one", quick=True, seed=5, resume=True, **{**options, "num_questions": 21})
+    assert Settings().seeds == 3

@@ -40,8 +40,7 @@ def in_context_lookup(place: Place, description: Mapping[str, Any]) -> ModelEntr
     recipe = description.get("recipe")
     if not isinstance(recipe, dict) or "encoding" not in recipe:
         return None
-    from glassformer.labs.lookup.in_context import build_model
-    from glassformer.labs.lookup.recipes import InContextRecipe
+    from glassformer.labs.lookup.experiments.recipes import InContextRecipe, build_model
 
     read = partial(described, place.path)
     data = read(LookupConfig, recipe.get("data", {}))

@@ -1,6 +1,6 @@
-"""The lookup lab: cross-attention that finds facts, in whatever order they come."""
+"""The lookup lab: cross-attention that finds facts, in any order."""
 
-from glassformer.labs.lookup.course_data import (
+from glassformer.labs.lookup.course import (
     BATCH_SIZE,
     D_FF,
     D_MODEL,
@@ -17,15 +17,11 @@ from glassformer.labs.lookup.course_data import (
     LookupDataset,
     collate_fn,
     generate_synthetic_data,
-)
-from glassformer.labs.lookup.exercises import (
-    draw_cross_attention,
     greedy_decode,
     plot_cross_attention,
     train_model,
 )
-from glassformer.labs.lookup.lab import run
-from glassformer.labs.lookup.network import (
+from glassformer.labs.lookup.course_network import (
     CrossAttentionLookupModel,
     Decoder,
     DecoderLayer,
@@ -34,6 +30,7 @@ from glassformer.labs.lookup.network import (
     MultiHeadAttention,
     PositionWiseFeedForward,
 )
+from glassformer.labs.lookup.experiments import LAB
 
 __all__ = [
     "BATCH_SIZE",
@@ -42,6 +39,7 @@ __all__ = [
     "FACTS_DICT",
     "FACT_PAIRS",
     "ID_TO_TOKEN",
+    "LAB",
     "LEARNING_RATE",
     "MAX_SEQ_LEN",
     "NUM_EPOCHS",
@@ -58,10 +56,8 @@ __all__ = [
     "MultiHeadAttention",
     "PositionWiseFeedForward",
     "collate_fn",
-    "draw_cross_attention",
     "generate_synthetic_data",
     "greedy_decode",
     "plot_cross_attention",
-    "run",
     "train_model",
 ]

@@ -1,307 +1,154 @@
-"""The course's experiment: its examples and hyperparameters, the best weights kept, and what the model writes."""
+"""The seed's hyperparameters, data, training, decoding and heat map, under the seed's names."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeAlias, TypedDict
 
+import matplotlib.pyplot as plt
+import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Int64
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from glassformer.data.lookup import (
-    EOS,
-    ID_TO_TOKEN,
-    PAD,
-    SOS,
-    LookupExample,
-    lookup_batch,
-    lookup_examples,
-    split_lookup,
-)
-from glassformer.errors import require, require_positive
-from glassformer.generation.greedy import greedy_decode
-from glassformer.labs.lookup.course_data import (
-    BATCH_SIZE,
-    D_FF,
-    D_MODEL,
-    LEARNING_RATE,
-    MAX_SEQ_LEN,
-    NUM_EPOCHS,
-    NUM_HEADS,
-    NUM_LAYERS,
-    VOCAB_SIZE,
-)
-from glassformer.models.encoder_config import Positions
-from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
-from glassformer.training import Batch, EpochBatches, TrainingConfig, TrainingResult, load_weights, train
+from glassformer.data import lookup
+from glassformer.data.lookup import EOS, FACTS, PAD, SOS
+from glassformer.errors import require_positive
+from glassformer.generation import greedy_decode as decode
+from glassformer.labs.loaders import History, Loader, train_epochs
+from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
+from glassformer.observe.figures.attention_maps import cross_attention
+from glassformer.training import Batch
+from glassformer.training.target import all_right, target_loss
 
-NUM_SAMPLES = 5000
-DROPOUT = 0.1
-TARGET_LEN = 2
+D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF = 64, 4, 1, 128
+BATCH_SIZE, LEARNING_RATE, NUM_EPOCHS = 32, 1e-4, 50
+MAX_SEQ_LEN = 10
+
+VOCAB = dict(lookup.VOCAB)
+VOCAB_SIZE = len(VOCAB)
+ID_TO_TOKEN = dict(lookup.ID_TO_TOKEN)
+FACTS_DICT = {VOCAB[key]: VOCAB[value] for key, value in FACTS.items()}
+FACT_PAIRS = list(FACTS_DICT.items())
 
 
-@dataclass(frozen=True)
-class CourseSplit:
-    """The course's examples: 80 % to train on, 10 % to choose weights by, 10 % to test on, cut where they stand."""
+class LookupSample(TypedDict):
+    """One example: five tokens to read, the value and ``[EOS]`` to write, and the value alone."""
 
-    train: tuple[LookupExample, ...]
-    validation: tuple[LookupExample, ...]
-    test: tuple[LookupExample, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class CourseRun:
-    """A trained model of the course.
-
-    Attributes:
-        model: With the best weights, in evaluation mode.
-        result: What its training came to.
-        split: What it was trained, chosen and tested on.
-    """
-
-    model: EncoderDecoder
-    result: TrainingResult
-    split: CourseSplit
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Updates in an epoch."""
-        return -(-len(self.split.train) // BATCH_SIZE)
-
-    @property
-    def epochs(self) -> int:
-        """Epochs trained."""
-        return self.result.step // self.steps_per_epoch
-
-    @property
-    def epochs_needed(self) -> int | None:
-        """The first epoch after which every validation example is answered right; None if there is none."""
-        for step, metrics in self.result.evaluations:
-            if metrics["accuracy"] == 1:
-                return step // self.steps_per_epoch
-        return None
+    enc_input: Int64[Tensor, " source"]
+    dec_target: Int64[Tensor, " target"]
+    query_val_id: int
 
 
-class CourseTask:
-    """Writing the value and ``[EOS]`` for a context; a task for :func:`glassformer.training.train`.
-
-        loss = mean over target tokens of -log p(token | context, tokens before it)
-
-    Validation gives this loss, which chooses the best weights, and "accuracy", the share of examples all of whose
-    tokens are the most likely ones. Accuracy could not choose: it is perfect after a few epochs, and would keep the
-    first of many equals.
-
-    Args:
-        split: Examples.
-        seed: Seed of their order.
-    """
-
-    metric = "loss"
-    higher_is_better = False
-    unit = "examples"
-
-    def __init__(self, split: CourseSplit, seed: int = 0) -> None:
-        self._train = EpochBatches(_tensors(split.train), seed=seed)
-        self._validation = _tensors(split.validation)
-
-    def batch(self, step: int, size: int) -> Batch:
-        """``{"source": [batch, 5], "inputs": [batch, 2], "targets": [batch, 2]}``."""
-        return self._train(step, size)
-
-    def count(self, batch: Batch) -> int:
-        """Examples in ``batch``."""
-        return len(batch["source"])
-
-    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The loss above, in nats."""
-        return target_loss(model(batch["source"], batch["inputs"]), batch["targets"])
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """ "loss" and "accuracy" on the validation examples."""
-        device = next(model.parameters()).device
-        held_out = {name: tensor.to(device) for name, tensor in self._validation.items()}
-        logits, targets = model(held_out["source"], held_out["inputs"]), held_out["targets"]
-        return {
-            "loss": float(target_loss(logits, targets)),
-            "accuracy": float(all_right(logits, targets).double().mean()),
-        }
+LookupBatch: TypeAlias = tuple[
+    Int64[Tensor, "batch source"],
+    Int64[Tensor, "batch target"],
+    Int64[Tensor, "batch target"],
+    Bool[Tensor, "batch source"],
+    Bool[Tensor, "batch target"],
+]
+"""enc_inputs, dec_inputs, dec_targets, src_padding_mask, tgt_padding_mask; in the masks True is padding."""
 
 
-def target_loss(
-    logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
-) -> Float[Tensor, ""]:
-    """The mean of ``-log p(token)`` over all target tokens but padding, in nats."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+def generate_synthetic_data(num_samples: int) -> list[LookupSample]:
+    """Draw examples with numpy's global generator: ``NAME``, then ``COLOR``, key, ``ITEM``, value in a random order."""
+    require_positive(num_samples=num_samples)
+    samples: list[LookupSample] = []
+    for _ in range(num_samples):
+        key, value = FACT_PAIRS[np.random.randint(len(FACT_PAIRS))]  # noqa: NPY002 - the seed's generator
+        fact = [VOCAB["COLOR"], key, VOCAB["ITEM"], value]
+        np.random.shuffle(fact)  # noqa: NPY002
+        enc_input, dec_target = torch.tensor([VOCAB["NAME"], *fact]), torch.tensor([value, EOS])
+        samples.append({"enc_input": enc_input, "dec_target": dec_target, "query_val_id": value})
+    return samples
 
 
-def all_right(
-    logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
-) -> Bool[Tensor, " batch"]:
-    """Whether every target token but padding is the most likely one."""
-    return ((logits.argmax(-1) == targets) | (targets == PAD)).all(-1)
+class LookupDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """(enc_input, dec_input, true_target), where dec_input is the target shifted right, starting with ``[SOS]``."""
+
+    def __init__(self, data: Sequence[LookupSample]) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, idx: int) -> tuple[Tensor, Tensor, Tensor]:
+        target = self.data[idx]["dec_target"]
+        return self.data[idx]["enc_input"], torch.cat([target.new_tensor([SOS]), target[:-1]]), target
 
 
-def course_split(seed: int, num_samples: int = NUM_SAMPLES) -> CourseSplit:
-    """The course's 4,000, 500 and 500 examples, or as large shares of ``num_samples``.
-
-    There are but 72 different contexts, so nearly every held-out one was also trained on.
-
-    Raises:
-        InputError: A negative seed, or too few samples for three parts.
-    """
-    return CourseSplit(*split_lookup(lookup_examples(num_samples, seed), together="nothing"))
-
-
-def build_course_model(seed: int, source_positions: Positions = "none") -> EncoderDecoder:
-    """The course's model before training; its weights are drawn from ``seed``, torch's generator is left alone.
-
-    It is :attr:`~glassformer.labs.lookup.network.CrossAttentionLookupModel.network` of the course's sizes;
-    ``source_positions`` gives its encoder positions, which the course forbids.
-    """
-    config = EncoderDecoderConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_dim=D_MODEL,
-        ff_dim=D_FF,
-        num_heads=NUM_HEADS,
-        num_encoder_layers=NUM_LAYERS,
-        num_decoder_layers=NUM_LAYERS,
-        max_source_len=MAX_SEQ_LEN,
-        max_target_len=MAX_SEQ_LEN,
-        source_positions=source_positions,
-        dropout=DROPOUT,
+def collate_fn(batch: Sequence[tuple[Tensor, Tensor, Tensor]]) -> LookupBatch:
+    """Examples as one batch, padded with ``[PAD]``."""
+    enc_inputs, dec_inputs, dec_targets = (
+        pad_sequence([parts[place] for parts in batch], batch_first=True, padding_value=PAD) for place in range(3)
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return EncoderDecoder(config)
+    return enc_inputs, dec_inputs, dec_targets, enc_inputs == PAD, dec_inputs == PAD
 
 
-def train_course(
-    seed: int,
-    directory: Path,
-    *,
-    epochs: int = NUM_EPOCHS,
-    num_samples: int = NUM_SAMPLES,
-    source_positions: Positions = "none",
-    progress: bool = False,
-) -> CourseRun:
-    """Train the course's model as it says, going on with what is in ``directory``; the best weights are kept.
+def train_model(
+    model: CrossAttentionLookupModel,
+    train_loader: Loader,
+    val_loader: Loader,
+    num_epochs: int = NUM_EPOCHS,
+    learning_rate: float = LEARNING_RATE,
+) -> History:
+    """Train with Adam, and end with the weights of the epoch with the lowest validation loss.
 
-    Adam (AdamW without decay) at a constant 1e-4, batches of 32, at most 50 epochs of 4,000 examples.
-
-    Args:
-        seed: Of the examples, their order, the initial weights and dropout.
-        directory: The run directory.
-        epochs: Passes over the training examples.
-        num_samples: Examples in all, of which 80 % are trained on.
-        source_positions: As for :func:`build_course_model`.
-        progress: Show a bar.
-
-    Raises:
-        InputError: ``epochs`` below 1, a negative seed, or ``directory`` holds the run of another configuration.
-        KeyboardInterrupt: The training was interrupted. What it did is saved.
+    Arguments, result and errors as for :func:`~glassformer.labs.loaders.train_epochs`; an example is right if all its
+    tokens are.
     """
-    require_positive(epochs=epochs)
-    model, split = build_course_model(seed, source_positions), course_split(seed, num_samples)
-    steps = -(-len(split.train) // BATCH_SIZE)
-    config = TrainingConfig(
-        steps=epochs * steps,
-        batch_size=BATCH_SIZE,
-        learning_rate=LEARNING_RATE,
-        weight_decay=0.0,
-        betas=(0.9, 0.999),
-        schedule="constant",
-        clip_norm=None,
-        eval_every=steps,
-        checkpoint_every=steps,
-        keep_checkpoints=1,
-        seed=seed,
-        log_every=max(1, steps // 5),
+    return train_epochs(
+        model,
+        train_loader,
+        val_loader,
+        named=_named,
+        measure=_measure,
+        num_epochs=num_epochs,
+        learning_rate=learning_rate,
+        keep_best=True,
     )
-    description = {"model": json.loads(model.config.to_json()), "samples": num_samples, "seed": seed}
-    begun = (directory / "config.json").exists()
-    task = CourseTask(split, seed)
-    result = train(model, task, config, directory, resume=begun, description=description, progress=progress)
-    if result.ending == "interrupted":
-        raise KeyboardInterrupt
-    model.cpu()  # training leaves it on the device that it used; what is measured lies on the CPU
-    load_weights(model, directory / "best")
-    return CourseRun(model.eval(), result, split)
 
 
-def share_right(model: EncoderDecoder, examples: Sequence[LookupExample]) -> float:
-    """The share of examples for which the model writes exactly the value and ``[EOS]``, in [0, 1].
-
-    Raises:
-        InputError: No examples.
-    """
-    require(len(examples) > 0, "no examples", "at least one", "Pass some.")
-    batch = lookup_batch(examples)
-    written = decode(model, batch.source, TARGET_LEN)
-    missing = TARGET_LEN - written.shape[1]
-    written = F.pad(written, (0, missing), value=model.config.pad_id)
-    return float((written == batch.targets).all(-1).double().mean())
-
-
-def decode(
-    model: EncoderDecoder, source: Int[Tensor, "batch source"], max_new_tokens: int
+def greedy_decode(
+    model: CrossAttentionLookupModel, enc_input: Int[Tensor, "batch source"], max_len: int
 ) -> Int64[Tensor, "batch token"]:
-    """The course's decoding: from ``[SOS]`` to ``[EOS]``, always the most likely token; padding behind the end."""
-    return greedy_decode(model, source, max_new_tokens, SOS, EOS)
+    """At most ``max_len`` tokens for each context, up to ``[EOS]``, as :func:`glassformer.generation.greedy_decode`."""
+    return decode(model.network, enc_input, max_len, SOS, EOS)
 
 
-@torch.no_grad()
-def written_logits(model: EncoderDecoder, source: Int[Tensor, "batch source"]) -> Float[Tensor, "batch target vocab"]:
-    """The logits of each token that the model writes for contexts without padding, in evaluation mode.
-
-    What it has written itself stands before each: a value that changes with the order changes what follows too.
-    """
-    memory = model.encode(source)
-    written = torch.full((len(source), 1), SOS, device=source.device)
-    for _ in range(TARGET_LEN):
-        logits = model.decode(written, memory)
-        written = torch.cat([written, logits[:, -1:].argmax(-1)], dim=1)
-    return logits
-
-
-def side_by_side(model: EncoderDecoder, examples: Sequence[LookupExample], seed: int = 0) -> list[str]:
-    """Two lines for each example: the words that the model reads and writes, as they stand and in another order.
-
-    Raises:
-        InputError: No examples, or a negative seed.
-    """
-    require(len(examples) > 0, "no examples", "at least one", "Pass some.")
-    require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
-    source = lookup_batch(examples).source
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.stack([_another_order(source.shape[1], generator) for _ in examples])
-    scrambled = source.gather(1, order)
-    width = max(len(words(row)) for row in (*source, *scrambled))
-    lines = []
-    for name, rows in (("original", source), ("scrambled", scrambled)):
-        outputs = decode(model, rows, TARGET_LEN)
-        lines.append(
-            [f"{name:9}  {words(row):{width}}  ->  {words(out)}" for row, out in zip(rows, outputs, strict=True)]
-        )
-    return [line for pair in zip(*lines, strict=True) for line in pair]
+def plot_cross_attention(
+    attention_matrix: Float[Tensor, "*head target source"] | ArrayLike,
+    enc_tokens: Sequence[str] | Sequence[int] | Tensor,
+    dec_tokens: Sequence[str] | Sequence[int] | Tensor,
+) -> None:
+    """Show a heat map, a panel for each head: encoder tokens on the X axis, decoder tokens on the Y axis."""
+    weights = torch.as_tensor(attention_matrix).detach().cpu().double()
+    one_head = weights.dim() == 2
+    figure = cross_attention(
+        (weights[None] if one_head else weights).numpy(),
+        token_words(enc_tokens),
+        token_words(dec_tokens),
+        head_names=("",) if one_head else (),
+        figure=plt.figure(),
+    )
+    plt.show()
+    if not plt.isinteractive():
+        plt.close(figure)
 
 
-def words(tokens: Tensor) -> str:
-    """The words of a row of tokens."""
-    return " ".join(ID_TO_TOKEN[token] for token in tokens.tolist())
+def token_words(tokens: Sequence[str] | Sequence[int] | Tensor) -> list[str]:
+    """The word of each token; words stay as they are."""
+    listed: list[str | int] = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+    return [token if isinstance(token, str) else ID_TO_TOKEN[token] for token in listed]
 
 
-def _another_order(length: int, generator: torch.Generator) -> Tensor:
-    while True:
-        order = torch.randperm(length, generator=generator)
-        if length == 1 or not torch.equal(order, torch.arange(length)):
-            return order
+def _named(batch: LookupBatch) -> Batch:
+    names = ("enc_input", "dec_input", "targets", "src_padding_mask", "tgt_padding_mask")
+    return dict(zip(names, batch, strict=True))
 
 
-def _tensors(examples: Sequence[LookupExample]) -> dict[str, Tensor]:
-    batch = lookup_batch(examples)
-    return {"source": batch.source, "inputs": batch.inputs, "targets": batch.targets}
+def _measure(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    logits = model(batch["enc_input"], batch["dec_input"], batch["src_padding_mask"], batch["tgt_padding_mask"])
+    return target_loss(logits, batch["targets"]), all_right(logits, batch["targets"])

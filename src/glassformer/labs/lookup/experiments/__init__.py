@@ -1,0 +1,101 @@
+"""The lookup lab: what is done how often, the steps, the figures, and what the report calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from glassformer.labs.lookup.course import NUM_EPOCHS
+from glassformer.labs.lookup.experiments import course_runs, fresh_facts, search
+from glassformer.labs.lookup.experiments.course_runs import CourseRun
+from glassformer.labs.lookup.experiments.fresh_facts import Answers
+from glassformer.labs.lookup.experiments.recipes import (
+    BAG,
+    CHANGES,
+    COMBINED,
+    PLAIN,
+    POSITIONS,
+    SLOTS,
+    InContextRecipe,
+    shortened,
+)
+from glassformer.labs.run import Lab, Run
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is done."""
+
+    epochs: int = NUM_EPOCHS
+    seeds: int = 3  # of the seed's model, of each encoding, and of the plain model of the search
+    encodings: tuple[InContextRecipe, ...] = (SLOTS, BAG, POSITIONS)
+    search: tuple[InContextRecipe, ...] = (PLAIN, *CHANGES, *COMBINED)
+    lengths: tuple[int, ...] = fresh_facts.LENGTHS
+    num_questions: int = 4000
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a run measured; the quick version leaves the last three out."""
+
+    quick: bool
+    seed: int
+    course: list[CourseRun]
+    control: CourseRun
+    encodings: dict[str, list[Answers]]
+    plain: list[Answers]
+    changes: list[Answers]
+    combined: list[Answers]
+
+
+def _seeds(current: Run) -> range:
+    return range(current.seed, current.seed + current.settings.seeds)
+
+
+def _answers(current: Run, recipes: Sequence[InContextRecipe], seeds: Sequence[int]) -> list[Answers]:
+    wanted = [recipe for recipe in recipes if recipe in (*current.settings.encodings, *current.settings.search)]
+    return [fresh_facts.measure(current, recipe, seed) for recipe in wanted for seed in seeds]
+
+
+LAB = Lab(
+    name="lookup",
+    template=Path(__file__).parents[1] / "report.md.j2",
+    settings=Settings(),
+    quick={
+        "epochs": 2,
+        "seeds": 1,
+        "encodings": tuple(shortened(recipe) for recipe in (SLOTS, BAG, POSITIONS)),
+        "search": (),
+        "lengths": (1, 2, 4, 8, 16),
+        "num_questions": 1000,
+    },
+    results=Results,
+    steps={
+        "course": lambda current: [course_runs.measure(current, seed) for seed in _seeds(current)],
+        "control": lambda current: course_runs.measure(current, current.seed, "sinusoidal"),
+        "encodings": lambda current: {
+            recipe.encoding: _answers(current, [recipe], _seeds(current)) for recipe in current.settings.encodings
+        },
+        "plain": lambda current: _answers(current, [PLAIN], _seeds(current)),
+        "changes": lambda current: _answers(current, CHANGES, [current.seed]),
+        "combined": lambda current: _answers(current, COMBINED, [current.seed]),
+    },
+    figures={
+        "accuracy": fresh_facts.draw_accuracy,
+        "training": course_runs.draw_training,
+        "scrambling": course_runs.draw_scrambling,
+        "cross-attention": course_runs.draw_cross_attention,
+        "sharpness": course_runs.draw_sharpness,
+        "slot-sharpness": fresh_facts.draw_slot_sharpness,
+        "finding": fresh_facts.draw_finding,
+        "changes": search.draw_changes,
+    },
+    context={
+        **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "ceiling", "limited")},
+        **{name: getattr(course_runs, name) for name in ("FACTS", "shares", "unambiguous")},
+        "NUM_EPOCHS": NUM_EPOCHS,
+        "median": median,
+    },
+)
