@@ -14,17 +14,19 @@
 # ---
 
 # %% [markdown]
-# # Lookup: what can an encoder without positions bind?
+# # Lookup: cross-attention without positions in the encoder
 #
-# An encoder-decoder looks facts up. Its encoder is given no positions, so that to it a context is a *set* of tokens:
-# the course uses this to show that cross-attention finds things by what they are, and not by where they stand. This
-# notebook builds and trains the model, tries all contexts in all orders, looks at the attention, and then asks what
-# such a set leaves out.
+# An encoder-decoder looks facts up. Its encoder has no positions, so it reads a context as a *set* of tokens. This
+# notebook follows the course: data, model, training, the scrambling test, the attention map. The last part asks what
+# such an encoder cannot look up.
 #
-# The whole experiment, with more seeds and up to 1,024 facts, is one command: `glassformer lab lookup`.
+# The experiment with three seeds and up to 1,024 facts is one command: `glassformer lab lookup`.
+#
+# ## 1. Imports and hyperparameters
 
 # %%
 # %matplotlib inline
+import inspect
 import warnings
 
 warnings.filterwarnings("ignore", message="IProgress not found")
@@ -34,45 +36,53 @@ import torch
 from torch.utils.data import DataLoader
 
 from glassformer.data.in_context_lookup import bag_ceiling, encode, reordered, sample
-from glassformer.data.lookup import all_contexts, lookup_batch
+from glassformer.data.lookup import FACTS, all_contexts, lookup_batch
 from glassformer.labs.lookup import (
     BATCH_SIZE,
     D_FF,
     D_MODEL,
+    FACTS_DICT,
     ID_TO_TOKEN,
     LEARNING_RATE,
     MAX_SEQ_LEN,
+    NUM_EPOCHS,
     NUM_HEADS,
     NUM_LAYERS,
-    VOCAB,
     VOCAB_SIZE,
     CrossAttentionLookupModel,
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
     LookupDataset,
+    MultiHeadAttention,
+    PositionWiseFeedForward,
     collate_fn,
     generate_synthetic_data,
     greedy_decode,
     plot_cross_attention,
     train_model,
 )
-from glassformer.labs.lookup.course import build_course_model, share_right, side_by_side, written_logits
-from glassformer.labs.lookup.in_context import answers, build_model, train_in_context
-from glassformer.labs.lookup.plan import shortened
-from glassformer.labs.lookup.recipes import BAG, SLOTS
+from glassformer.labs.lookup.experiments.course_runs import attention, build_course_model, share_right, written_logits
+from glassformer.labs.lookup.experiments.recipes import BAG, SLOTS, answers, build_model, shortened, train_in_context
 from glassformer.observe.capture import capture
 from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
 from glassformer.observe.scrambling import scrambling_test
 
 torch.manual_seed(0)
 np.random.seed(0)  # noqa: NPY002 - the course's generator
-print("torch", torch.__version__)
+print(f"d_model {D_MODEL}, {NUM_HEADS} heads, {NUM_LAYERS} layer on each side, d_ff {D_FF}")
+print(f"batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}, {NUM_EPOCHS} epochs, at most {MAX_SEQ_LEN} tokens")
 
 # %% [markdown]
-# ## The facts
+# ## 2. Vocabulary, facts and data
 #
-# Three facts, fixed for ever: RED is BLUE, ALICE is GREEN, CHAIR is RED. A context tells one of them in five tokens:
-# `NAME`, and then `COLOR`, the key, `ITEM` and the value in any order. The answer is the value, and `[EOS]`.
+# Three facts, the same in every context: RED is BLUE, ALICE is GREEN, CHAIR is RED. A context states one of them in
+# five tokens: `NAME`, and then `COLOR`, the key, `ITEM` and the value in any order. The answer is the value and
+# `[EOS]`.
 
 # %%
+print({ID_TO_TOKEN[key]: ID_TO_TOKEN[value] for key, value in FACTS_DICT.items()})
 data = generate_synthetic_data(5000)
 
 
@@ -84,82 +94,152 @@ def words(tokens: torch.Tensor) -> str:
 for shown in data[:4]:
     print(f"{words(shown['enc_input']):32} -> {words(shown['dec_target'])}")
 
-# %% [markdown]
-# There is no query: the context holds one fact alone. And there is little to generalise to. Three facts in 24 orders
-# are 72 contexts, and of the 500 held-out examples practically every one was also trained on:
-
-# %%
-train, val, test = data[:4000], data[4000:4500], data[4500:]
-seen = {tuple(example["enc_input"].tolist()) for example in train}
-print(f"different contexts: {len(all_contexts())}, of which {len(seen)} are in the training examples")
-print(
-    "test examples seen in training:", sum(tuple(example["enc_input"].tolist()) in seen for example in test), "of 500"
-)
-
-# %% [markdown]
-# So held-out accuracy says little here. What *can* be done is to list all 72 contexts and try each, and to put each
-# into all 120 orders of its five tokens. That is done below.
-#
-# ## The model
-#
-# The encoder embeds the tokens and adds nothing that would tell where they stand. The decoder has positions, masked
-# self-attention, and cross-attention to what the encoder made.
-
-# %%
-model = CrossAttentionLookupModel(VOCAB_SIZE, D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF, MAX_SEQ_LEN)
-print(f"{sum(weight.numel() for weight in model.parameters()):,} numbers")
-
 
 def loader(examples: list, shuffle: bool = False) -> DataLoader:
     """Batches as the course makes them."""
     return DataLoader(LookupDataset(examples), batch_size=BATCH_SIZE, shuffle=shuffle, collate_fn=collate_fn)
 
 
-enc_input, dec_input, dec_target, src_padding_mask, tgt_padding_mask = next(iter(loader(train)))
-logits = model(enc_input, dec_input, src_padding_mask, tgt_padding_mask)
-print("logits:", list(logits.shape), " [batch, target position, vocabulary]")
+train_data, val_data, test_data = data[:4000], data[4000:4500], data[4500:]
+train_loader, val_loader, test_loader = loader(train_data, shuffle=True), loader(val_data), loader(test_data)
+print(f"Data ready: Train={len(train_data)}, Val={len(val_data)}, Test={len(test_data)}")
 
 # %% [markdown]
-# Attention sums over keys, and a sum does not mind the order of its terms. So the invariance needs no training. The
-# untrained model already has it, to rounding:
+# A context contains no query, since it states one fact only. And there is little to generalise to: three facts in 24
+# orders are 72 contexts. So test accuracy says little, and section 7 tries all contexts instead.
 
 # %%
+seen = {tuple(example["enc_input"].tolist()) for example in train_data}
+repeated = sum(tuple(example["enc_input"].tolist()) in seen for example in test_data)
+print(f"{len(all_contexts())} different contexts, {len(seen)} of them in training")
+print(f"{repeated} of 500 test examples repeat one from training")
+
+# %% [markdown]
+# ## 3. Attention and feed-forward network
+#
+# The helper, written out: `softmax(Q K^T / sqrt(d_k)) V`. The library computes the same in one fused operation.
+
+
+# %%
+def scaled_dot_product_attention(q, k, v, mask=None):
+    """Attention of [batch, head, position, d_k]; ``mask`` is True where a key may be attended to."""
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = scores.softmax(-1)
+    return weights @ v, weights
+
+
+heads = MultiHeadAttention(D_MODEL, NUM_HEADS).eval()
+x = torch.randn(2, 5, D_MODEL)
+with torch.no_grad():
+    q, k, v = (
+        layer(x).unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for layer in (heads.query, heads.key, heads.value)
+    )
+    mixed, weights = scaled_dot_product_attention(q, k, v)
+    by_hand = heads.output(mixed.transpose(1, 2).flatten(2))
+    print("rows of weights sum to", [round(total, 6) for total in weights.sum(-1).unique().tolist()])
+    print("largest difference to MultiHeadAttention:", f"{(by_hand - heads(x)).abs().max():.1e}")
+for part in (MultiHeadAttention, PositionWiseFeedForward):
+    print(inspect.getsource(part))
+
+# %% [markdown]
+# ## 4. Encoder layer and decoder layer
+#
+# Each part is followed by Add & Norm. No layer adds positions.
+
+# %%
+for part in (EncoderLayer, DecoderLayer):
+    print(inspect.getsource(part))
+
+# %% [markdown]
+# ## 5. Encoder, decoder and model
+#
+# The encoder embeds tokens and adds nothing that depends on their position. The decoder adds sinusoidal positions to
+# its embeddings. The projection gives logits.
+
+# %%
+for part in (*Encoder.__mro__[1::-1], Decoder):
+    print(inspect.getsource(part))
+print(inspect.getsource(CrossAttentionLookupModel.forward))
+model = CrossAttentionLookupModel(VOCAB_SIZE, D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF, MAX_SEQ_LEN)
+print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters")
+
+# %%
+enc_input, dec_input, dec_target, src_padding_mask, tgt_padding_mask = next(iter(test_loader))
 model.eval()
 order = torch.randperm(enc_input.shape[1])
 with torch.no_grad():
-    change = (model(enc_input[:, order], dec_input) - model(enc_input, dec_input)).abs().max()
-print("order", order.tolist(), "changes a logit by at most", f"{change:.1e}")
+    logits = model(enc_input, dec_input, src_padding_mask, tgt_padding_mask)
+    change = (model(enc_input[:, order], dec_input) - logits).abs().max()
+print("logits:", list(logits.shape), " [batch, target position, vocabulary]")
+print("untrained: the order", order.tolist(), "changes a logit by at most", f"{change:.1e}")
 
 # %% [markdown]
-# ## Training
+# The order of the encoder's input changes nothing even before training: attention sums over keys, and a sum does not
+# depend on the order of its terms.
 #
-# The course's settings: Adam at 1e-4, batches of 32, and at most 50 epochs, of which five are enough to see it all.
-# The weights with the lowest validation loss are kept.
+# ## 6. Training
+#
+# Adam at 1e-4 and cross-entropy for 50 epochs. After each epoch the validation loss is measured; the weights with the
+# lowest one are kept.
 
 # %%
 untrained = build_course_model(0).eval()
 model.network.load_state_dict(untrained.state_dict())
-history = train_model(model, loader(train, shuffle=True), loader(val), num_epochs=5, learning_rate=LEARNING_RATE)
+history = train_model(model, train_loader, val_loader, num_epochs=NUM_EPOCHS, learning_rate=LEARNING_RATE)
+
+# %%
+ranked = sorted(range(NUM_EPOCHS), key=lambda epoch: history["val_loss"][epoch])
+best, second = (history["val_loss"][epoch] for epoch in ranked[:2])
+print(f"best epoch: {ranked[0] + 1}, validation loss {best:.6f}")
+print(f"next best:  {ranked[1] + 1}, validation loss {second:.6f}; the best is {1 - best / second:.1%} lower")
+print("first epoch with all validation examples right:", history["val_acc"].index(1.0) + 1)
+
+
+@in_style
+def draw_history():
+    """The losses by epoch."""
+    figure, (axes,) = new_figure(7, 3.4)
+    for series, name in enumerate(("train_loss", "val_loss")):
+        axes.plot(range(1, NUM_EPOCHS + 1), history[name], label=name, **line(series, NUM_EPOCHS))
+    axes.set(title="Loss (log scale)", xlabel="epoch", ylabel="nats per token", yscale="log")
+    axes.legend()
+    return figure
+
+
+draw_history()
 
 # %% [markdown]
-# Every validation example is right from the first epoch on. Now all contexts there are, and the five tokens scrambled:
+# ## 7. Greedy decoding and the scrambling test
+#
+# The decoder starts with `[SOS]`, takes the most likely token, and goes on up to `[EOS]`.
+
+# %%
+print(inspect.getsource(greedy_decode))
+generator = torch.Generator().manual_seed(1)
+original = next(iter(test_loader))[0][:6]
+scrambled = torch.stack([row[torch.randperm(len(row), generator=generator)] for row in original])
+outputs = greedy_decode(model, original, 5), greedy_decode(model, scrambled, 5)
+for before, after, first, second in zip(original, scrambled, *outputs, strict=True):
+    print(f"Input (Original):  {words(before):32} -> Output: {words(first)}")
+    print(f"Input (Scrambled): {words(after):32} -> Output: {words(second)}")
+print("the outputs are identical:", torch.equal(*outputs))
+
+# %% [markdown]
+# A few scrambled inputs show little. So every context is put into all 120 orders of its tokens, `NAME` included. The
+# test compares logits as well as tokens, since a model can write the same tokens and still treat the orders
+# differently.
 
 # %%
 network = model.network
-print(f"all {len(all_contexts())} contexts: {share_right(network, all_contexts()):.1%} right\n")
-print(*side_by_side(network, all_contexts()[::25], seed=3), sep="\n")
-
-# %% [markdown]
-# The same for each context in all orders, `NAME` included. The test looks at the logits and not only at the tokens,
-# for a model can be right about every order and still treat them differently:
-
-# %%
 contexts = lookup_batch(all_contexts()).source
+print(f"all {len(contexts)} contexts: {share_right(network, all_contexts()):.1%} right\n")
 print(scrambling_test(lambda source: written_logits(network, source), contexts))
 
 # %% [markdown]
-# The control: the same network, weight for weight, with positions added in its encoder. Here the test has to fail, or
-# else it shows nothing.
+# The control is the same network, weight for weight, with positions added in its encoder. It has to fail the test;
+# otherwise the test would show nothing.
 
 # %%
 control = build_course_model(0, source_positions="sinusoidal").eval()
@@ -167,59 +247,57 @@ control.load_state_dict(network.state_dict())
 print(scrambling_test(lambda source: written_logits(control, source), contexts[:6]))
 
 # %% [markdown]
-# ## Where the decoder looks
+# ## 8. Where the decoder looks
 #
-# A hook records the cross-attention while the model reads a context. Each row of a panel is a step of the decoder,
-# each column a token of the context.
+# `capture` hooks the cross-attention and records its weights while the model reads a batch of the test loader. Rows are
+# the decoder's tokens, columns the encoder's.
 
 # %%
-example = lookup_batch(all_contexts()[30:31])
-for name, watched in (("before training", untrained), ("after training", network)):
-    with capture(watched, ["decoder_layers.0.cross_attention"]) as watching, torch.no_grad():
-        watched(example.source, example.inputs)
-    print(name)
-    plot_cross_attention(watching.weights["decoder_layers.0.cross_attention"][0], example.source[0], example.inputs[0])
+name = "decoder_layers.0.cross_attention"
+enc_input, dec_input, *_ = next(iter(test_loader))
+for when, watched in (("before training", untrained), ("after training", network)):
+    with capture(watched, [name]) as seen_weights, torch.no_grad():
+        watched(enc_input, dec_input)
+    print(
+        when,
+        "- attention matrix",
+        list(seen_weights.weights[name].shape),
+        "[batch, head, decoder token, encoder token]",
+    )
+    plot_cross_attention(seen_weights.weights[name][0], enc_input[0], dec_input[0])
 
 # %% [markdown]
-# After training, heads look hard at single tokens when the value is to be written (the row of `[SOS]`). Which tokens
-# *determine* the answer? Facts are fixed, so the key names the value, and the value names itself: either would do. The
-# exception is RED, the value of one fact and the key of another, which alone does not tell the two apart. The weight
-# of each head on the fact's two tokens, averaged over all contexts, and on those that stand in no other fact:
+# The course expects a sharp spike from the query token to the value token. The decoder gets no query; the value is
+# predicted at `[SOS]`. The weights of `[SOS]` on key and value, for each fact and head (the order of the context does
+# not change them):
 
 # %%
-batch = lookup_batch(all_contexts())
-keys = torch.tensor([VOCAB[context.key] for context in all_contexts()])[:, None]
-values = torch.tensor([VOCAB[context.value] for context in all_contexts()])[:, None]
-fact = (batch.source == keys) | (batch.source == values)
-alone = fact & (batch.source != VOCAB["RED"])
-for name, watched in (("before", untrained), ("after", network)):
-    with capture(watched, ["decoder_layers.0.cross_attention"]) as watching, torch.no_grad():
-        watched(batch.source, batch.inputs)
-    at_start = watching.weights["decoder_layers.0.cross_attention"][:, :, 0]
-    for label, chosen in (("key or value", fact), ("in one fact alone", alone)):
-        shares = (at_start * chosen[:, None]).sum(-1).mean(0)
-        print(f"{name:7}{label:18}", *(f"head {head + 1}: {share:.3f}  " for head, share in enumerate(shares)))
+for when, watched in (("before training", untrained), ("after training", network)):
+    print(when)
+    for key, by_head in attention(watched).items():
+        cells = [f"head {head + 1}: {rows[0][2]:.3f} / {rows[0][4]:.3f}" for head, rows in enumerate(by_head)]
+        print(f"  {key:>5} -> {FACTS[key]:5}  on key / on value   " + "   ".join(cells))
+print()
+for key, by_head in attention(network).items():
+    on_value = [rows[0][4] for rows in by_head]
+    head = int(np.argmax(on_value))
+    print(f"{key} -> {FACTS[key]}: the largest weight on the value token is {on_value[head]:.3f}, of head {head + 1}")
 
 # %% [markdown]
-# The sharpest head puts nearly all its weight on a token that names the fact by itself, and avoids RED. Other heads
-# look elsewhere as well; whether the answer needs what they read there, these weights do not tell.
-#
-# Decoding is greedy, and stops at `[EOS]`:
-
-# %%
-context = torch.tensor([[VOCAB[word] for word in ("NAME", "CHAIR", "RED", "COLOR", "ITEM")]])
-print(words(context[0]), "->", words(greedy_decode(model, context, 5)[0]))
+# A spike on the value token is a weight near 1 in the last three lines. Other heads look at the key instead: since
+# facts are fixed, either token identifies the fact, except for RED, the value of one fact and the key of another. Which
+# token a head reads depends on the seed: in two of the three seeds of the lab's report no head looks at RED for CHAIR.
 
 # %% [markdown]
 # ## Does it look anything up?
 #
-# It has learned which of three sets it was shown. Real lookup has facts that are fresh in every context, and a
-# question: keys and values are drawn anew for each example, and the decoder is asked for one key.
+# The model has learned which of three sets it reads. A real lookup has facts that are fresh in every context and a
+# query: keys and values are drawn anew for each example, and the decoder is asked for one key.
 #
-# To an encoder without positions, written as separate tokens, such a context is a bag: all keys, all values. Every
+# Written as separate tokens, such a context is a *bag* to an encoder without positions: all keys, all values. Every
 # assignment of the values to the keys gives the same bag, and each is equally likely. So for n different values the
-# best possible answer is right with probability 1/n, *for any model and any amount of training*. Counted by simulation,
-# for a reader who always answers with one of the values in the bag:
+# best possible answer is right with probability 1/n, *for any model and any amount of training*. A simulated reader
+# that answers with a random value of the bag:
 
 # %%
 bags = shortened(BAG)
@@ -233,10 +311,10 @@ for num_facts in (1, 2, 4, 8):
     )
 
 # %% [markdown]
-# The remedy without positions is to bind before the set is made: a *slot* embeds a key and its value together, as the
-# sum of a row from a table of keys and one from a table of values. A set of slots still knows which value is whose.
+# Without positions, key and value have to be bound before the set is made. A *slot* is one position that embeds both,
+# as the sum of a row from a table of keys and a row from a table of values. A set of slots still holds each pairing.
 #
-# Both are trained on 1 to 8 facts, for a short while on a small vocabulary. Slots are measured on pairings of key and
+# Both are trained on 1 to 8 facts, for 400 steps and with 32 keys and values. Slots are measured on pairings of key and
 # value that training never showed.
 
 # %%
@@ -290,11 +368,12 @@ for name, watched in (("before", build_model(slots, seed=0).eval()), ("after", t
     print(f"{name:7}", *(f"head {head + 1}: {share:.3f}  " for head, share in enumerate(right)))
 
 # %% [markdown]
-# ## The answer
+# ## Conclusion
 #
-# - An encoder without positions reads a **set**. What the set of tokens tells, it can use: with the course's fixed
-#   facts the set names the fact, and the model answers every context in every order, with logits that do not change.
-# - What lies in the **order** alone, it cannot have. With fresh facts in separate tokens, which value belongs to which
-#   key is such a thing: accuracy ends at 1/n, and the trained model lies on that line.
-# - What makes **one position** is bound. With key and value in one slot the model looks fresh facts up, on pairings it
-#   has never seen and for more facts than it was trained on, and the order of the slots still means nothing.
+# - An encoder without positions reads a **set**. With the course's fixed facts the set of tokens identifies the fact,
+#   so the model answers every context in every order, and its logits do not change.
+# - What only the **order** of tokens states, such an encoder cannot use. With fresh facts in separate tokens it is the
+#   order that states which value belongs to which key: no model can be right more often than 1/n, and the trained
+#   model reaches that.
+# - What is in **one position** is bound. With a key and its value in one slot the model looks fresh facts up, on
+#   pairings it was not trained on and for more facts than it was trained on. The order of the slots changes no answer.
