@@ -9,10 +9,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from glassformer.handcraft.single_head import NumpyHead, SingleHead
+from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS, unique
 from glassformer.training import mix_seed
-from glassformer.training.single_heads import Heads, Sequences, Stage, new_heads, run_heads, train_heads, unstacked
+from glassformer.training.single_heads import (
+    Heads,
+    Sequences,
+    Stage,
+    curvature,
+    new_heads,
+    run_heads,
+    stacked,
+    train_heads,
+    unstacked,
+)
 
 SIZES = {"identity": (3, None), "copy_first": (1, 4), "unique": (16, 5)}
 COURSE = [Stage(40, "sgd", 0.03, 1)]
@@ -95,3 +105,28 @@ def test_sequences_are_drawn_as_the_course_draws_them_or_uniformly(uniform: bool
     assert np.array_equal(rows, Sequences(task, uniform).draw(4_000, 1, seed=1).ravel())
     longest = np.flatnonzero(task.all_cases.counted.sum(axis=1) == 4)
     assert len(set(rows) & set(longest)) > 0.99 * 81
+
+
+def test_curvature_is_that_of_the_loss() -> None:
+    task = unique("AB", 2)
+    rng = np.random.default_rng(3)
+    head = HeadWeights(*(rng.normal(size=size) for size in ((4, 2), (4, 2), (4, 1), (3, 1))))
+    found = curvature(head, task)
+    sequences, shapes = Sequences(task, dtype=torch.float64), [each.shape for each in head.matrices.values()]
+    flat = np.concatenate([matrix.ravel() for matrix in head.matrices.values()])
+
+    def gradient(point: np.ndarray) -> np.ndarray:
+        parts = np.split(point, np.cumsum([np.prod(shape) for shape in shapes])[:-1])
+        heads = {
+            name: torch.tensor(part.reshape(1, *shape), requires_grad=True)
+            for name, part, shape in zip(head.matrices, parts, shapes, strict=True)
+        }
+        sequences.loss(heads).sum().backward()
+        return np.concatenate([tensor.grad.numpy().ravel() for tensor in heads.values()])
+
+    step = 1e-5
+    columns = [(gradient(flat + step * e) - gradient(flat - step * e)) / (2 * step) for e in np.eye(len(flat))]
+    numbers = np.linalg.eigvalsh(np.stack(columns))
+    assert found.mse == pytest.approx(Sequences(task).loss(stacked([head])).item(), rel=1e-5)
+    assert found.gradient_norm == pytest.approx(np.linalg.norm(gradient(flat)), rel=1e-8)
+    assert (found.lowest_curvature, found.highest_curvature) == pytest.approx((numbers[0], numbers[-1]), abs=1e-6)

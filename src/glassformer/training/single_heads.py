@@ -150,3 +150,33 @@ def _clip(heads: Heads, largest: float) -> None:
     norm = torch.stack([gradient.square().sum(dim=(1, 2)) for gradient in gradients]).sum(dim=0).sqrt()
     for gradient in gradients:
         gradient.mul_((largest / (norm + 1e-6)).clamp(max=1.0)[:, None, None])
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The loss over all sequences at some weights, its gradient's norm, and the extreme eigenvalues of its Hessian."""
+
+    mse: float
+    gradient_norm: float
+    lowest_curvature: float
+    highest_curvature: float
+
+    @property
+    def flat(self) -> bool:
+        """Whether nothing curves down by more than 0.1 % of the largest curvature."""
+        return self.lowest_curvature > -1e-3 * self.highest_curvature
+
+
+def curvature(head: HeadWeights, task: Task) -> Minimum:
+    """The loss over all sequences of ``task`` around ``head``, in float64."""
+    sequences = Sequences(task, dtype=torch.float64)
+    matrices = {name: torch.tensor(matrix) for name, matrix in head.matrices.items()}
+
+    def loss(point: Float[Tensor, " weight"]) -> Float[Tensor, ""]:
+        parts = zip(matrices.items(), point.split([each.numel() for each in matrices.values()]), strict=True)
+        return sequences.loss({name: part.view(1, *matrix.shape) for (name, matrix), part in parts})[0]
+
+    flat = torch.cat([matrix.flatten() for matrix in matrices.values()])
+    gradient, value = torch.func.grad_and_value(loss)(flat)
+    curvatures = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, flat))
+    return Minimum(value.item(), gradient.norm().item(), curvatures[0].item(), curvatures[-1].item())

@@ -1,4 +1,4 @@
-"""The lab's recipes, and measures of a head on unique: its circuit and the curvature of its loss."""
+"""The lab's recipes, what comes of them, and the circuit of a head on unique."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from glassformer.labs.hand_designed.experiments.heads import (
     FAST_SIZES,
     circuit_of,
     course_recipe,
-    curvature,
     descent_recipe,
     fast_recipe,
 )
 from glassformer.labs.hand_designed.experiments.study import outcomes_of
-from glassformer.training.single_heads import Sequences, stacked, unstacked
+from glassformer.training.single_heads import unstacked
 
 
 @settings(max_examples=10, deadline=None)
@@ -89,28 +88,3 @@ def test_a_circuit_by_hand() -> None:
     assert circuit.cls_share == pytest.approx(from_cls / (from_cls + from_letters))
     assert circuit.self_shares == pytest.approx([0.5, 0.5])
     assert circuit.values == pytest.approx([3, 0, 0])
-
-
-def test_curvature_is_that_of_the_loss() -> None:
-    task = unique("AB", 2)
-    rng = np.random.default_rng(3)
-    head = HeadWeights(*(rng.normal(size=size) for size in ((4, 2), (4, 2), (4, 1), (3, 1))))
-    found = curvature(head, task)
-    sequences, shapes = Sequences(task, dtype=torch.float64), [each.shape for each in head.matrices.values()]
-    flat = np.concatenate([matrix.ravel() for matrix in head.matrices.values()])
-
-    def gradient(point: np.ndarray) -> np.ndarray:
-        parts = np.split(point, np.cumsum([np.prod(shape) for shape in shapes])[:-1])
-        heads = {
-            name: torch.tensor(part.reshape(1, *shape), requires_grad=True)
-            for name, part, shape in zip(head.matrices, parts, shapes, strict=True)
-        }
-        sequences.loss(heads).sum().backward()
-        return np.concatenate([tensor.grad.numpy().ravel() for tensor in heads.values()])
-
-    step = 1e-5
-    columns = [(gradient(flat + step * e) - gradient(flat - step * e)) / (2 * step) for e in np.eye(len(flat))]
-    numbers = np.linalg.eigvalsh(np.stack(columns))
-    assert found.mse == pytest.approx(Sequences(task).loss(stacked([head])).item(), rel=1e-5)
-    assert found.gradient_norm == pytest.approx(np.linalg.norm(gradient(flat)), rel=1e-8)
-    assert (found.lowest_curvature, found.highest_curvature) == pytest.approx((numbers[0], numbers[-1]), abs=1e-6)

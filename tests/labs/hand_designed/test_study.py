@@ -11,10 +11,10 @@ from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import unique
 from glassformer.labs.hand_designed import LAB
 from glassformer.labs.hand_designed.experiments import Results, study
-from glassformer.labs.hand_designed.experiments.heads import Circuit, Minimum, course_recipe
+from glassformer.labs.hand_designed.experiments.heads import Circuit, course_recipe
 from glassformer.labs.hand_designed.experiments.study import Group, Moment, Outcome, Story
 from glassformer.labs.run import render
-from glassformer.training.single_heads import stacked
+from glassformer.training.single_heads import Minimum, stacked
 
 
 def outcome(misread: list[int], error: float = 0.1) -> Outcome:

@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS
@@ -214,18 +214,8 @@ def compare_transformers(
     *,
     config: PlotConfig = PLOT_CONFIG,
 ) -> tuple[Float[np.ndarray, "position v_dim"], Float[np.ndarray, "position v_dim"]]:
-    """Run both heads on ``seq``, with the eight panels of each, and return both outputs.
-
-    Raises:
-        InputError: ``seq`` does not fit a head, or the outputs differ in length.
-    """
+    """Run both heads on ``seq``, with the eight panels of each, and return both outputs."""
     learned = NumpyTransformer(**learned_transformer.to_weights().matrices)
-    require(
-        learned.Vm.shape[1] == hand_transformer.Vm.shape[1],
-        f"heads with outputs of length {hand_transformer.Vm.shape[1]} and {learned.Vm.shape[1]}",
-        "outputs of one length",
-        "Compare heads for the same task.",
-    )
     print(f"{' Hand Designed ':=^80}")
     out_hand = hand_transformer.forward(seq, False, plot, save_plot, "hand_designed", run_name, config=config)
     print(f"{' Learned ':=^80}")
@@ -261,15 +251,11 @@ def train_loop(
 ) -> tuple[SingleHead, float]:
     """Train a new head on one sequence per update and return it with the last loss.
 
-    Args:
-        remove_cls: Leave out the first output, that of CLS, before comparing with the target.
-        seed: For :func:`set_random_seed`; None leaves the generators as they are.
-        config: Optimizer, momentum, weight decay and loss; the arguments above replace its other fields.
+    ``remove_cls`` leaves out the output of CLS. ``config`` gives the optimizer, momentum, weight decay and loss.
 
     Raises:
-        InputError: A size below 1, a sequence or target whose shape does not fit, or a loss that diverges.
+        InputError: A sequence or target whose shape does not fit, or a loss that diverges.
     """
-    require_positive(num_epochs=num_epochs)
     if seed is not None:
         set_random_seed(seed)
     head = SingleHead(input_dim, qk_dim, v_dim, pos_dim, max_seq_len)

@@ -65,11 +65,6 @@ def _study(current: Run) -> list[Group]:
     ]
 
 
-def _refute(current: Run) -> Refutation:
-    settings = current.settings
-    return designs.refute("parity", settings.num_random, settings.parity_steps, COURSE_SEED + current.seed)
-
-
 def _seeds(current: Run) -> list[int]:
     return list(range(current.seed, current.seed + current.settings.study_seeds))
 
@@ -92,7 +87,9 @@ LAB = Lab(
     results=Results,
     steps={
         "designs": lambda current: designs.measure_designs(current.settings.large_len),
-        "refutation": _refute,
+        "refutation": lambda current: designs.refute(
+            "parity", current.settings.num_random, current.settings.parity_steps, COURSE_SEED + current.seed
+        ),
         "comparisons": _compare,
         "study": _study,
         "stories": lambda current: study.follow(_seeds(current), course_recipe("unique")),

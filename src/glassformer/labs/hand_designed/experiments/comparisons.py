@@ -113,8 +113,8 @@ def compare(name: str, steps: int, seed: int, again: bool) -> Comparison:
     return Comparison(
         task=name,
         steps=steps,
-        hand=_lists(hand),
-        learned=_lists(learned),
+        hand={name: matrix.tolist() for name, matrix in hand.matrices.items()},
+        learned={name: matrix.tolist() for name, matrix in learned.matrices.items()},
         certificate=verify(learned, task, tolerance=None),
         hand_learned=_pair(hand, learned, task),
         learned_again=_pair(learned, _train(name, hand, steps, seed + 1), task) if again else None,
@@ -170,10 +170,6 @@ def _moved(head: HeadWeights, seed: int) -> HeadWeights:
 
 def _cosine(first: Float[np.ndarray, "row column"], second: Float[np.ndarray, "row column"]) -> float:
     return float((first * second).sum() / (np.linalg.norm(first) * np.linalg.norm(second)))
-
-
-def _lists(head: HeadWeights) -> Matrices:
-    return {name: matrix.tolist() for name, matrix in head.matrices.items()}
 
 
 def draw_heads(comparison: Comparison) -> Figure:

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from glassformer.handcraft.circuits import values_at_places
 from glassformer.handcraft.distances import attention_weights
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.training import single_heads
-from glassformer.training.single_heads import Heads, Sequences, Stage
+from glassformer.training.single_heads import Heads, Stage
 
 COURSE_SIZES: dict[str, tuple[int, int | None]] = {"identity": (3, None), "copy_first": (1, 4), "unique": (8, 4)}
 """qk_dim and pos_dim of the heads that the course trains."""
@@ -110,33 +107,3 @@ def circuit_of(head: HeadWeights, task: Task) -> Circuit:
         self_shares=[float(share[again[:, i], i].mean()) for i in range(1, tokens.shape[1])],
         values=[float(at_places[positions == position].mean()) for position in range(task.space.num_positions)],
     )
-
-
-@dataclass(frozen=True)
-class Minimum:
-    """The loss over all sequences at some weights, its gradient's norm, and the extreme eigenvalues of its Hessian."""
-
-    mse: float
-    gradient_norm: float
-    lowest_curvature: float
-    highest_curvature: float
-
-    @property
-    def flat(self) -> bool:
-        """Whether nothing curves down by more than 0.1 % of the largest curvature."""
-        return self.lowest_curvature > -1e-3 * self.highest_curvature
-
-
-def curvature(head: HeadWeights, task: Task) -> Minimum:
-    """The loss over all sequences of ``task`` around ``head``, in float64."""
-    sequences = Sequences(task, dtype=torch.float64)
-    matrices = {name: torch.tensor(matrix) for name, matrix in head.matrices.items()}
-
-    def loss(point: Float[Tensor, " weight"]) -> Float[Tensor, ""]:
-        parts = zip(matrices.items(), point.split([each.numel() for each in matrices.values()]), strict=True)
-        return sequences.loss({name: part.view(1, *matrix.shape) for (name, matrix), part in parts})[0]
-
-    flat = torch.cat([matrix.flatten() for matrix in matrices.values()])
-    gradient, value = torch.func.grad_and_value(loss)(flat)
-    curvatures = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, flat))
-    return Minimum(value.item(), gradient.norm().item(), curvatures[0].item(), curvatures[-1].item())

@@ -13,17 +13,15 @@ from matplotlib.figure import Figure
 from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.labs.hand_designed.experiments.heads import (
     Circuit,
-    Minimum,
     Recipe,
     circuit_of,
     course_recipe,
-    curvature,
     descent_recipe,
     fast_recipe,
 )
 from glassformer.observe.figures.style import BLACK, BLUE, GREEN, RED, in_style, new_figure
 from glassformer.training import mix_seed
-from glassformer.training.single_heads import Heads, Sequences, unstacked
+from glassformer.training.single_heads import Heads, Minimum, Sequences, curvature, unstacked
 
 FACTORS = (3, 10)
 """A head that fails is trained on until it has had these many times the recipe's steps, or solves the task."""
