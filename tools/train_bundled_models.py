@@ -31,8 +31,7 @@ from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALU
 from glassformer.files import new_directory, write_text
 from glassformer.labs.lookup.experiments.course_runs import share_right, train_course
 from glassformer.labs.lookup.experiments.recipes import MEASURING_SEED, InContextRecipe, answers, train_in_context
-from glassformer.labs.sentiment.recipes import ScratchRecipe, TrainingRecipe
-from glassformer.labs.sentiment.training_runs import train_recipe
+from glassformer.labs.sentiment.experiments.recipes import ScratchRecipe, TrainingRecipe, train_recipe
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training import Batch, TrainingConfig, train
@@ -44,7 +43,6 @@ LONG = 4096
 SENTIMENT = ScratchRecipe(
     name="explorer's encoder",
     training=TrainingRecipe(30, 32, 1e-3, 0.1, word_dropout=0.4, label_smoothing=0.1),
-    tokenizer="words",
     vocab_size=1400,
     model={
         "num_layers": 3,
@@ -117,7 +115,7 @@ def make_sentiment(work: Path) -> None:
     """The sentiment lab's encoder, from scratch on four fifths of the project's own reviews."""
     train_on, validation, test = split_by_text(reviews(), seed=SEED)
     data = SentimentData(train_on, validation, test)
-    classifier = train_recipe(SENTIMENT, data, work, SEED).classifier
+    classifier, _ = train_recipe(SENTIMENT, data, work, SEED)
     classifier.encoder.half().float()
     held_out = (*data.validation, *data.test)  # nothing was chosen on either
     likely = classifier.probabilities([example.text for example in held_out])

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 from glassformer.cli.flags import LABS_WITH_DATA, LabFlags, LabName
+from glassformer.errors import InputError
 
 # Each module offers run(out, quick, seed, resume) -> path of the report; those of LABS_WITH_DATA take data as well.
 LABS: dict[LabName, str] = {
@@ -20,9 +21,14 @@ def run(flags: LabFlags) -> Path:
     """Run the lab that ``flags`` names and return the path of its report.
 
     Raises:
-        InputError: The lab's directory is in the way, or cannot be continued.
+        InputError: The lab's directory is in the way, or cannot be continued; or a library of the labs is missing.
     """
-    lab = importlib.import_module(LABS[flags.name])
+    try:
+        lab = importlib.import_module(LABS[flags.name])
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("jinja2", "sklearn"):
+            raise
+        raise InputError(f"no {error.name}", "the labs' libraries", "pip install 'glassformer[labs]'") from error
     data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
     if hasattr(lab, "LAB"):
         from glassformer.labs.run import run as run_lab

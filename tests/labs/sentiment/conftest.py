@@ -6,19 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.labs.kept import read_part
-from glassformer.labs.sentiment.results import Results
-
-PUBLISHED = Path(__file__).resolve().parents[3] / "docs" / "labs" / "sentiment"
+from glassformer.labs.run import read
+from glassformer.labs.sentiment.experiments import Results
 
 
 @pytest.fixture(scope="session")
-def published() -> Path:
-    """The directory of the published run."""
-    return PUBLISHED
-
-
-@pytest.fixture(scope="session")
-def results() -> Results:
-    """Its results."""
-    return read_part(PUBLISHED / "results.json", Results)
+def results(published: Path) -> Results:
+    """The published results."""
+    found: Results = read(published / "sentiment" / "results.json", Results)
+    return found

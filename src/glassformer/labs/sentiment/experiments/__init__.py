@@ -1,1 +1,145 @@
 """The experiments of the sentiment lab, and what makes a lab of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from glassformer.data.examples import fingerprint
+from glassformer.data.sentiment_sources import find_data
+from glassformer.labs.run import Lab, Run
+from glassformer.labs.sentiment.experiments import growth, heads, leak, mini_transformer, norms, padding, parts_figures
+from glassformer.labs.sentiment.experiments import model_figures as tables
+from glassformer.labs.sentiment.experiments.counts import BIGRAM_TFIDF, FULL_TFIDF
+from glassformer.labs.sentiment.experiments.models import ModelResult, Models, measure_models
+from glassformer.labs.sentiment.experiments.probes import Asked, measure_asked
+from glassformer.labs.sentiment.experiments.reach import ReachResult, measure_reach
+from glassformer.labs.sentiment.experiments.recipes import FROM_MINILM, FROM_SCRATCH, one_thread
+from glassformer.observe.complexity_measured import LENGTHS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is done; ``data`` is an argument of :func:`~glassformer.data.sentiment_sources.find_data`."""
+
+    data: str | None = None
+    seeds: int = 3  # of each network of the table
+    pretrained: bool = True
+    course_epochs: int = 10
+    all_kinds: bool = True  # train the course's model on reviews of all kinds as well
+    leak_seeds: int = 10
+    padding_seeds: int = 3
+    head_counts: tuple[int, ...] = (1, 2, 4, 8)  # none: the comparison is left out
+    heads_seeds: int = 3
+    reach_distances: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 255)
+    reach_seeds: int = 3
+    reach_lengths: tuple[int, ...] = (8, 32, 128)
+    reach_updates: int = 300
+    growth_lengths: tuple[int, ...] = LENGTHS
+
+
+QUICK: Mapping[str, Any] = {
+    "seeds": 1,
+    "pretrained": False,
+    "all_kinds": False,
+    "leak_seeds": 3,
+    "padding_seeds": 1,
+    "head_counts": (),
+    "reach_distances": (0, 1, 4, 16, 63),
+    "reach_seeds": 1,
+    "reach_lengths": (32,),
+    "growth_lengths": (64, 128, 256),
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that one run of the lab measured; see :mod:`glassformer.labs.run`."""
+
+    quick: bool
+    seed: int
+    models: Models
+    asked: Asked
+    course: mini_transformer.CourseResult
+    leak: leak.LeakResult
+    padding: padding.PaddingResult
+    norms: norms.NormsResult
+    reach: ReachResult
+    heads: heads.HeadsResult | None
+    growth: growth.GrowthResult
+
+
+def _alone(measure: Callable[[Run, Settings, tuple[int, ...]], Any]) -> Callable[[Run], Any]:
+    """A step of small networks, with one thread; ``measure`` gets the settings and the seeds from the run's on."""
+
+    def step(run: Run) -> Any:
+        with one_thread():
+            return measure(run, run.settings, tuple(range(run.seed, run.seed + 100)))
+
+    return step
+
+
+def _heads(run: Run, s: Settings, seeds: tuple[int, ...]) -> heads.HeadsResult | None:
+    return heads.measure_heads(find_data(s.data)[1], s.head_counts, seeds[: s.heads_seeds]) if s.head_counts else None
+
+
+_STEPS: dict[str, Callable[[Run], Any]] = {
+    "models": measure_models,
+    "asked": _alone(lambda run, s, seeds: measure_asked(run)),
+    "course": _alone(
+        lambda run, s, seeds: mini_transformer.measure_course(run.seed, s.course_epochs, all_kinds=s.all_kinds)
+    ),
+    "leak": _alone(lambda run, s, seeds: leak.measure_leak(seeds[: s.leak_seeds], s.course_epochs)),
+    "padding": _alone(lambda run, s, seeds: padding.measure_padding(seeds[: s.padding_seeds], s.course_epochs)),
+    "norms": _alone(lambda run, s, seeds: norms.measure_norms()),
+    "reach": _alone(
+        lambda run, s, seeds: measure_reach(s.reach_distances, seeds[: s.reach_seeds], s.reach_lengths, s.reach_updates)
+    ),
+    "heads": _alone(_heads),
+    "growth": _alone(lambda run, s, seeds: growth.measure_growth(s.growth_lengths)),
+}
+
+
+def _five(models: Models) -> list[ModelResult]:
+    """Median results, without the word counts of pairs, which lie on those of single words."""
+    return [row for name, row in models.medians.items() if name != BIGRAM_TFIDF.name]
+
+
+_FIGURES: dict[str, Callable[[Results], Figure | None]] = {
+    "training": lambda r: tables.draw_training([row for row in r.models.medians.values() if row.epochs]),
+    "calibration": lambda r: tables.draw_calibration(_five(r.models)),
+    "kinds": lambda r: tables.draw_kinds({row.name: row.kinds for row in _five(r.models)}, r.models.kinds),
+    "leak": lambda r: leak.draw_leak(r.leak),
+    "norms": lambda r: norms.draw_norms(r.norms),
+    "positions": lambda r: parts_figures.draw_positions(),
+    "embeddings": lambda r: mini_transformer.draw_embeddings(r.course),
+    "architecture": lambda r: mini_transformer.draw_architecture(r.course.config),
+    "block": lambda r: mini_transformer.draw_block(r.course.config),
+    "course-training": lambda r: mini_transformer.draw_course_training(r.course),
+    "recurrent-and-parallel": lambda r: parts_figures.draw_recurrent_and_parallel(),
+    "attention-example": lambda r: mini_transformer.draw_attention_example(r.course.readings["both"]),
+    "heads-praise": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["praise"]),
+    "heads-blame": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["blame"]),
+    "heads-both": lambda r: mini_transformer.draw_heads(r.course.readings["both"]),
+    "attention-rows": lambda r: mini_transformer.draw_attention_rows(r.course.readings["both"]),
+    "effects": lambda r: tables.draw_effects(r.asked.looks, r.asked.classes),
+    "best-architecture": lambda r: mini_transformer.draw_architecture(r.asked.config),
+    "complexity": lambda r: growth.draw_growth(r.growth),
+    "timeline": lambda r: parts_figures.draw_timeline(),
+}
+
+LAB = Lab(
+    name="sentiment",
+    template=Path(__file__).parents[1] / "report.md.j2",
+    settings=Settings(),
+    quick=QUICK,
+    results=Results,
+    steps=_STEPS,
+    figures=_FIGURES,
+    context={"linear": FULL_TFIDF.name, "scratch": FROM_SCRATCH, "minilm": FROM_MINILM.name},
+    inputs=lambda settings: {"texts": fingerprint(find_data(settings.data)[1])},
+)

@@ -68,6 +68,12 @@ class Reading:
     probability: float
     weights: list[list[list[list[float]]]]
 
+    @property
+    def favourites(self) -> list[tuple[str, float]]:
+        """For each head of the last layer, the token of the largest weight, a mean over queries."""
+        means = np.array(self.weights)[-1].mean(axis=1)
+        return [(self.tokens[int(row.argmax())], float(row.max())) for row in means]
+
 
 @dataclass(frozen=True)
 class CourseResult:

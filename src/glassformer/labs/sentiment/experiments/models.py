@@ -31,7 +31,7 @@ from glassformer.labs.sentiment.experiments.recipes import (
     train_recipe,
 )
 from glassformer.labs.sentiment.experiments.rivals import RIVALS, RivalRecipe, train_rival
-from glassformer.labs.wording import alike, percent, standard_error
+from glassformer.labs.wording import alike, standard_error
 from glassformer.training.classification import scores
 
 Recipe: TypeAlias = TfidfRecipe | RivalRecipe | ScratchRecipe | PretrainedRecipe
@@ -144,30 +144,6 @@ class Models:
             return sum(group) / len(group), row.validation_accuracy
 
         return max((row for row in self.rows if row.encoder), key=validation)
-
-    @property
-    def table(self) -> list[list[str]]:
-        """The cells of the report's table: a row for each model, a median row for each of several seeds."""
-        lines = []
-        for name, median in self.medians.items():
-            group = self.of(name)
-            lines += [_cells(row, "-" if row.seed is None else str(row.seed)) for row in group]
-            if len(group) > 1:
-                lines.append(_cells(median, "median"))
-        return lines
-
-
-def _cells(row: ModelResult, seed: str) -> list[str]:
-    return [
-        f"{row.name}, {row.choice}" if row.choice else row.name,
-        seed,
-        f"{row.num_parameters:,}",
-        percent(row.validation_accuracy),
-        percent(row.test_accuracy),
-        f"{row.test_macro_f1:.3f}",
-        f"{row.test_loss:.3f}",
-        f"{row.test_calibration_error:.3f}",
-    ]
 
 
 def slug(name: str, seed: int | None) -> str:

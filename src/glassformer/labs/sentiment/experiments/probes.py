@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -40,13 +40,6 @@ _TEXTS = json.loads(files(__package__).joinpath("probes.json").read_text(encodin
 GROUPS = {name: Group(**group) for name, group in _TEXTS["groups"].items()}
 PAIRS = tuple(Pair(*pair) for pair in _TEXTS["pairs"])
 SHOWN: dict[str, int | None] = dict(_TEXTS["texts"])  # texts with their class, None where both could be said
-
-
-class Judge(Protocol):
-    """Whatever gives a probability of each class for each text: an encoder's classifier, word counts."""
-
-    def probabilities(self, texts: Sequence[str]) -> Any:
-        """``[text, num_classes]``, the last class being "positive"."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +191,7 @@ def probe_words(classifier: Classifier, groups: Mapping[str, Group] = GROUPS) ->
     return found
 
 
-def probe_pairs(classifier: Judge, pairs: Sequence[Pair] = PAIRS) -> PairResult:
+def probe_pairs(classifier: Any, pairs: Sequence[Pair] = PAIRS) -> PairResult:
     """Judge both texts of every pair. Whatever only counts words cannot tell apart a pair of the same words."""
     praise, blame = (_positive(classifier, [pair[side] for pair in pairs]) for side in (1, 2))
     return PairResult(
@@ -216,5 +209,5 @@ def look_at(classifier: Classifier, texts: Mapping[str, int | None] = SHOWN) -> 
     return found
 
 
-def _positive(classifier: Judge, texts: Sequence[str]) -> Float64[np.ndarray, " text"]:
+def _positive(classifier: Any, texts: Sequence[str]) -> Float64[np.ndarray, " text"]:
     return np.asarray(classifier.probabilities(texts), dtype=np.float64)[:, -1]

@@ -117,7 +117,7 @@ class Epoch:
 
 
 class Trained(NamedTuple):
-    """What :func:`train_recipe` returns; the classifier is in evaluation mode."""
+    """A classifier in evaluation mode, and its training."""
 
     classifier: Classifier
     epochs: list[Epoch]

@@ -1,0 +1,70 @@
+"""The report: every answer is there in the asked length, and its claims turn with the numbers and know their noise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from glassformer.labs.run import render
+from glassformer.labs.sentiment import LAB
+from glassformer.labs.sentiment.experiments import Results
+
+
+def sections(text: str) -> dict[str, str]:
+    """The text below each heading of the second and third level."""
+    found = re.split(r"^###? (.+)$", text, flags=re.MULTILINE)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
+def with_accuracies(results: Results, **accuracies: float) -> Results:
+    """``results`` with all seeds of a model at one test accuracy; names are first words."""
+    rows = [
+        replace(row, test_accuracy=accuracies.get(row.name.split()[-1].strip(","), row.test_accuracy))
+        for row in results.models.rows
+    ]
+    return replace(results, models=replace(results.models, rows=rows))
+
+
+def test_every_question_is_answered(results: Results) -> None:
+    found = sections(render(LAB, results))
+    answers = [text for heading, text in found.items() if re.match(r"\d\. ", heading)]
+    assert len(answers) == 7
+    assert all(len(answer.split()) > 90 for answer in answers)
+    assert 200 <= len(found["Reflection"].split()) <= 300
+    assert re.findall(r"^\d\.", found["Takeaways"], flags=re.MULTILINE) == ["1.", "2.", "3.", "4.", "5."]
+    for aspect in ("Bias and fairness", "Misinformation", "Economic impact", "Privacy and security"):
+        assert f"**{aspect}.**" in found["5. What are the ethical concerns with large language models such as GPT-4?"]
+    for field in ("Language", "Code", "Several media", "Science"):
+        assert f"**{field}.**" in found["Applications and broader implications"]
+
+
+def test_near_accuracies_are_not_ranked(results: Results) -> None:
+    counts = results.models.counts.test_accuracy
+    near = render(LAB, with_accuracies(results, convolutions=counts + 0.005, scratch=counts + 0.01))
+    assert "The test accuracy of convolutions" in near
+    assert "is not clearly different from that of encoder from scratch" in near
+    far = render(LAB, with_accuracies(results, convolutions=counts - 0.2))
+    assert "Clearly worse: convolutions." in far
+    assert "is below that of encoder from scratch" in far
+
+
+def test_a_model_at_chance_is_said_to_be_at_chance(results: Results) -> None:
+    assert "is not clearly above chance on these texts" not in render(LAB, results)
+    best = results.asked.model.split()[-1]
+    assert "is not clearly above chance on these texts" in render(
+        LAB, with_accuracies(results, **{best: results.models.majority})
+    )
+
+
+def test_counted_operations_that_differ_are_said_to(results: Results) -> None:
+    assert "number of operations equals" in render(LAB, results)
+    assert "number of operations differs from" in render(
+        LAB, replace(results, growth=replace(results.growth, counted=False))
+    )
+
+
+def test_the_quick_version_and_what_is_missing_are_named(results: Results) -> None:
+    quick = replace(results, quick=True, heads=None, models=replace(results.models, missing={"A": "no internet"}))
+    assert "This is the quick version" in render(LAB, quick)
+    assert "The A is missing: no internet." in render(LAB, quick)
+    assert "quick version" not in render(LAB, results)
