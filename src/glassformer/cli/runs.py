@@ -34,7 +34,7 @@ def description(model: DecoderConfig, data: dict[str, Any], **options: Any) -> d
 
 
 def decoder_config(described: dict[str, Any]) -> DecoderConfig:
-    """The configuration of a run's decoder, which the gpt-oss lab describes by the arguments of the course's class.
+    """The configuration of a run's decoder, which old gpt-oss labs described by the arguments of the course's class.
 
     Raises:
         InputError: No description of a decoder.

@@ -59,7 +59,7 @@ def trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry 
         return filled(place.path, lambda: Decoder(config), config.num_layers)
 
     if data["kind"] == "recurrence":
-        about = "Trained by 'glassformer train' on numbers that follow a hidden rule."
+        about = "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden rule."
         help_text = f"numbers from 0 to {config.vocab_size - 1} between spaces"
         rule = described(place.path, RecurrenceConfig, {name: each for name, each in data.items() if name != "kind"})
         card = decoder_card(place, config, about, NUMBERS, help_text)
