@@ -19,12 +19,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """The keyword arguments of each call of a stand-in for the GPT-OSS lab."""
     seen: list[dict[str, object]] = []
 
-    def run(out: Path, quick: bool, seed: int, resume: bool) -> Path:
+    def run(given: object, out: Path, quick: bool, seed: int, resume: bool) -> Path:
+        assert given is module.LAB
         seen.append({"out": out, "quick": quick, "seed": seed, "resume": resume})
         return out / "report.md"
 
     module = ModuleType("stand_in_lab")
-    module.run = run
+    module.LAB = object()
+    monkeypatch.setattr("glassformer.labs.run.run", run)
     monkeypatch.setitem(sys.modules, "stand_in_lab", module)
     monkeypatch.setitem(lab.LABS, "gpt-oss", "stand_in_lab")
     return seen

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.labs.kept import kept
+from glassformer.labs.run import kept
 from refusals import refused
 
 

@@ -10,11 +10,7 @@ import pytest
 
 from glassformer.labs.run import Lab, read, render
 
-LABS = [
-    name
-    for name in ("hand_designed", "sentiment", "lookup", "gpt_oss")
-    if hasattr(importlib.import_module(f"glassformer.labs.{name}"), "LAB")
-]
+LABS = ("hand_designed", "sentiment", "lookup", "gpt_oss")
 
 
 @pytest.mark.parametrize("name", LABS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from glassformer.cli.flags import LABS_WITH_DATA, LabFlags, LabName
 from glassformer.errors import InputError
 
-# Each module offers run(out, quick, seed, resume) -> path of the report; those of LABS_WITH_DATA take data as well.
+# Each module offers LAB; the settings of LABS_WITH_DATA have data.
 LABS: dict[LabName, str] = {
     "hand-designed": "glassformer.labs.hand_designed",
     "sentiment": "glassformer.labs.sentiment",
@@ -24,18 +24,15 @@ def run(flags: LabFlags) -> Path:
         InputError: The lab's directory is in the way, or cannot be continued; or a library of the labs is missing.
     """
     try:
-        lab = importlib.import_module(LABS[flags.name])
+        from glassformer.labs.run import run as run_lab
+
+        lab = importlib.import_module(LABS[flags.name]).LAB
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("jinja2", "sklearn"):
             raise
         raise InputError(f"no {error.name}", "the labs' libraries", "pip install 'glassformer[labs]'") from error
     data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
-    if hasattr(lab, "LAB"):
-        from glassformer.labs.run import run as run_lab
-
-        return run_lab(lab.LAB, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
-    report: Path = lab.run(out=flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
-    return report
+    return run_lab(lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
 
 
 def main(flags: LabFlags) -> int:

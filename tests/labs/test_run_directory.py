@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.labs.claim import claim
+from glassformer.labs.run import claim
 from refusals import refused
 
 ASKED = {"seed": 3, "sizes": (1, 2)}
