@@ -6,7 +6,9 @@ from glassformer.labs.hand_designed.course import NumpyTransformer as NumpyTrans
 from glassformer.labs.hand_designed.course import PlotConfig as PlotConfig
 from glassformer.labs.hand_designed.course import PytorchTransformer as PytorchTransformer
 from glassformer.labs.hand_designed.course import TrainingConfig as TrainingConfig
+from glassformer.labs.hand_designed.course import _set_seed as _set_seed
 from glassformer.labs.hand_designed.course import compare_transformers as compare_transformers
+from glassformer.labs.hand_designed.course import get_current_figure as get_current_figure
 from glassformer.labs.hand_designed.course import hand_designed_weights as hand_designed_weights
 from glassformer.labs.hand_designed.course import rescale_and_plot as rescale_and_plot
 from glassformer.labs.hand_designed.course import save_figure as save_figure

@@ -83,6 +83,10 @@ def set_random_seed(seed: int = 42) -> None:
     torch.manual_seed(seed)
 
 
+_set_seed = set_random_seed
+get_current_figure = plt.gcf
+
+
 def rescale_and_plot(
     arr: Num[np.ndarray, "row column"],
     title: str = "",
