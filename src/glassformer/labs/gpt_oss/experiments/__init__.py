@@ -72,5 +72,5 @@ LAB = Lab(
         "sampling-grid": lambda results: generation.draw_grid(results.generation),
         "accuracy-by-position": lambda results: models.draw_accuracy(results.optimum, results.models),
     },
-    context={"MODELS": MODELS, "DATA": DATA, "accuracy": models.accuracy, "spread": models.spread},
+    context={"MODELS": MODELS, "DATA": DATA},
 )

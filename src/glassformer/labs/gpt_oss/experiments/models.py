@@ -110,17 +110,6 @@ Seeds = list[Trained]
 """The trainings of one model, one for each seed."""
 
 
-def accuracy(seeds: Seeds) -> float:
-    """The mean over seeds."""
-    return wording.mean(trained.accuracy for trained in seeds)
-
-
-def spread(seeds: Seeds) -> float:
-    """The largest difference between two seeds of one model."""
-    found = [trained.accuracy for trained in seeds]
-    return max(found) - min(found)
-
-
 def measure(run: Run) -> dict[str, Seeds]:
     """Train and measure every model of the settings."""
 
@@ -209,7 +198,8 @@ def draw_accuracy(optimum: Optimum, models: dict[str, Seeds]) -> Figure:
     title = "Accuracy of the next token at each position"
     above.set(title=title, xlabel="position in the sequence", ylabel="accuracy", ylim=(0, 1), xlim=(-0.5, 63.5))
     above.legend(loc="lower right", title="mean over positions")
-    lost = np.array([[_lost(optimum, found[0], *part) for part in RANGES] for found in models.values()])
+    gaps = 100 * (np.array(optimum.by_position) - [found[0].by_position for found in models.values()])
+    lost = np.stack([gaps[:, start:stop].mean(axis=1) for start, stop in RANGES], axis=1)
     image = below.imshow(lost, cmap="Oranges", norm=PowerNorm(0.5, 0, 20, clip=True), aspect="auto")
     write_values(below, lost.round(2), image)
     names = [str(start) if stop == start + 1 else f"{start} to {(stop or len(optimum.by_position)) - 1}"
@@ -219,10 +209,6 @@ def draw_accuracy(optimum: Optimum, models: dict[str, Seeds]) -> Figure:
     below.set(title="What is lost to the optimum, in percentage points", xlabel="positions, mean over each range")
     below.grid(False)
     return figure
-
-
-def _lost(optimum: Optimum, found: Trained, start: int, stop: int | None) -> float:
-    return 100 * (wording.mean(optimum.by_position[start:stop]) - wording.mean(found.by_position[start:stop]))
 
 
 @in_style
