@@ -25,7 +25,6 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
 )
 
 Way = Literal["seen", "left out"]
-LENGTHS = (16, 32, 64, 128)
 _BATCH = 8
 
 
@@ -76,7 +75,7 @@ class PaddingResult:
 def measure_padding(
     seeds: Sequence[int] = (0, 1, 2),
     epochs: int = COURSE_EPOCHS,
-    lengths: Sequence[int] = LENGTHS,
+    lengths: Sequence[int] = (16, 32, 64, 128),
     examples: Sequence[Example] | None = None,
 ) -> PaddingResult:
     """Train in both ways, and change nothing but how far the held-out texts are padded.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
@@ -18,10 +17,7 @@ from glassformer.labs.sentiment.experiments.recipes import TrainingRecipe, fit
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 
-DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 255)
-LENGTHS = (8, 32, 128)
-RATES = (3e-3, 2e-2)
-WIDTH, HEADS, FF_DIM = 64, 8, 256
+HEADS, FF_DIM = 8, 256
 NUM_CLASSES, LETTERS = 4, ascii_lowercase[:16]
 NOISE = LETTERS[NUM_CLASSES:]
 RECURRENT = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
@@ -71,14 +67,6 @@ class ReachResult:
         key = name, length, learning_rate
         return [run.accuracy for run in self.recalled if (run.name, run.length, run.learning_rate) == key]
 
-    def accuracy(self, name: str, length: int, learning_rate: float) -> float:
-        """The mean over seeds."""
-        return statistics.fmean(self.accuracies(name, length, learning_rate))
-
-    def learned(self, name: str, length: int) -> list[bool]:
-        """Of each training, at every seed and learning rate, whether it ended above 90 %."""
-        return [run.accuracy > 0.9 for run in self.recalled if (run.name, run.length) == (name, length)]
-
 
 class Network(nn.Module):
     """A network over vectors: torch's recurrent layer, or encoder blocks over the vectors plus sinusoidal positions."""
@@ -103,12 +91,12 @@ class Network(nn.Module):
 
 
 def measure_reach(
-    distances: Sequence[int] = DISTANCES,
-    seeds: Sequence[int] = (0,),
-    lengths: Sequence[int] = LENGTHS,
+    distances: Sequence[int],
+    seeds: Sequence[int],
+    lengths: Sequence[int],
     updates: int = 300,
-    rates: Sequence[float] = RATES,
-    width: int = WIDTH,
+    rates: Sequence[float] = (3e-3, 2e-2),
+    width: int = 64,
 ) -> ReachResult:
     """Measure the influence of inputs at ``distances``, and train on texts of ``lengths``.
 
