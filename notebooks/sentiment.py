@@ -56,7 +56,6 @@ from glassformer.classifier import Classifier, token_effects
 from glassformer.data.examples import CLASSES, split_by_text
 from glassformer.data.sentiment import leaky_examples, reviews
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.labs.loaders import train_epochs
 from glassformer.labs.sentiment import (
     FeedForward,
     LayerNorm,
@@ -87,6 +86,7 @@ from glassformer.observe.complexity_measured import count_operations
 from glassformer.observe.figures.attention_maps import attention_grid, attention_map
 from glassformer.observe.figures.coloured_words import coloured_text
 from glassformer.observe.figures.diagrams import architecture, block
+from glassformer.training.loaders import train_epochs
 
 torch.manual_seed(42)
 torch.set_num_threads(1)  # faster for networks this small, and the same numbers in every run on one machine

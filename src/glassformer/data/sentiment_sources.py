@@ -31,7 +31,8 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
     """
     if source is None:
         plain = [example for example in reviews() if example.kind == "plain"]
-        return REVIEWS, SentimentData(*split_by_text(plain, (0.7, 0.1, 0.2)))
+        first, second, third = split_by_text(plain, (0.7, 0.1, 0.2))
+        return REVIEWS, SentimentData(first, second, third)
     path = Path(source)
     if path.is_file():
         return path.stem, from_files(path)

@@ -22,8 +22,8 @@ from glassformer.labs.sentiment.experiments.model_figures import (
     wilson,
 )
 from glassformer.labs.sentiment.experiments.models import ModelResult, reliability
-from glassformer.labs.sentiment.experiments.probes import Look
-from glassformer.labs.sentiment.experiments.recipes import Epoch
+from glassformer.observe.probes import Look
+from glassformer.training.text_recipe import Epoch
 
 KINDS = {"words": {"plain": 0.9, "irony": 0.2}, "encoder": {"plain": 1.0, "irony": 0.5}}
 COUNTS = {"plain": 40, "irony": 10}

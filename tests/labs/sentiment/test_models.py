@@ -20,8 +20,9 @@ from glassformer.labs.sentiment.experiments.models import (
     reliability,
     slug,
 )
-from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, TrainingRecipe
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH
 from glassformer.labs.sentiment.experiments.rivals import RIVALS
+from glassformer.training.text_recipe import TrainingRecipe
 
 TEXTS = [Example(f"{word} {number}", label) for number in range(6) for word, label in (("good", 1), ("bad", 0))]
 SHORT = TrainingRecipe(2, 8, 0.01, 0.0)

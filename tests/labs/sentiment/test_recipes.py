@@ -16,12 +16,12 @@ from glassformer.labs.sentiment.experiments.recipes import (
     FROM_MINILM,
     FROM_SCRATCH,
     PretrainedRecipe,
-    TrainingRecipe,
     build_classifier,
     train_recipe,
 )
 from glassformer.training import Batch
 from glassformer.training.classification import ClassificationTask
+from glassformer.training.text_recipe import TrainingRecipe
 from refusals import refused
 
 THINGS = ("film", "book", "soup", "phone", "song", "play", "cake", "lamp")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data.examples import Example, SentimentData
-from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, TrainingRecipe
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH
 from glassformer.labs.sentiment.experiments.rivals import (
     ConvolutionalClassifier,
     RecurrentClassifier,
@@ -20,6 +20,7 @@ from glassformer.labs.sentiment.experiments.rivals import (
     train_rival,
 )
 from glassformer.models.encoder import Encoder
+from glassformer.training.text_recipe import TrainingRecipe
 from refusals import refused
 
 KINDS = ("recurrent", "convolutional")

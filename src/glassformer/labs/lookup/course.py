@@ -17,10 +17,10 @@ from glassformer.data import lookup
 from glassformer.data.lookup import EOS, FACTS, PAD, SOS
 from glassformer.errors import require_positive
 from glassformer.generation import greedy_decode as decode
-from glassformer.labs.loaders import History, Loader, train_epochs
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
 from glassformer.observe.figures.attention_maps import cross_attention
 from glassformer.training import Batch
+from glassformer.training.loaders import History, Loader, train_epochs
 from glassformer.training.target import all_right, target_loss
 
 D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF = 64, 4, 1, 128
@@ -96,8 +96,8 @@ def train_model(
 ) -> History:
     """Train with Adam, and end with the weights of the epoch with the lowest validation loss.
 
-    Arguments, result and errors as for :func:`~glassformer.labs.loaders.train_epochs`; an example is right if all its
-    tokens are.
+    Arguments, result and errors as for :func:`~glassformer.training.loaders.train_epochs`; an example is right if all
+    its tokens are.
     """
     return train_epochs(
         model,

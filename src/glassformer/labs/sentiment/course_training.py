@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 
 from glassformer.data.tokenizer import CLS, PAD, PAD_ID, UNK, WordTokenizer, require_text
 from glassformer.errors import InputError, require
-from glassformer.labs.loaders import History, Loader, train_epochs
 from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.complexity import complexity
@@ -23,6 +22,7 @@ from glassformer.observe.figures.attention_maps import attention_grid
 from glassformer.observe.figures.coloured_words import shown
 from glassformer.text import one_line
 from glassformer.training import Batch
+from glassformer.training.loaders import History, Loader, train_epochs
 
 
 class SimpleTokenizer:
@@ -99,7 +99,7 @@ def train_transformer(
     alone or first in a tuple. The loaders are those of a :class:`SentimentDataset`.
 
     Returns:
-        As :func:`~glassformer.labs.loaders.train_epochs`, accuracies in percent.
+        As :func:`~glassformer.training.loaders.train_epochs`, accuracies in percent.
     """
     history = train_epochs(
         model.encoder if isinstance(model, MiniTransformer) else model,  # without computing the attention weights

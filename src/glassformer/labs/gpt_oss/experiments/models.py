@@ -18,12 +18,12 @@ from glassformer.labs.gpt_oss.course import Transformer
 from glassformer.labs.gpt_oss.course_training import calc_per_token_acc, eval_acc
 from glassformer.labs.gpt_oss.course_training import train as train_by_course
 from glassformer.labs.gpt_oss.experiments.sequences import DATA, Optimum, batches, measured_of, split_of
-from glassformer.labs.loaders import train_in
 from glassformer.labs.run import Run
 from glassformer.models import Decoder
 from glassformer.observe.figures.heat_maps import write_values
 from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
 from glassformer.training import Batch, EpochBatches, NextTokenTask, TrainingConfig, TrainingResult
+from glassformer.training.loaders import train_in
 
 COURSE_MODEL: dict[str, Any] = {
     "vocab_size": 7, "n_layers": 4, "hidden_dim": 64, "ff_dim": 128, "num_heads": 4, "head_dim": 16,

@@ -17,7 +17,6 @@ from torch import Tensor
 from glassformer.data import lookup
 from glassformer.data.lookup import EOS, FACTS, SOS, LookupExample, all_contexts, lookup_batch
 from glassformer.generation import greedy_decode
-from glassformer.labs.loaders import train_in
 from glassformer.labs.lookup import course
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
 from glassformer.labs.run import Run
@@ -28,6 +27,7 @@ from glassformer.observe.figures.attention_maps import cross_attention
 from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 from glassformer.observe.scrambling import Scrambling, scrambling_test
 from glassformer.training import Batch, EpochBatches, TargetTask, TrainingConfig, TrainingResult, load_weights
+from glassformer.training.loaders import train_in
 
 if TYPE_CHECKING:
     from glassformer.labs.lookup.experiments import Results

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from glassformer.config import NonNegative, Positive, Size, config
 from glassformer.data.in_context_lookup import Encoding, Facts, LookupConfig, Split, encode, sample
 from glassformer.errors import require
-from glassformer.labs.loaders import train_in
 from glassformer.layers.blocks import CrossBlock
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.training import Batch, TargetTask, TrainingConfig, TrainingResult
+from glassformer.training.loaders import train_in
 
 LONGEST = 1024
 """Most facts of a context that is measured."""
@@ -177,7 +177,7 @@ def build_model(recipe: InContextRecipe, seed: int) -> EncoderDecoder:
 def train_in_context(
     recipe: InContextRecipe, seed: int, directory: Path | None = None
 ) -> tuple[EncoderDecoder, TrainingResult]:
-    """Train the model of ``recipe`` on new contexts in every step, as :func:`~glassformer.labs.loaders.train_in`."""
+    """Train the model of ``recipe`` on new contexts in every step, in a run directory if one is given."""
     fix = "Larger ones are for measuring."
     require(0 <= seed < MEASURING_SEED, f"seed = {seed}", f"0 to {MEASURING_SEED - 1}", fix)
     data, split = recipe.data, recipe.split

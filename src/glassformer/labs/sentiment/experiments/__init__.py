@@ -14,9 +14,9 @@ from glassformer.data.sentiment_sources import find_data
 from glassformer.labs.run import Lab, Run
 from glassformer.labs.sentiment.experiments import growth, heads, leak, mini_transformer, norms, padding, parts_figures
 from glassformer.labs.sentiment.experiments import model_figures as tables
+from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
 from glassformer.labs.sentiment.experiments.counts import BIGRAM_TFIDF, FULL_TFIDF
 from glassformer.labs.sentiment.experiments.models import ModelResult, Models, measure_models
-from glassformer.labs.sentiment.experiments.probes import Asked, measure_asked
 from glassformer.labs.sentiment.experiments.reach import ReachResult, measure_reach
 from glassformer.labs.sentiment.experiments.recipes import FROM_MINILM, FROM_SCRATCH, one_thread
 from glassformer.observe.complexity_measured import LENGTHS

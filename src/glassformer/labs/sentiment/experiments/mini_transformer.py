@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader
 from glassformer.data.examples import CLASSES, Example, split_by_text
 from glassformer.data.sentiment import reviews
 from glassformer.data.tokenizer import CLS, split_words
-from glassformer.labs.loaders import History
 from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
 from glassformer.models.encoder import Encoder
@@ -31,6 +30,7 @@ from glassformer.observe.figures.coloured_words import attention_rows
 from glassformer.observe.figures.diagrams import architecture, block
 from glassformer.observe.figures.heat_maps import panel
 from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
+from glassformer.training.loaders import History
 
 COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}
 COURSE_LENGTH, COURSE_VOCABULARY = 32, 500

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.labs.sentiment.experiments.models import ModelResult
-from glassformer.labs.sentiment.experiments.probes import Look
 from glassformer.observe.figures.coloured_words import DIVERGING, coloured_text
 from glassformer.observe.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
+from glassformer.observe.probes import Look
 
 
 @in_style

@@ -24,7 +24,6 @@ from glassformer.labs.sentiment.experiments.counts import BASELINES, TfidfRecipe
 from glassformer.labs.sentiment.experiments.recipes import (
     FROM_MINILM,
     FROM_SCRATCH,
-    Epoch,
     PretrainedRecipe,
     ScratchRecipe,
     one_thread,
@@ -33,6 +32,7 @@ from glassformer.labs.sentiment.experiments.recipes import (
 from glassformer.labs.sentiment.experiments.rivals import RIVALS, RivalRecipe, train_rival
 from glassformer.labs.wording import alike, standard_error
 from glassformer.training.classification import scores
+from glassformer.training.text_recipe import Epoch
 
 Recipe: TypeAlias = TfidfRecipe | RivalRecipe | ScratchRecipe | PretrainedRecipe
 Probabilities: TypeAlias = Float[np.ndarray, "text num_classes"]

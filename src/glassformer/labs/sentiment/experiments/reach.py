@@ -13,9 +13,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from glassformer.data.examples import Example, SentimentData
-from glassformer.labs.sentiment.experiments.recipes import TrainingRecipe, fit
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.training.text_recipe import TrainingRecipe, fit
 
 HEADS, FF_DIM = 8, 256
 NUM_CLASSES, LETTERS = 4, ascii_lowercase[:16]

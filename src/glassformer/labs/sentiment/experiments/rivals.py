@@ -17,8 +17,9 @@ from glassformer.classifier import predict
 from glassformer.data.examples import SentimentData
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
 from glassformer.kernels.embedding import look_up
-from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, Epoch, TrainingRecipe, fit
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH
 from glassformer.models.tokens import check_tokens
+from glassformer.training.text_recipe import Epoch, TrainingRecipe, fit
 
 EMBEDDING_DIM, DROPOUT = 64, 0.4
 RECURRENT_DIM = 48

@@ -1,4 +1,4 @@
-"""What the best encoder reads: words that should not matter, pairs of opposite verdicts, and single texts."""
+"""What a classifier of texts reads: words that should not matter, pairs of opposite verdicts, and single texts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from glassformer.classifier import Classifier, load_classifier, save_classifier, token_effects
-from glassformer.labs.run import Run
-from glassformer.models.encoder_config import EncoderConfig
+from glassformer.classifier import Classifier, token_effects
 
 _ROUNDING = 1e-6
 _UNKNOWN = frozenset({"<UNK>", "[UNK]"})
@@ -127,39 +125,6 @@ class Look:
     def redundant(self) -> bool:
         """Whether the verdict survives the loss of any single token nearly unchanged."""
         return max(map(abs, self.effects)) < 0.05
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the best encoder said."""
-
-    model: str
-    config: EncoderConfig
-    classes: list[str]
-    words: list[GroupProbe]
-    pairs: PairResult
-    looks: list[Look]
-
-    @property
-    def worst(self) -> GroupProbe:
-        """The group with the largest difference within one sentence."""
-        return max(self.words, key=lambda group: group.largest_gap)
-
-
-def measure_asked(run: Run) -> Asked:
-    """Question the best encoder of the run, and keep it as ``classifier/`` for ``glassformer classify``."""
-    best, kept = run.done.models.best_encoder, run.out / "classifier"
-    classifier = load_classifier(run.out / "trainings" / best.slug)
-    save_classifier(classifier, kept)
-    print(f"  the best encoder: glassformer classify --run {kept} TEXT", flush=True)
-    return Asked(
-        best.name,
-        classifier.encoder.config,
-        list(classifier.classes),
-        probe_words(classifier),
-        probe_pairs(classifier),
-        look_at(classifier),
-    )
 
 
 def probe_words(classifier: Classifier, groups: Mapping[str, Group] = GROUPS) -> list[GroupProbe]:
