@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Float, Int, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -34,22 +34,8 @@ FACTS_DICT = {VOCAB[key]: VOCAB[value] for key, value in FACTS.items()}
 FACT_PAIRS = list(FACTS_DICT.items())
 
 
-class LookupSample(TypedDict):
-    """One example: five tokens to read, the value and ``[EOS]`` to write, and the value alone."""
-
-    enc_input: Int64[Tensor, " source"]
-    dec_target: Int64[Tensor, " target"]
-    query_val_id: int
-
-
-LookupBatch: TypeAlias = tuple[
-    Int64[Tensor, "batch source"],
-    Int64[Tensor, "batch target"],
-    Int64[Tensor, "batch target"],
-    Bool[Tensor, "batch source"],
-    Bool[Tensor, "batch target"],
-]
-"""enc_inputs, dec_inputs, dec_targets, src_padding_mask, tgt_padding_mask; in the masks True is padding."""
+LookupSample: TypeAlias = dict[str, Any]
+"""``enc_input`` (five tokens), ``dec_target`` (the value and ``[EOS]``) and ``query_val_id`` (the value)."""
 
 
 def generate_synthetic_data(num_samples: int) -> list[LookupSample]:
@@ -79,8 +65,8 @@ class LookupDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
         return self.data[idx]["enc_input"], torch.cat([target.new_tensor([SOS]), target[:-1]]), target
 
 
-def collate_fn(batch: Sequence[tuple[Tensor, Tensor, Tensor]]) -> LookupBatch:
-    """Examples as one batch, padded with ``[PAD]``."""
+def collate_fn(batch: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """enc_inputs, dec_inputs, dec_targets padded with ``[PAD]``, src_padding_mask, tgt_padding_mask (True: padding)."""
     enc_inputs, dec_inputs, dec_targets = (
         pad_sequence([parts[place] for parts in batch], batch_first=True, padding_value=PAD) for place in range(3)
     )
@@ -144,7 +130,7 @@ def token_words(tokens: Sequence[str] | Sequence[int] | Tensor) -> list[str]:
     return [token if isinstance(token, str) else ID_TO_TOKEN[token] for token in listed]
 
 
-def _named(batch: LookupBatch) -> Batch:
+def _named(batch: tuple[Tensor, ...]) -> Batch:
     names = ("enc_input", "dec_input", "targets", "src_padding_mask", "tgt_padding_mask")
     return dict(zip(names, batch, strict=True))
 

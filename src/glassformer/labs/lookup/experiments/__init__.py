@@ -8,19 +8,10 @@ from pathlib import Path
 from statistics import median
 
 from glassformer.labs.lookup.course import NUM_EPOCHS
-from glassformer.labs.lookup.experiments import course_runs, fresh_facts, search
+from glassformer.labs.lookup.experiments import course_runs, fresh_facts, recipes
 from glassformer.labs.lookup.experiments.course_runs import CourseRun
 from glassformer.labs.lookup.experiments.fresh_facts import Answers
-from glassformer.labs.lookup.experiments.recipes import (
-    BAG,
-    CHANGES,
-    COMBINED,
-    PLAIN,
-    POSITIONS,
-    SLOTS,
-    InContextRecipe,
-    shortened,
-)
+from glassformer.labs.lookup.experiments.recipes import InContextRecipe, shortened
 from glassformer.labs.run import Lab, Run
 
 
@@ -30,8 +21,8 @@ class Settings:
 
     epochs: int = NUM_EPOCHS
     seeds: int = 3  # of the seed's model, of each encoding, and of the plain model of the search
-    encodings: tuple[InContextRecipe, ...] = (SLOTS, BAG, POSITIONS)
-    search: tuple[InContextRecipe, ...] = (PLAIN, *CHANGES, *COMBINED)
+    encodings: tuple[InContextRecipe, ...] = (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)
+    search: tuple[InContextRecipe, ...] = (recipes.PLAIN, *recipes.CHANGES, *recipes.COMBINED)
     lengths: tuple[int, ...] = fresh_facts.LENGTHS
     num_questions: int = 4000
 
@@ -54,8 +45,8 @@ def _seeds(current: Run) -> range:
     return range(current.seed, current.seed + current.settings.seeds)
 
 
-def _answers(current: Run, recipes: Sequence[InContextRecipe], seeds: Sequence[int]) -> list[Answers]:
-    wanted = [recipe for recipe in recipes if recipe in (*current.settings.encodings, *current.settings.search)]
+def _answers(current: Run, asked: Sequence[InContextRecipe], seeds: Sequence[int]) -> list[Answers]:
+    wanted = [recipe for recipe in asked if recipe in (*current.settings.encodings, *current.settings.search)]
     return [fresh_facts.measure(current, recipe, seed) for recipe in wanted for seed in seeds]
 
 
@@ -66,7 +57,7 @@ LAB = Lab(
     quick={
         "epochs": 2,
         "seeds": 1,
-        "encodings": tuple(shortened(recipe) for recipe in (SLOTS, BAG, POSITIONS)),
+        "encodings": tuple(shortened(recipe, 300) for recipe in (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)),
         "search": (),
         "lengths": (1, 2, 4, 8, 16),
         "num_questions": 1000,
@@ -78,9 +69,9 @@ LAB = Lab(
         "encodings": lambda current: {
             recipe.encoding: _answers(current, [recipe], _seeds(current)) for recipe in current.settings.encodings
         },
-        "plain": lambda current: _answers(current, [PLAIN], _seeds(current)),
-        "changes": lambda current: _answers(current, CHANGES, [current.seed]),
-        "combined": lambda current: _answers(current, COMBINED, [current.seed]),
+        "plain": lambda current: _answers(current, [recipes.PLAIN], _seeds(current)),
+        "changes": lambda current: _answers(current, recipes.CHANGES, [current.seed]),
+        "combined": lambda current: _answers(current, recipes.COMBINED, [current.seed]),
     },
     figures={
         "accuracy": fresh_facts.draw_accuracy,
@@ -90,7 +81,7 @@ LAB = Lab(
         "sharpness": course_runs.draw_sharpness,
         "slot-sharpness": fresh_facts.draw_slot_sharpness,
         "finding": fresh_facts.draw_finding,
-        "changes": search.draw_changes,
+        "changes": fresh_facts.draw_changes,
     },
     context={
         **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "ceiling", "limited")},

@@ -26,7 +26,7 @@ from glassformer.labs.lookup.experiments.recipes import MEASURING_SEED, InContex
 from glassformer.labs.run import Run
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture
-from glassformer.observe.figures.style import BLACK, BLUE, SKY, in_style, line, new_figure
+from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 
 if TYPE_CHECKING:
     from glassformer.labs.lookup.experiments import Results
@@ -255,6 +255,34 @@ def draw_slot_sharpness(results: Results) -> Figure:
     title = f"Weight on the right slot of {trained.num_facts} (seed {model.seed})"
     ax.set(title=title, ylabel="attention weight")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3)
+    return figure
+
+
+@in_style
+def draw_changes(results: Results) -> Figure | None:
+    """Accuracy of the slots with one thing changed at a time, and above a line with several; the best at the top."""
+    if not results.plain:
+        return None
+
+    def reach(models: Sequence[Answers]) -> float:
+        return float(np.median([model.lengths[-1].accuracy for model in models]))
+
+    singles = sorted([results.plain, *([model] for model in results.changes)], key=reach)
+    groups = [*singles, *sorted(([model] for model in results.combined), key=reach)]
+    figure, (ax,) = new_figure(8.5, 1.6 + 0.36 * len(groups))
+    for count, color, marker in ((64, BLUE, "o"), (256, ORANGE, "D"), (1024, RED, "s")):
+        for place, models in enumerate(groups):
+            values = accuracies(models, count)
+            label = f"{count:,} facts" if place == 0 else None
+            ax.plot(
+                values, [place] * len(values), linestyle="none", markersize=7, label=label, color=color, marker=marker
+            )
+    names = [models[0].recipe.name + (f" ({len(models)} seeds)" if len(models) > 1 else "") for models in groups]
+    ax.set_yticks(range(len(groups)), [fill(name, 30) for name in names])
+    ax.axhline(len(singles) - 0.5, color=BLACK, linewidth=0.8)
+    title = "One thing changed at a time,\nabove the line several together"
+    ax.set(title=title, xlabel="share answered right", xlim=(0, 1.02))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.12 - 0.5 / len(groups)), ncols=3)
     return figure
 
 

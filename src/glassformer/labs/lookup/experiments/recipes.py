@@ -135,10 +135,10 @@ COMBINED = (
 )
 
 
-def shortened(recipe: InContextRecipe) -> InContextRecipe:
-    """The same with 400 steps on batches of 64, and 32 keys and values, which are learned in that time."""
+def shortened(recipe: InContextRecipe, steps: int = 400) -> InContextRecipe:
+    """The same for ``steps`` steps on batches of 64, with 32 keys and values, which slots learn in that time."""
     data = replace(recipe.data, num_keys=32, num_values=32)
-    return replace(recipe, steps=400, batch_size=64, data=data)
+    return replace(recipe, steps=steps, batch_size=64, data=data)
 
 
 def batch(facts: Facts, recipe: InContextRecipe, seed: int = 0, step: int = 0) -> Batch:
