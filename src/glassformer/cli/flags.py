@@ -44,7 +44,7 @@ class LabFlags:
     """Which lab."""
 
     quick: FlagCreatePairsOff[bool] = False
-    """A short version that shows every part in under two minutes."""
+    """A short version, in under two minutes; its report says what it leaves out."""
 
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Output directory; by default runs/NAME, or runs/NAME-quick."""

@@ -20,8 +20,8 @@ from refusals import refused
 
 SOURCES = Path(style.__file__).parents[2]
 
-DARKENING = ("Blues", "Reds", "Greys")
-LIGHTENING = ("cividis",)
+DARKENING = ("Blues", "Reds", "Greys", "Oranges")
+LIGHTENING = ("cividis", "viridis")
 """Every sequential map of colours that a figure uses."""
 
 APART = 15.0
