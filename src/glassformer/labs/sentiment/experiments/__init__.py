@@ -32,6 +32,7 @@ class Settings:
     course_epochs: int = 10
     all_kinds: bool = True  # train the course's model on reviews of all kinds as well
     leak_seeds: int = 10
+    leak_epochs: int = 10
     padding_seeds: int = 3
     head_counts: tuple[int, ...] = (1, 2, 4, 8)  # none: the comparison is left out
     heads_seeds: int = 3
@@ -46,12 +47,13 @@ QUICK: Mapping[str, Any] = {
     "seeds": 1,
     "pretrained": False,
     "all_kinds": False,
-    "leak_seeds": 3,
+    "leak_seeds": 2,
+    "leak_epochs": 5,  # enough to learn twenty sentences by heart
     "padding_seeds": 1,
     "head_counts": (),
     "reach_distances": (0, 1, 4, 16, 63),
     "reach_seeds": 1,
-    "reach_lengths": (32,),
+    "reach_lengths": (16,),
     "growth_lengths": (64, 128, 256),
 }
 
@@ -93,7 +95,7 @@ _STEPS: dict[str, Callable[[Run], Any]] = {
     "course": _alone(
         lambda run, s, seeds: mini_transformer.measure_course(run.seed, s.course_epochs, all_kinds=s.all_kinds)
     ),
-    "leak": _alone(lambda run, s, seeds: leak.measure_leak(seeds[: s.leak_seeds], s.course_epochs)),
+    "leak": _alone(lambda run, s, seeds: leak.measure_leak(seeds[: s.leak_seeds], s.leak_epochs)),
     "padding": _alone(lambda run, s, seeds: padding.measure_padding(seeds[: s.padding_seeds], s.course_epochs)),
     "norms": _alone(lambda run, s, seeds: norms.measure_norms()),
     "reach": _alone(
