@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 
 from glassformer.data.examples import Example, SentimentData
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH
-from glassformer.labs.sentiment.experiments.rivals import (
-    ConvolutionalClassifier,
-    RecurrentClassifier,
-    RivalRecipe,
-    build_rival,
-    train_rival,
-)
+from glassformer.labs.sentiment.experiments.rivals import RivalRecipe, build_rival, train_rival
 from glassformer.models.encoder import Encoder
+from glassformer.models.text_classifiers import ConvolutionalClassifier, RecurrentClassifier
 from glassformer.training.text_recipe import TrainingRecipe
 from refusals import refused
 
