@@ -78,6 +78,11 @@ class CourseRun:
         return {key: (int(np.argmax(weights)), max(weights)) for key, weights in on_value.items()}
 
     @property
+    def steadiest(self) -> float:
+        """The largest weight on the value token that one head has for every fact."""
+        return float(np.array(list(self.after.values()))[:, :, 0, VALUE].min(0).max())
+
+    @property
     def sharpest(self) -> int:
         """The head with the largest weight on the fact's two tokens after training, averaged over facts."""
         return int(shares(self.after).sum(1).argmax())
