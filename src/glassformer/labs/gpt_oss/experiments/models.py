@@ -223,10 +223,11 @@ def draw_training(optimum: Optimum, models: dict[str, Seeds]) -> Figure:
         for series, (name, found) in enumerate(shown.items()):
             for axes, points in ((above, found.losses), (below, found.evaluations)):
                 axes.plot(*zip(*points, strict=True), label=MODELS[name].title, **line(series, len(points)))
-        below.axhline(optimum.test, color=BLACK, linewidth=2.4, label=f"optimal ({optimum.test:.4f})")
+        below.axhline(optimum.test, color=BLACK, linewidth=2.4)
         above.set(title=f"{steps:,} steps: training loss", ylabel="nats per token")
         least = min(value for found in shown.values() for _, value in found.evaluations[len(found.evaluations) // 3 :])
         limits = least - 0.03, optimum.test + 0.01
-        below.set(title="Accuracy on the test sequences", xlabel="step", ylabel="accuracy", ylim=limits)
-        below.legend(loc="lower right", fontsize=9)
+        title = f"Test accuracy (black: optimal, {optimum.test:.4f})"
+        below.set(title=title, xlabel="step", ylabel="accuracy", ylim=limits)
+        above.legend(loc="upper right", fontsize=9)
     return figure
