@@ -1261,35 +1261,36 @@ for start, stop in itertools.pairwise((0, 3, 12, 64)):
 # batch with the tokens that follow them.
 
 # %% [markdown]
-# **Generation.** The whole sequence so far passes through the model, the next token is chosen from the logits of the last
-# position and appended, and the longer sequence passes through the model again.
+# **Generation.** The whole sequence so far passes through the model, the next token is chosen from the logits of the
+# last position and appended, and the longer sequence passes through the model again.
 
 # %% [markdown]
 # **Nucleus sampling.** A step of a continuation follows the rule of its sequence, is the previous token plus one, or is
 # neither, which the true process never does. Sampled from the full distribution at temperature 1, a third of the steps
-# are such errors. They are many more than the model's errors on true sequences, because the model reads its own errors:
-# after one, the context is no sequence of the process any more. The nucleus of 0.9 removes the tail of each distribution,
-# and with it a third of the errors: 22 % are left. At temperature 1.5 it takes the errors from 48 % to 38 %.
+# are such errors. An error stays in the context of all later steps, which is then no sequence of the process any more.
+# The nucleus of 0.9 removes the tail of each distribution, and with it a third of the errors: 22 % are left. At
+# temperature 1.5 it takes the errors from 48 % to 38 %.
 #
 # The nucleus costs variety. With it, 51 % of the runs of four tokens occurred before in the same continuation, against
 # 37 % without it and 49 % in the true sequences, and 29 % of the continuations end in a cycle, against 13 % without it
 # and 15 % of the true ones. Greedy decoding is the extreme case, a nucleus of one token: it has the fewest errors, 4 %,
-# but it takes a step of plus one in 2 % of the cases where the process takes 8 %, and 62 % of its continuations end in a
-# cycle. So nucleus sampling lies between the two, and cannot tell a rare genuine step from an error of the same
+# but only
+# 2 % of its steps are plus one, where the process has 8 %, and 62 % of its continuations end in
+# a cycle. So nucleus sampling lies between the two, and cannot tell a rare genuine step from an error of the same
 # probability: it cuts by probability alone.
 
 # %% [markdown]
 # **Temperature.** Temperature divides all logits before the softmax. At 0.5 errors fall to 12 %, and the continuations
-# come near to greedy ones: half of them end in a cycle. At 1.5 nearly half of the steps are errors, only 28 % follow the
-# rule, and no continuation cycles, because the sequences have become noise. The picture of one next token shows the cause:
-# a high temperature gives probability to tokens that the model holds to be nearly impossible. None of the temperatures
-# tried gives the mixture of the true process, since errors and genuine steps of plus one rise together.
+# come near to greedy ones: half of them end in a cycle. At 1.5 nearly half of the steps are errors, only 28 % follow
+# the rule, and no continuation ends in a cycle. The picture of one next token shows how: a high temperature gives
+# probability to tokens that the model holds to be nearly impossible. None of the temperatures tried gives the mixture
+# of the true process, since errors and genuine steps of plus one rise together.
 
 # %% [markdown]
 # **Accuracy per token.** Accuracy is low at the first three positions, for the optimum as well: two hidden coefficients
-# need two equations, hence four tokens. Then both curves rise, the optimum to about 0.9 within three positions, the model
-# more slowly, over some ten. Later both are flat, the optimum below 1 because a tenth of the steps is noise, and the model
-# about 0.04 below the optimum. Per position the model loses most between positions 3 and 11, 0.13 on average, where the
-# coefficients have to be found from few tokens that may be noise; of the sum over all positions the larger part, 60 %,
-# lies at positions 12 to 63, because they are most of the sequence. At position 0 the model could do better only with
-# another attention: without a sink, it cannot tell a first token from a run of the same token.
+# need two equations, hence four tokens. Then both curves rise, the optimum to about 0.9 within three positions, the
+# model more slowly, over some ten. Later both are flat, the optimum below 1 because a tenth of the steps is noise, and
+# the model about 0.04 below the optimum. Per position the model loses most between positions 3 and 11, 0.13 on average,
+# where the coefficients have to be found from few tokens that may be noise; of the sum over all positions the larger
+# part, 60 %, lies at positions 12 to 63, because they are most of the sequence. Part of the loss at position 0 is one
+# of this attention: without a sink, it cannot tell a first token from a run of the same token.

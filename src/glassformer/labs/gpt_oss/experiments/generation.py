@@ -1,4 +1,4 @@
-"""How a trained model continues sequences under each sampling rule, beside how they really went on."""
+"""How a trained model continues sequences under each sampling rule, compared with the true continuations."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ _KINDS = {"rule": "follows the rule", "increment": "previous + 1", "neither": "n
 
 @in_style
 def draw_rules(generation: Generation) -> Figure:
-    """Continuations under each sampling rule beside the true ones: what their steps are, and how they repeat."""
+    """Continuations under each sampling rule and the true ones: what their steps are, and how they repeat."""
     rows = {"true sequences": generation.true, **generation.rules}
     figure, (left, right) = new_figure(11, 4.4, columns=2, sharey=True)
     places, start = np.arange(len(rows)), np.zeros(len(rows))

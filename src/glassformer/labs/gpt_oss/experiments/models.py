@@ -1,4 +1,4 @@
-"""The models of the lab: how each is trained, and its accuracy at every position beside the optimum."""
+"""The models of the lab: how each is trained, and its accuracy at every position compared with the optimum."""
 
 from __future__ import annotations
 
