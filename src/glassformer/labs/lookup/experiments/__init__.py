@@ -57,7 +57,7 @@ LAB = Lab(
     quick={
         "epochs": 2,
         "seeds": 1,
-        "encodings": tuple(shortened(recipe, 300) for recipe in (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)),
+        "encodings": tuple(shortened(recipe, 200) for recipe in (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)),
         "search": (),
         "lengths": (1, 2, 4, 8, 16),
         "num_questions": 1000,
