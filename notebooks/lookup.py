@@ -64,10 +64,11 @@ from glassformer.labs.lookup import (
     train_model,
 )
 from glassformer.labs.lookup.experiments.course_runs import attention, build_course_model, share_right, written_logits
-from glassformer.labs.lookup.experiments.recipes import BAG, SLOTS, answers, build_model, shortened, train_in_context
+from glassformer.labs.lookup.experiments.recipes import BAG, SLOTS, shortened
 from glassformer.observe.capture import capture
 from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
 from glassformer.observe.scrambling import scrambling_test
+from glassformer.training.in_context_lookup import answers, build_model, train_in_context
 
 torch.manual_seed(0)
 np.random.seed(0)  # noqa: NPY002 - the course's generator

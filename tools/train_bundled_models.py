@@ -30,11 +30,11 @@ from glassformer.data.sentiment import reviews
 from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALUES
 from glassformer.files import new_directory, write_text
 from glassformer.labs.lookup.experiments.course_runs import share_right, train_course
-from glassformer.labs.lookup.experiments.recipes import MEASURING_SEED, InContextRecipe, answers, train_in_context
 from glassformer.labs.sentiment.experiments.recipes import ScratchRecipe, TrainingRecipe, train_recipe
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training import Batch, TrainingConfig, train
+from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, answers, train_in_context
 from glassformer.training.next_token import NextTokenTask
 
 SEED = 0

@@ -29,13 +29,13 @@ from glassformer.explorer.loading.loaded_model import LoadedDecoder
 from glassformer.explorer.loading.stored_models import Place
 from glassformer.labs.gpt_oss import Transformer
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
-from glassformer.labs.lookup.experiments.recipes import InContextRecipe, build_model
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
+from glassformer.training.in_context_lookup import InContextRecipe, build_model
 from refusals import refused
 
 DATA = RecurrenceConfig(order=2, vocab_size=7)

@@ -12,10 +12,10 @@ import torch
 from glassformer.data.in_context_lookup import LookupConfig, bag_ceiling, encode, reordered, sample
 from glassformer.labs.lookup.experiments import Settings
 from glassformer.labs.lookup.experiments.fresh_facts import ceiling, measure, measure_length, measure_order
-from glassformer.labs.lookup.experiments.recipes import MEASURING_SEED, InContextRecipe, build_model
 from glassformer.labs.run import Run
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture
+from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, build_model
 from refusals import refused
 
 DATA = LookupConfig(num_keys=16, num_values=16, max_facts=4, held_out=0.25)

@@ -13,23 +13,17 @@ import torch.nn.functional as F
 
 from glassformer.data.in_context_lookup import LookupConfig, encode, sample
 from glassformer.generation import greedy_decode
-from glassformer.labs.lookup.experiments.recipes import (
-    BAG,
-    CHANGES,
-    COMBINED,
+from glassformer.labs.lookup.experiments.recipes import BAG, CHANGES, COMBINED, PLAIN, POSITIONS, SLOTS, shortened
+from glassformer.observe.capture import capture
+from glassformer.training.in_context_lookup import (
     LONGEST,
     MEASURING_SEED,
-    PLAIN,
-    POSITIONS,
-    SLOTS,
     InContextRecipe,
     answers,
     batch,
     build_model,
-    shortened,
     train_in_context,
 )
-from glassformer.observe.capture import capture
 from glassformer.training.target import target_loss
 from refusals import refused
 

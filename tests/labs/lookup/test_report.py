@@ -14,18 +14,10 @@ from glassformer.labs.lookup import LAB
 from glassformer.labs.lookup.experiments import Results, Settings
 from glassformer.labs.lookup.experiments.course_runs import CourseRun, shares
 from glassformer.labs.lookup.experiments.fresh_facts import Answers, Length, Order
-from glassformer.labs.lookup.experiments.recipes import (
-    BAG,
-    CHANGES,
-    COMBINED,
-    PLAIN,
-    POSITIONS,
-    SLOTS,
-    InContextRecipe,
-    shortened,
-)
+from glassformer.labs.lookup.experiments.recipes import BAG, CHANGES, COMBINED, PLAIN, POSITIONS, SLOTS, shortened
 from glassformer.labs.run import read, render, run
 from glassformer.observe.scrambling import ScrambledContext, Scrambling
+from glassformer.training.in_context_lookup import InContextRecipe
 
 LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

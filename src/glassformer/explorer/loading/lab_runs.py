@@ -40,7 +40,7 @@ def in_context_lookup(place: Place, description: Mapping[str, Any]) -> ModelEntr
     recipe = description.get("recipe")
     if not isinstance(recipe, dict) or "encoding" not in recipe:
         return None
-    from glassformer.labs.lookup.experiments.recipes import InContextRecipe, build_model
+    from glassformer.training.in_context_lookup import InContextRecipe, build_model
 
     read = partial(described, place.path)
     data = read(LookupConfig, recipe.get("data", {}))

@@ -11,8 +11,9 @@ from glassformer.labs.lookup.course import NUM_EPOCHS
 from glassformer.labs.lookup.experiments import course_runs, fresh_facts, recipes
 from glassformer.labs.lookup.experiments.course_runs import CourseRun
 from glassformer.labs.lookup.experiments.fresh_facts import Answers
-from glassformer.labs.lookup.experiments.recipes import InContextRecipe, shortened
+from glassformer.labs.lookup.experiments.recipes import shortened
 from glassformer.labs.run import Lab, Run
+from glassformer.training.in_context_lookup import InContextRecipe
 
 
 @dataclass(frozen=True)

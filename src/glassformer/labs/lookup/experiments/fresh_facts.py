@@ -22,11 +22,11 @@ from torch import Tensor
 
 from glassformer.data.in_context_lookup import Facts, Source, Split, bag_ceiling, encode, reordered, sample
 from glassformer.labs.lookup.experiments.course_runs import draw_bars
-from glassformer.labs.lookup.experiments.recipes import MEASURING_SEED, InContextRecipe, build_model, train_in_context
 from glassformer.labs.run import Run
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture
 from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
+from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, build_model, train_in_context
 
 if TYPE_CHECKING:
     from glassformer.labs.lookup.experiments import Results
