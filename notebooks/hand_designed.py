@@ -71,7 +71,7 @@ from glassformer.labs.hand_designed import (
     submission,
     train_loop,
 )
-from glassformer.labs.hand_designed.experiments.heads import fast_recipe
+from glassformer.labs.hand_designed.experiments.study import fast_recipe
 from glassformer.observe.figures.single_heads import draw_attention, draw_circuit_comparison, draw_circuits, draw_head
 from glassformer.training.single_heads import unstacked
 

@@ -16,7 +16,6 @@ from glassformer.labs.hand_designed.course_tasks import SHOWN, submission
 from glassformer.labs.hand_designed.experiments import comparisons, designs, study
 from glassformer.labs.hand_designed.experiments.comparisons import COURSE_SEED, Comparison
 from glassformer.labs.hand_designed.experiments.designs import DesignResult, Refutation
-from glassformer.labs.hand_designed.experiments.heads import course_recipe
 from glassformer.labs.hand_designed.experiments.study import Group, Story
 from glassformer.labs.run import Lab, Run
 
@@ -92,7 +91,7 @@ LAB = Lab(
         ),
         "comparisons": _compare,
         "study": _study,
-        "stories": lambda current: study.follow(_seeds(current), course_recipe("unique")),
+        "stories": lambda current: study.follow(_seeds(current), study.course_recipe("unique")),
         "submission": _submit,
     },
     figures={

@@ -2,29 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from glassformer.handcraft.circuits import values_at_places
+from glassformer.handcraft.distances import attention_weights
+from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.labs.hand_designed.experiments.heads import (
-    Circuit,
-    Recipe,
-    circuit_of,
-    course_recipe,
-    descent_recipe,
-    fast_recipe,
-)
 from glassformer.observe.figures.style import BLACK, BLUE, GREEN, RED, in_style, new_figure
-from glassformer.training import mix_seed
-from glassformer.training.single_heads import Heads, Minimum, Sequences, curvature, unstacked
+from glassformer.training import mix_seed, single_heads
+from glassformer.training.single_heads import Heads, Minimum, Sequences, Stage, curvature, stacked, unstacked
 
-FACTORS = (3, 10)
-"""A head that fails is trained on until it has had these many times the recipe's steps, or solves the task."""
+COURSE_SIZES: dict[str, tuple[int, int | None]] = {"identity": (3, None), "copy_first": (1, 4), "unique": (8, 4)}
+"""qk_dim and pos_dim of the heads that the course trains."""
+
+FAST_SIZES = {**COURSE_SIZES, "unique": (16, 5)}
+"""Those of the fast recipe: a direction for each position of unique, and more room to compare them in."""
+
+FAST_STEPS = {"identity": (300, 150), "copy_first": (500, 300), "unique": (2000, 1000)}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a head is trained on one task; the optimizer of each stage starts afresh."""
+
+    name: str
+    task: str
+    qk_dim: int
+    pos_dim: int | None
+    stages: tuple[Stage, ...]
+    uniform: bool = False  # draw every sequence equally often, instead of every length
+
+    def new(self, seeds: Sequence[int]) -> Heads:
+        """An untrained head for each seed."""
+        return single_heads.new_heads(TASKS[self.task](), self.qk_dim, self.pos_dim, seeds)
+
+    def train(self, heads: Heads, seeds: Sequence[int]) -> None:
+        """Train each head in place by the stages."""
+        single_heads.train_heads(heads, TASKS[self.task](), self.stages, seeds, uniform=self.uniform)
+
+    @property
+    def steps(self) -> int:
+        """Updates of all stages together."""
+        return sum(stage.steps for stage in self.stages)
+
+    def scaled(self, factor: float) -> Recipe:
+        """The same recipe with ``factor`` times the steps in every stage."""
+        return replace(self, stages=tuple(replace(each, steps=round(each.steps * factor)) for each in self.stages))
+
+
+def course_recipe(task: str) -> Recipe:
+    """The course's recipe: one random sequence per step, SGD at 0.03 for 10,001 steps, no clipping."""
+    return Recipe("course", task, *COURSE_SIZES[task], (Stage(10_001, "sgd", 0.03, 1),))
+
+
+def fast_recipe(task: str) -> Recipe:
+    """SGD in steps as large as clipping allows, on eight random sequences per step; then Adam on all sequences."""
+    search = Stage(FAST_STEPS[task][0], "sgd", 1.0, 8, cosine=True, clip=1.0)
+    descent = Stage(FAST_STEPS[task][1], "adam", 0.1, None, cosine=True)
+    return Recipe("fast", task, *FAST_SIZES[task], (search, descent))
+
+
+def recipes(task: str) -> list[Recipe]:
+    """The recipes that are studied; for unique with a control, which draws the course's sequences uniformly."""
+    course, fast = course_recipe(task), fast_recipe(task)
+    uniform = replace(course, name="course, uniform", uniform=True)
+    return [course, uniform, fast] if task == "unique" else [course, fast]
 
 
 @dataclass(frozen=True)
@@ -35,6 +82,11 @@ class Outcome:
     largest_error: float
     misread: list[int]  # outputs at each letter
     wrong: list[int]  # sequences of each length with a misread output
+
+    @property
+    def solved(self) -> bool:
+        """Whether every output is read correctly."""
+        return not any(self.misread)
 
 
 @dataclass(frozen=True)
@@ -49,12 +101,42 @@ class Group:
     @property
     def solved(self) -> int:
         """Heads that read every output correctly."""
-        return sum(not any(each.misread) for each in self.outcomes)
+        return sum(each.solved for each in self.outcomes)
 
-    @property
-    def small(self) -> int:
-        """Heads whose largest error is below 0.01."""
-        return sum(each.largest_error < 0.01 for each in self.outcomes)
+
+@dataclass(frozen=True)
+class Circuit:
+    """How a head solves unique, measured over every sequence.
+
+    Of the positive parts ``weight · value`` of the outputs whose target is +1, ``cls_share`` comes from CLS. For each
+    letter position, ``self_shares`` is the mean over repeated letters of the weight on itself, as a share of that and
+    the mean weight on another occurrence: 0 excludes itself, 1/2 makes no difference. ``values`` are the mean values of
+    CLS and of each letter position.
+    """
+
+    cls_share: float
+    self_shares: list[float]
+    values: list[float]
+
+
+def circuit_of(head: HeadWeights, task: Task) -> Circuit:
+    """How ``head`` solves ``task``, which is unique."""
+    block, counted, target = task.all_cases[:3]
+    weights, at_places = attention_weights(head, task.space, block), values_at_places(head, task.space)[:, 0]
+    values = np.where(block.real, at_places[task.space.place_of(block)], 0.0)
+    positive = np.maximum(weights * values[:, None, :], 0.0)[counted & (target[..., 0] > 0)]
+    tokens, itself = block.tokens, np.eye(block.tokens.shape[1], dtype=bool)
+    other = (tokens[:, :, None] == tokens[:, None, :]) & counted[:, :, None] & counted[:, None, :] & ~itself
+    again = other.any(axis=2)
+    on_itself = np.einsum("sqq->sq", weights)
+    on_other = (weights * other).sum(axis=2) / np.maximum(other.sum(axis=2), 1)
+    share = np.divide(on_itself, on_itself + on_other, out=np.zeros_like(on_itself), where=on_itself + on_other > 0)
+    positions = task.space.places[1]
+    return Circuit(
+        cls_share=float(positive[:, 0].sum() / max(positive.sum(), np.finfo(float).tiny)),
+        self_shares=[float(share[again[:, i], i].mean()) for i in range(1, tokens.shape[1])],
+        values=[float(at_places[positions == position].mean()) for position in range(task.space.num_positions)],
+    )
 
 
 @dataclass(frozen=True)
@@ -82,12 +164,6 @@ class Story:
     escaped: bool = False
 
 
-def recipes(task: str) -> list[Recipe]:
-    """The recipes that are studied; for unique with a control, which draws the course's sequences uniformly."""
-    course, fast = course_recipe(task), fast_recipe(task)
-    return [course, *([course.uniformly()] if task == "unique" else []), fast]
-
-
 def measure_group(recipe: Recipe, seeds: Sequence[int]) -> Group:
     """Train a head from each seed."""
     print(f"training {len(seeds)} heads on {recipe.task}: {recipe.name}", flush=True)
@@ -109,55 +185,33 @@ def outcomes_of(heads: Heads, task: Task) -> list[Outcome]:
     return found
 
 
-def follow(seeds: Sequence[int], recipe: Recipe, factors: Sequence[int] = FACTORS) -> list[Story]:
-    """Train a head on unique from each seed by ``recipe``, and train those on that fail."""
-    if not seeds:
-        return []
-    task = TASKS["unique"]()
-    heads = recipe.new(seeds)
-    recipe.train(heads, seeds)
-    start = {name: tensor.clone() for name, tensor in heads.items()}
-    moments = {seed: [each] for seed, each in zip(seeds, _moments(heads, task, recipe.steps), strict=True)}
-    left, done = list(seeds), 1
-    for factor in (*factors, None):
-        keep = [number for number, seed in enumerate(left) if any(moments[seed][-1].outcome.misread)]
-        heads, left = _chosen(heads, keep), [left[number] for number in keep]
-        if factor is None or not left:
+def follow(seeds: Sequence[int], recipe: Recipe, factors: Sequence[int] = (3, 10)) -> list[Story]:
+    """Train a head on unique from each seed; those that fail are trained on, to ``factors`` times the steps."""
+    task, left, done = TASKS["unique"](), list(seeds), 0
+    weights = {seed: unstacked(recipe.new([seed])) for seed in seeds}
+    moments: dict[int, list[Moment]] = {seed: [] for seed in seeds}
+    for factor in (1, *factors):
+        if not left:
             break
-        print(f"training {len(left)} of them on, to {factor} times the steps", flush=True)
-        recipe.scaled(factor - done).train(heads, [mix_seed(seed, factor) for seed in left])
-        done = factor
-        for seed, moment in zip(left, _moments(heads, task, factor * recipe.steps), strict=True):
-            moments[seed].append(moment)
-    ends: dict[int, tuple[Minimum, bool, bool]] = {}
+        print(f"training {len(left)} heads on unique to {factor} times the recipe's steps", flush=True)
+        heads = stacked([weights[seed][-1] for seed in left])
+        recipe.scaled(factor - done).train(heads, [mix_seed(seed, factor) if done else seed for seed in left])
+        for seed, head, outcome in zip(left, unstacked(heads), outcomes_of(heads, task), strict=True):
+            weights[seed].append(head)
+            moments[seed].append(Moment(factor * recipe.steps, outcome, circuit_of(head, task)))
+        left, done = [seed for seed in left if not moments[seed][-1].outcome.solved], factor
+    stories = {seed: Story(seed, "late" if each[1:] else "solved", each) for seed, each in moments.items()}
     if left:
+        fast = fast_recipe("unique")
         # Without sampling, and for three times as long as the fast recipe's own descent.
-        descent_recipe("unique").scaled(3.0).train(heads, left)
-        away = _chosen(start, [seeds.index(seed) for seed in left])
-        fast_recipe("unique").train(away, [mix_seed(seed, 0) for seed in left])
-        minima = [curvature(head, task) for head in unstacked(heads)]
-        solved = ([not any(each.misread) for each in outcomes_of(trained, task)] for trained in (heads, away))
-        ends = dict(zip(left, zip(minima, *solved, strict=True), strict=True))
-    kinds = {
-        seed: "stuck" if seed in left else "solved" if len(each) == 1 else "late" for seed, each in moments.items()
-    }
-    return [Story(seed, kinds[seed], each, *ends.get(seed, ())) for seed, each in moments.items()]
-
-
-def _chosen(heads: Heads, numbers: list[int]) -> Heads:
-    return {name: tensor[numbers].clone() for name, tensor in heads.items()}
-
-
-def _moments(heads: Heads, task: Task, steps: int) -> list[Moment]:
-    found = zip(unstacked(heads), outcomes_of(heads, task), strict=True)
-    return [Moment(steps, outcome, circuit_of(head, task)) for head, outcome in found]
-
-
-_KINDS: dict[str, dict[str, Any]] = {
-    "solved": {"marker": "o", "color": BLUE, "label": "solved by the recipe"},
-    "late": {"marker": "^", "color": GREEN, "label": "solved by more of the same steps"},
-    "stuck": {"marker": "X", "color": RED, "label": "still wrong after all of them"},
-}
+        descended = stacked([weights[seed][-1] for seed in left])
+        replace(fast, stages=fast.stages[1:]).scaled(3).train(descended, left)
+        escaped = stacked([weights[seed][1] for seed in left])
+        fast.train(escaped, [mix_seed(seed, 0) for seed in left])
+        ends = zip(left, unstacked(descended), outcomes_of(descended, task), outcomes_of(escaped, task), strict=True)
+        for seed, head, down, out in ends:
+            stories[seed] = Story(seed, "stuck", moments[seed], curvature(head, task), down.solved, out.solved)
+    return list(stories.values())
 
 
 @in_style
@@ -165,25 +219,21 @@ def draw_study(groups: Sequence[Group]) -> Figure:
     """The largest error of every training, by task and recipe."""
     tasks = list(dict.fromkeys(group.task for group in groups))
     by_task = [[group for group in groups if group.task == task] for task in tasks]
-    figure, panels = new_figure(
-        10, 4.2, columns=len(tasks), sharey=True, width_ratios=[len(each) + 0.4 for each in by_task]
-    )
-    marks: tuple[tuple[str, Callable[[Outcome], bool], dict[str, Any]], ...] = (
-        ("every output read correctly", lambda each: not any(each.misread), {"marker": "o", "color": BLUE}),
-        ("some output misread", lambda each: any(each.misread), {"marker": "X", "color": RED}),
-    )
+    ratios = [len(own) + 0.4 for own in by_task]
+    figure, panels = new_figure(10, 4.2, columns=len(tasks), sharey=True, width_ratios=ratios)
     for ax, task, own in zip(panels, tasks, by_task, strict=True):
         decisive = TASKS[task]().decisive_error
         ax.axhline(decisive, color=BLACK, linewidth=1, linestyle="--", label="below: no output can be misread")
         for place, group in enumerate(own):
             across = place + np.linspace(-0.35, 0.35, len(group.outcomes))
-            for label, chosen, style in marks:
-                shown = [
-                    (x, each.largest_error) for x, each in zip(across, group.outcomes, strict=True) if chosen(each)
-                ]
-                ax.plot(
-                    *np.array(shown).reshape(-1, 2).T, label=label, linestyle="none", markersize=4, alpha=0.6, **style
-                )
+            errors = np.array([each.largest_error for each in group.outcomes])
+            solved = np.array([each.solved for each in group.outcomes])
+            right, wrong = (
+                (solved, "o", BLUE, "every output read correctly"),
+                (~solved, "X", RED, "some output misread"),
+            )
+            for mask, marker, color, label in (right, wrong):
+                ax.plot(across[mask], errors[mask], marker, color=color, label=label, markersize=4, alpha=0.6)
         ax.set(title=task, yscale="log", xlim=(-0.6, len(own) - 0.4))
         ax.set_xticks(range(len(own)), [f"{each.recipe}\n{each.steps:,} steps\n{each.solved} solved" for each in own])
         ax.grid(False, axis="x")
@@ -196,14 +246,20 @@ def draw_study(groups: Sequence[Group]) -> Figure:
 @in_style
 def draw_failures(stories: Sequence[Story]) -> Figure:
     """Left: outputs read correctly while failing heads are trained on. Right: all heads after the recipe."""
+    looks = {
+        "solved": ("o", BLUE, "solved by the recipe"),
+        "late": ("^", GREEN, "solved by more of the same steps"),
+        "stuck": ("X", RED, "still wrong after all of them"),
+    }
     figure, (left, right) = new_figure(10, 4.3, columns=2)
     for story in stories:
-        style = {key: value for key, value in _KINDS[story.kind].items() if key != "label"}
+        marker, color, _ = looks[story.kind]
         if story.kind != "solved":
             shares = [moment.outcome.outputs_right for moment in story.moments]
-            left.plot([moment.steps for moment in story.moments], shares, alpha=0.5, markersize=6, **style)
+            steps = [moment.steps for moment in story.moments]
+            left.plot(steps, shares, f"{marker}-", color=color, alpha=0.5, markersize=6)
         circuit = story.moments[0].circuit
-        right.plot(circuit.values[1], circuit.self_shares[-1], linestyle="none", alpha=0.6, markersize=6, **style)
+        right.plot(circuit.values[1], circuit.self_shares[-1], marker, color=color, alpha=0.6, markersize=6)
     left.set(title="Failing heads, trained on", xlabel="steps", ylabel="outputs read correctly (share)", xscale="log")
     ticks = sorted({moment.steps for story in stories for moment in story.moments})
     left.set_xticks(ticks, [f"{step:,}" for step in ticks])
@@ -215,7 +271,8 @@ def draw_failures(stories: Sequence[Story]) -> Figure:
         ylabel="weight of a repeated fourth letter on itself",
     )
     kinds = {story.kind for story in stories}
-    handles = [right.plot([], [], linestyle="none", **_KINDS[kind])[0] for kind in _KINDS if kind in kinds]
+    shown = [look for kind, look in looks.items() if kind in kinds]
+    handles = [right.plot([], [], marker, color=color, label=label)[0] for marker, color, label in shown]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
