@@ -6,22 +6,22 @@ import math
 from collections.abc import Iterable, Sequence
 
 
-def percent(share: float, digits: int = 1) -> str:
+def percent(share: float | int, digits: int = 1) -> str:
     """A share in [0, 1], rounded to the nearest: "81.2 %"."""
     return f"{100 * share:.{digits}f} %"
 
 
-def number(value: float, digits: int = 0) -> str:
+def number(value: float | int, digits: int = 0) -> str:
     """With thousands separated: "1,024"."""
     return f"{value:,.{digits}f}"
 
 
-def at_most(bound: float, digits: int = 2) -> str:
+def at_most(bound: float | int, digits: int = 2) -> str:
     """An upper bound, rounded up."""
     return f"{math.ceil(bound * 10**digits - 1e-9) / 10**digits:.{digits}f}"
 
 
-def at_least(bound: float, digits: int = 2) -> str:
+def at_least(bound: float | int, digits: int = 2) -> str:
     """A lower bound, rounded down."""
     return f"{math.floor(bound * 10**digits + 1e-9) / 10**digits:.{digits}f}"
 
@@ -38,12 +38,12 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def standard_error(share: float, count: int) -> float:
+def standard_error(share: float | int, count: int) -> float:
     """Of a share found among ``count`` independent cases: ``sqrt(p (1 - p) / count)``."""
     return math.sqrt(share * (1 - share) / count)
 
 
-def alike(first: float, second: float, count: int, least: float = 0.0) -> bool:
+def alike(first: float | int, second: float | int, count: int, least: float | int = 0.0) -> bool:
     """Whether two shares, each found among ``count`` cases, differ by less than two standard errors of a difference.
 
     ``2 sqrt(2 p (1 - p) / count)``, with p half way between the two; or by less than ``least``, the spread of seeds.
@@ -51,13 +51,13 @@ def alike(first: float, second: float, count: int, least: float = 0.0) -> bool:
     return abs(first - second) < max(least, 2 * math.sqrt(2) * standard_error((first + second) / 2, count))
 
 
-def mean(values: Iterable[float]) -> float:
+def mean(values: Iterable[float | int]) -> float:
     """The arithmetic mean; NaN of nothing."""
     found = list(values)
     return sum(found) / len(found) if found else math.nan
 
 
-def below(bound: float, digits: int = 1) -> str:
+def below(bound: float | int, digits: int = 1) -> str:
     """An upper bound of any size, rounded up to ``digits`` decimals of its mantissa: "3.1e-10"."""
     if bound == 0:
         return "0"

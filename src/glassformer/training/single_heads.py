@@ -60,7 +60,7 @@ def unstacked(heads: Heads) -> list[HeadWeights]:
 
 
 def run_heads(
-    heads: Heads, inputs: Float[Tensor, "head sequence position token"], real: Bool[Tensor, "head sequence position"]
+    heads: Heads, inputs: Float[Tensor, "#head sequence position token"], real: Bool[Tensor, "#head sequence position"]
 ) -> Float[Tensor, "head sequence position v_dim"]:
     """The outputs of every head; ``inputs`` and ``real`` may have one entry for all heads."""
     if "pos" in heads:

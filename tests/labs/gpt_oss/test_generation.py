@@ -57,7 +57,7 @@ def test_a_nucleus_of_errors_is_above_chance_only_beyond_two_standard_errors() -
 
     assert made(0.9, 0.03).above(made(0.8, 0.03), "rule")
     assert not made(0.9, 0.04).above(made(0.8, 0.04), "rule")
-    assert made(0.9, 0).distance(Behaviour(0.6, 0.2, 0.2, 0.0, 0.0, {})) == pytest.approx(0.3)
+    assert made(0.9, 0.0).distance(Behaviour(0.6, 0.2, 0.2, 0.0, 0.0, {})) == pytest.approx(0.3)
 
 
 def test_standard_errors_are_those_over_continuations() -> None:

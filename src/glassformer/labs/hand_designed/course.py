@@ -43,8 +43,8 @@ class PlotConfig:
     figure_height: float = 5.0
     dpi: int = 100
     colormap: str = "Reds"
-    vmin: float | None = None
-    vmax: float | None = None
+    vmin: float | int | None = None
+    vmax: float | int | None = None
     title_fontsize: int = 12
     label_fontsize: int = 10
     show_xticks: bool = False
@@ -94,8 +94,8 @@ def rescale_and_plot(
     x_lab: str | None = None,
     y_lab: str | None = None,
     colormap: str = PLOT_CONFIG.colormap,
-    vmin: float | None = PLOT_CONFIG.vmin,
-    vmax: float | None = PLOT_CONFIG.vmax,
+    vmin: float | int | None = PLOT_CONFIG.vmin,
+    vmax: float | int | None = PLOT_CONFIG.vmax,
     title_fontsize: int = PLOT_CONFIG.title_fontsize,
     label_fontsize: int = PLOT_CONFIG.label_fontsize,
     show_xticks: bool = PLOT_CONFIG.show_xticks,

@@ -165,7 +165,7 @@ def write_values(
             ax.text(column, row, short(float(value), largest), ha="center", va="center", color=colour, fontsize=7)
 
 
-def short(value: float, largest: float) -> str:
+def short(value: float | int, largest: float | int) -> str:
     """A number in at most seven characters; 0 if it is below 5e-4 of ``largest``, which no colour would show."""
     size = abs(value)
     if size < 5e-4 * largest or size == 0:

@@ -50,7 +50,7 @@ class Recipe:
         """Updates of all stages together."""
         return sum(stage.steps for stage in self.stages)
 
-    def scaled(self, factor: float) -> Recipe:
+    def scaled(self, factor: float | int) -> Recipe:
         """The same recipe with ``factor`` times the steps in every stage."""
         return replace(self, stages=tuple(replace(each, steps=round(each.steps * factor)) for each in self.stages))
 

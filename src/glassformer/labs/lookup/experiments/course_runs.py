@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from glassformer.data import lookup
@@ -298,11 +299,9 @@ def draw_sharpness(results: Results) -> Figure:
     return figure
 
 
-def draw_bars(
-    ax: Axes, heights: Sequence[float], label: str, color: str, bottom: Sequence[float] | float = 0.0, dots: str = ""
-) -> None:
+def draw_bars(ax: Axes, heights: ArrayLike, label: str, color: str, bottom: ArrayLike = 0.0, dots: str = "") -> None:
     """A bar for each head; those of before training are on the left and hatched."""
-    before, heads = "before" in label, np.arange(len(heights))
+    before, heads = "before" in label, np.arange(np.size(heights))
     style: dict[str, Any] = {"color": color, "hatch": dots + "///" * before, "edgecolor": BLACK, "linewidth": 0.6}
     ax.bar(heads + (-0.2 if before else 0.2), heights, 0.36, bottom=bottom, label=label, **style)
     ax.set_xticks(heads, [f"head {head + 1}" for head in heads])
