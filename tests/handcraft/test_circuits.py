@@ -11,6 +11,8 @@ from glassformer.handcraft.circuits import (
     centred_scores,
     change_basis,
     change_position_basis,
+    circuit_tables,
+    in_random_bases,
     part_names,
     place_names,
     possible_pairs,
@@ -241,3 +243,29 @@ def test_a_random_basis_scales_its_columns_by_a_half_to_two() -> None:
     assert 0.5 <= scales.min() < 0.55
     assert 1.8 < scales.max() <= 2.0
     np.testing.assert_allclose((basis / scales).T @ (basis / scales), np.eye(200), atol=1e-12)
+
+
+def test_tables_have_places_or_without_positions_tokens() -> None:
+    space = TASKS["copy_first"]().space
+    head = in_random_bases(design(TASKS["copy_first"]()).weights, 0)
+    scores, values, names = circuit_tables(head, space)
+    np.testing.assert_array_equal(scores, centred_scores(head, space))
+    assert names[:4] == ["A0", "B0", "C0", "A1"]
+    assert values.shape == (12, 3)
+    head = in_random_bases(design(TASKS["identity"]()).weights, 0)
+    scores, values, names = circuit_tables(head, TASKS["identity"]().space)
+    product = head.Qm @ head.Km.T / np.sqrt(3)
+    np.testing.assert_allclose(scores, product - product.mean(axis=1, keepdims=True), atol=1e-12)
+    np.testing.assert_allclose(values, head.Vm)
+    assert names == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize("name", ["identity", "unique"])
+def test_random_bases_change_entries_and_no_score_or_value(name: str) -> None:
+    task = TASKS[name]()
+    head = design(task).weights
+    moved = in_random_bases(head, 3)
+    for first, second in zip(circuit_tables(moved, task.space)[:2], circuit_tables(head, task.space)[:2], strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-9)
+    changed = {key for key, matrix in moved.matrices.items() if not np.allclose(matrix, head.matrices[key])}
+    assert changed == {"Km", "Qm"} | ({"Vm", "pos"} if name == "unique" else set())

@@ -8,8 +8,7 @@ from glassformer.cli.flags import DesignFlags
 from glassformer.cli.terminal import say
 from glassformer.cli.verify import built_in
 from glassformer.errors import InputError, require
-from glassformer.handcraft.designs import design
-from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.designs import design, designable
 from glassformer.handcraft.verification import Certificate, verify
 from glassformer.handcraft.weight_files import require_place, require_size, write_head
 from glassformer.text import shown
@@ -31,10 +30,9 @@ def run(flags: DesignFlags) -> Certificate:
     require_place(flags.out)
     task = built_in(flags.task, flags.letters, flags.max_len)
     if task.description is None:
-        possible = [name for name, make in TASKS.items() if make().description is not None]
         raise InputError(
             f"the task {task.name!r}, which no single head can do",
-            f"one of {', '.join(possible)}",
+            f"one of {', '.join(designable())}",
             "Choose one of these; its proof is in glassformer.handcraft.tasks, and 'glassformer verify' finds a "
             "failing sequence for any weights.",
         )

@@ -110,6 +110,20 @@ def place_names(space: SequenceSpace) -> list[str]:
     return [CLS] * space.has_cls + letters
 
 
+def circuit_tables(
+    weights: HeadWeights, space: SequenceSpace
+) -> tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"], list[str]]:
+    """What a figure of a head shows: scores less what the softmax ignores, values, and the names of their rows.
+
+    The rows are the places, or the tokens for a head without positions.
+    """
+    if weights.pos is not None:
+        return centred_scores(weights, space), values_at_places(weights, space), place_names(space)
+    scores = qk_parts(weights, space)
+    scores -= scores.mean(axis=1, keepdims=True)
+    return scores, value_circuit(weights, space), part_names(weights, space)
+
+
 def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
     """The same head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``: equal outputs up to rounding.
 
@@ -146,6 +160,12 @@ def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
     orthogonal, triangular = np.linalg.qr(rng.standard_normal((size, size)))
     # With these signs the orthogonal matrix is uniformly distributed (Mezzadri 2007).
     return orthogonal * np.sign(np.diagonal(triangular)) * 2.0 ** rng.uniform(-1, 1, size)
+
+
+def in_random_bases(weights: HeadWeights, seed: int) -> HeadWeights:
+    """The same head in random bases of keys and, where there are positions, of position vectors; outputs are equal."""
+    moved = change_basis(weights, random_basis(weights.qk_dim, seed))
+    return moved if moved.pos is None else change_position_basis(moved, random_basis(weights.pos_dim, seed + 1))
 
 
 def _part_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts inputs"]:

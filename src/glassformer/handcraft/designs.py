@@ -23,7 +23,7 @@ from glassformer.errors import InputError, require, require_above_zero
 from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, PlaceTables, bound_of_pairs, tier_cases
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.single_head import HeadWeights
-from glassformer.handcraft.tasks import Task
+from glassformer.handcraft.tasks import TASKS, Task
 
 _SAME = 1e-9
 
@@ -114,3 +114,8 @@ def needed_sharpness(description: Description, largest_error: float) -> float:
         return 1.0
     # Half of the error is reserved for rounding.
     return float(max(1, math.ceil((math.log(2 * others * difference) - math.log(largest_error)) / gap)))
+
+
+def designable() -> list[str]:
+    """Names of the built-in tasks that a single head can do."""
+    return [name for name, make in TASKS.items() if make().description is not None]

@@ -89,7 +89,7 @@ def circuit_similarity(first: HeadWeights, second: HeadWeights, space: SequenceS
     )
     judged = slice(int(space.has_cls), None)
     scores = [np.nan_to_num(centred_scores(head, space)[judged]) for head in (first, second)]
-    return _cosine(*scores), _cosine(values_at_places(first, space), values_at_places(second, space))
+    return cosine(*scores), cosine(values_at_places(first, space), values_at_places(second, space))
 
 
 def head_distance(
@@ -147,7 +147,8 @@ def _weights(
     return weights * block.real[:, :, None]
 
 
-def _cosine(first: Float[np.ndarray, "..."], second: Float[np.ndarray, "..."]) -> float:
+def cosine(first: Float[np.ndarray, "*entries"], second: Float[np.ndarray, "*entries"]) -> float:
+    """Of the entries of two arrays of one shape, from -1 to 1; 1 for two arrays of zeros, 0 for one."""
     lengths = np.linalg.norm(first), np.linalg.norm(second)
     if not all(lengths):
         return float(lengths[0] == lengths[1])

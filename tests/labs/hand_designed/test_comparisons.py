@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.handcraft.circuits import centred_scores
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS
@@ -111,20 +110,6 @@ def test_the_heads_are_drawn_on_the_courses_sequence(results: Results) -> None:
     for drawn, name in zip(attention, ("hand", "learned"), strict=True):
         weights = NumpyHead(comparison.head(name)).trace(np.eye(4)[[3, 0, 1, 2, 2]]).weights.T
         np.testing.assert_allclose(drawn, (weights - weights.min()) / np.ptp(weights), atol=1e-12)
-
-
-def test_circuits_are_centred_and_omit_pairs_that_never_occur(results: Results) -> None:
-    head, task = results.comparisons["copy_first"].head("learned"), TASKS["copy_first"]()
-    scores, values, names = comparisons.circuit_tables(head, task)
-    np.testing.assert_array_equal(scores, centred_scores(head, task.space))
-    assert names[:4] == ["A0", "B0", "C0", "A1"]
-    assert values.shape == (12, 3)
-    head = results.comparisons["identity"].head("learned")
-    scores, values, names = comparisons.circuit_tables(head, TASKS["identity"]())
-    product = head.Qm @ head.Km.T / np.sqrt(3)
-    np.testing.assert_allclose(scores, product - product.mean(axis=1, keepdims=True), atol=1e-12)
-    np.testing.assert_allclose(values, head.Vm)
-    assert names == ["A", "B", "C"]
 
 
 def test_the_last_figure_shows_signs_with_their_numbers(results: Results) -> None:

@@ -41,7 +41,6 @@ def test_a_group_counts_its_outcomes() -> None:
     group = Group("unique", "course", 10, [outcome([0] * 4, 0.005), outcome([0, 0, 0, 2], 1.5), outcome([0] * 4, 0.3)])
     assert group.solved == 2
     assert study.misreading(group.outcomes) == [0, 0, 0, 1]
-    assert study.wrong_sequences(group.outcomes) == [0, 0, 0, 2]
 
 
 def test_a_group_is_measured_for_every_seed() -> None:

@@ -16,11 +16,10 @@ from typing import Any, Literal
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Num
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.errors import InputError
 from glassformer.handcraft.designs import design
@@ -28,11 +27,6 @@ from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import TASKS
 from glassformer.observe.figures import style
 from glassformer.observe.figures.heat_maps import panel, rescaled
-
-MakeBatch = Callable[[], tuple[Tensor, Tensor]]
-"""Makes one sequence ``[position, input_dim]`` and its target ``[position, v_dim]``."""
-
-_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": F.mse_loss, "cross_entropy": F.cross_entropy}
 
 
 @dataclass(frozen=True)
@@ -123,11 +117,7 @@ def save_figure(
     add_timestamp: bool = PLOT_CONFIG.add_timestamp,
     run_name: str | None = None,
 ) -> Path:
-    """Save ``fig`` as ``save_dir / run_name / name_YYYYmmdd_HHMMSS.save_format`` and print the path, which it returns.
-
-    Raises:
-        InputError: ``name`` is a path or has a suffix, or an unknown format.
-    """
+    """Save ``fig`` as ``save_dir / run_name / name_YYYYmmdd_HHMMSS.save_format``; print and return the path."""
     stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if add_timestamp else ""
     options = {"dpi": save_dpi, "bbox_inches": "tight"}
     (path,) = style.save_figure(fig, Path(save_dir, run_name or ""), name + stamp, formats=[save_format], **options)
@@ -201,8 +191,7 @@ class NumpyTransformer:
         figure, axes = plt.subplots(config.nrows, config.ncols, figsize=size, dpi=config.dpi, layout=layout)
         colors, fonts = (config.colormap, config.vmin, config.vmax), (config.title_fontsize, config.label_fontsize)
         for ax, ((title, x_lab, y_lab), matrix) in zip(axes.flat[:8], shown.items(), strict=True):
-            ticks = config.show_xticks, config.show_yticks
-            rescale_and_plot(matrix.T, title, ax, x_lab, y_lab, *colors, *fonts, *ticks)
+            rescale_and_plot(matrix.T, title, ax, x_lab, y_lab, *colors, *fonts, config.show_xticks, config.show_yticks)
         for ax in axes.flat[8:]:
             ax.set_axis_off()
         return figure
@@ -227,11 +216,7 @@ def compare_transformers(
 
 
 def hand_designed_weights(task: str) -> dict[str, Any]:
-    """The designed weights Km, Qm, Vm and pos (None where the task needs no positions) for a built-in task.
-
-    Raises:
-        InputError: An unknown task, or one that no single head can do.
-    """
+    """The designed weights Km, Qm, Vm and pos (None where the task needs no positions) for a built-in task."""
     if task not in TASKS:
         raise InputError(f"the task {task!r}", f"one of {', '.join(TASKS)}", "Choose one of the built-in tasks.")
     weights = design(TASKS[task]()).weights
@@ -239,7 +224,7 @@ def hand_designed_weights(task: str) -> dict[str, Any]:
 
 
 def train_loop(
-    make_batch: MakeBatch,
+    make_batch: Callable[[], tuple[Tensor, Tensor]],
     input_dim: int,
     qk_dim: int,
     v_dim: int,
@@ -255,20 +240,18 @@ def train_loop(
 ) -> tuple[SingleHead, float]:
     """Train a new head on one sequence per update and return it with the last loss.
 
-    ``remove_cls`` leaves out the output of CLS. ``config`` gives the optimizer, momentum, weight decay and loss.
-
-    Raises:
-        InputError: A sequence or target whose shape does not fit, or a loss that diverges.
+    ``make_batch`` returns a sequence ``[position, input_dim]`` and its target ``[position, v_dim]``. ``remove_cls``
+    leaves out the output of CLS. ``config`` gives the optimizer, momentum, weight decay and loss. Shapes that do not
+    fit and a loss that diverges raise InputError.
     """
     if seed is not None:
         set_random_seed(seed)
     head = SingleHead(input_dim, qk_dim, v_dim, pos_dim, max_seq_len)
-    options: dict[str, Any] = {"lr": lr, "weight_decay": config.weight_decay}
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.SGD(head.parameters(), momentum=config.momentum, **options)
-        if config.optimizer == "sgd"
-        else torch.optim.Adam(head.parameters(), **options)
-    )
+    weights, decay = list(head.parameters()), config.weight_decay
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(weights, lr=lr, weight_decay=decay)
+    if config.optimizer == "sgd":
+        optimizer = torch.optim.SGD(weights, lr=lr, momentum=config.momentum, weight_decay=decay)
+    loss_fn: nn.Module = nn.MSELoss() if config.loss_fn == "mse" else nn.CrossEntropyLoss()
     final_loss = 0.0
     for step in range(num_epochs):
         sequence, target = make_batch()
@@ -276,7 +259,7 @@ def train_loop(
         if output.shape != target.shape:
             got = f"a target of shape {list(target.shape)} for outputs of shape {list(output.shape)}"
             raise InputError(got, "equal shapes", "Change make_batch, v_dim or remove_cls.")
-        loss = _LOSSES[config.loss_fn](output, target)
+        loss = loss_fn(output, target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

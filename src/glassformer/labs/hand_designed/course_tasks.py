@@ -19,7 +19,6 @@ from torch import Tensor
 
 from glassformer.handcraft.tasks import TASKS
 from glassformer.labs.hand_designed.course import (
-    MakeBatch,
     NumpyTransformer,
     PytorchTransformer,
     hand_designed_weights,
@@ -78,11 +77,7 @@ def make_batch_unique(tokens: Tokens = _WITH_CLS, max_len: int = 5) -> tuple[Ten
     return _tensors(generate_test_cases_unique(tokens, max_len))
 
 
-MAKE_BATCH: dict[str, MakeBatch] = {
-    "identity": make_batch_identity,
-    "copy_first": make_batch_first,
-    "unique": make_batch_unique,
-}
+MAKE_BATCH = {"identity": make_batch_identity, "copy_first": make_batch_first, "unique": make_batch_unique}
 
 
 def submission() -> dict[str, Any]:
@@ -120,5 +115,4 @@ def _random_sequence(tokens: Tokens, max_len: int) -> Float[np.ndarray, "positio
 
 
 def _tensors(case: Case) -> tuple[Tensor, Tensor]:
-    sequence, target = (torch.from_numpy(array).float() for array in case)
-    return sequence, target
+    return torch.from_numpy(case[0]).float(), torch.from_numpy(case[1]).float()

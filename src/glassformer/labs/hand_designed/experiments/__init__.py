@@ -12,12 +12,16 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from glassformer.files import write_text
+from glassformer.handcraft.designs import designable
 from glassformer.labs.hand_designed.course_tasks import SHOWN, submission
 from glassformer.labs.hand_designed.experiments import comparisons, designs, study
-from glassformer.labs.hand_designed.experiments.comparisons import COURSE_SEED, Comparison
+from glassformer.labs.hand_designed.experiments.comparisons import Comparison
 from glassformer.labs.hand_designed.experiments.designs import DesignResult, Refutation
 from glassformer.labs.hand_designed.experiments.study import Group, Story
 from glassformer.labs.run import Lab, Run
+
+COURSE_SEED = 227
+"""The course trains its first head from this seed."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +52,17 @@ class Results:
 
 def _compare(current: Run) -> dict[str, Comparison]:
     settings, seed = current.settings, COURSE_SEED + current.seed
-    found = {}
-    for task in SHOWN:
-        measure = partial(comparisons.compare, task, settings.steps, seed, settings.again)
-        found[task] = current.kept(f"compare-{task}", Comparison, measure)
-    return found
+    measure = partial(comparisons.compare, steps=settings.steps, seed=seed, again=settings.again)
+    return {task: current.kept(f"compare-{task}", Comparison, partial(measure, task)) for task in SHOWN}
 
 
 def _study(current: Run) -> list[Group]:
-    chosen = [recipe for task in SHOWN for recipe in study.recipes(task) if _seeds(current)]
-    names = [f"study-{recipe.task}-{recipe.name.replace(', ', '-')}" for recipe in chosen]
+    measure = partial(study.measure_group, seeds=_seeds(current))
     return [
-        current.kept(name, Group, partial(study.measure_group, recipe, _seeds(current)))
-        for name, recipe in zip(names, chosen, strict=True)
+        current.kept(f"study-{each.task}-{each.name.replace(', ', '-')}", Group, partial(measure, each))
+        for task in SHOWN
+        for each in study.recipes(task)
+        if current.settings.study_seeds
     ]
 
 
@@ -85,9 +87,9 @@ LAB = Lab(
     quick={"again": False, "study_seeds": 0, "large_len": 16, "num_random": 50, "parity_steps": 500},
     results=Results,
     steps={
-        "designs": lambda current: designs.measure_designs(current.settings.large_len),
+        "designs": lambda current: [designs.measure_design(name, current.settings.large_len) for name in designable()],
         "refutation": lambda current: designs.refute(
-            "parity", current.settings.num_random, current.settings.parity_steps, COURSE_SEED + current.seed
+            current.settings.num_random, current.settings.parity_steps, COURSE_SEED + current.seed
         ),
         "comparisons": _compare,
         "study": _study,
@@ -106,6 +108,5 @@ LAB = Lab(
         "contrast": comparisons.contrast,
         "misreading": study.misreading,
         "range_of": study.range_of,
-        "wrong_sequences": study.wrong_sequences,
     },
 )

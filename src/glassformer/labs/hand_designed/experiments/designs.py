@@ -10,7 +10,7 @@ import torch
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.sequences import LETTERS
 from glassformer.handcraft.single_head import HeadWeights
-from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.tasks import TASKS, parity
 from glassformer.handcraft.verification import Certificate, verify
 from glassformer.training.single_heads import Stage, new_heads, train_heads, unstacked
 
@@ -32,9 +32,8 @@ class DesignResult:
 
 @dataclass(frozen=True)
 class Refutation:
-    """Heads on a task that no single head can do."""
+    """Heads on parity, which no single head can compute."""
 
-    task: str
     num_random: int
     num_refuted: int
     longest: int  # letters of the longest counterexample to a random head
@@ -60,14 +59,9 @@ def measure_design(name: str, large_len: int) -> DesignResult:
     )
 
 
-def measure_designs(large_len: int) -> list[DesignResult]:
-    """Every built-in task that one head can do."""
-    return [measure_design(name, large_len) for name, task in TASKS.items() if task().description is not None]
-
-
-def refute(name: str, num_random: int, steps: int, seed: int) -> Refutation:
-    """Verify random heads and a trained one on the task ``name``, which none can do."""
-    task = TASKS[name]()
+def refute(num_random: int, steps: int, seed: int) -> Refutation:
+    """Verify random heads and a trained one on parity."""
+    task = parity()
     rng = np.random.default_rng(seed)
     inputs, max_seq_len = task.space.num_tokens, task.space.num_positions
     found = []
@@ -81,5 +75,4 @@ def refute(name: str, num_random: int, steps: int, seed: int) -> Refutation:
     train_heads(heads, task, [Stage(steps, "adam", 0.01, 1)], [seed])
     certificate = verify(unstacked(heads)[0], task, tolerance=None)
     positive = float((task.all_cases.target[task.all_cases.counted] > 0).mean())
-    constant = max(positive, 1 - positive)
-    return Refutation(name, num_random, len(found), max(found, default=0), steps, certificate, constant)
+    return Refutation(num_random, len(found), max(found, default=0), steps, certificate, max(positive, 1 - positive))

@@ -282,11 +282,6 @@ def misreading(outcomes: Sequence[Outcome]) -> list[int]:
     return [sum(map(bool, column)) for column in zip(*(each.misread for each in outcomes), strict=True)]
 
 
-def wrong_sequences(outcomes: Sequence[Outcome]) -> list[int]:
-    """Sequences of each length with a misread output, of all heads together."""
-    return [sum(column) for column in zip(*(each.wrong for each in outcomes), strict=True)]
-
-
 def range_of(values: Sequence[float]) -> tuple[float, float, float]:
     """Smallest, median and largest."""
     return min(values), median(values), max(values)
