@@ -77,7 +77,7 @@ from glassformer.labs.sentiment import (
 from glassformer.labs.sentiment.experiments.leak import measure_leak
 from glassformer.labs.sentiment.experiments.mini_transformer import draw_training_curves
 from glassformer.labs.sentiment.experiments.padding import measure_padding
-from glassformer.labs.sentiment.experiments.parts_figures import draw_recurrent_and_parallel, draw_timeline
+from glassformer.labs.sentiment.experiments.timeline import draw_timeline
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.sinusoids import SinusoidalPositions
@@ -88,6 +88,7 @@ from glassformer.observe.complexity_measured import count_operations
 from glassformer.observe.figures.attention_maps import attention_grid, attention_map
 from glassformer.observe.figures.coloured_words import coloured_text
 from glassformer.observe.figures.diagrams import architecture, block
+from glassformer.observe.figures.illustrations import draw_recurrent_and_parallel
 from glassformer.training.loaders import train_epochs
 
 torch.manual_seed(42)

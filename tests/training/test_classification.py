@@ -17,7 +17,7 @@ from glassformer.data.examples import Example
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.training import Task, TrainingConfig, train
-from glassformer.training.classification import ClassificationTask, calibration_error, scores
+from glassformer.training.classification import ClassificationTask, calibration_error, scores, wilson
 from refusals import refused
 
 ROWS = [[2, 5], [2, 6, 3, 4], [2, 7, 5], [2], [2, 6, 6, 6, 6]]
@@ -245,3 +245,17 @@ def test_nothing_to_predict_is_refused() -> None:
         predict(encoder(), [], 0)
     with refused("bins = 0"):
         calibration_error(torch.full((1, 2), 0.5), torch.tensor([0]), bins=0)
+
+
+@given(count=st.integers(1, 10_000), share=st.floats(0, 1))
+def test_wilsons_interval_is_where_the_score_test_stops(count: int, share: float) -> None:
+    low, high = wilson(share, count)
+    assert 0 <= low <= share <= high <= 1
+    for p in (low, high):
+        if 1e-9 < p < 1 - 1e-9 and p != share:
+            assert abs(share - p) / math.sqrt(p * (1 - p) / count) == pytest.approx(1.959964, rel=1e-4)
+
+
+def test_known_intervals() -> None:
+    assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=5e-5)  # Brown, Cai and DasGupta 2001
+    assert wilson(0.0, 20) == pytest.approx((0, 0.1611), abs=5e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -224,3 +225,16 @@ def calibration_error(
     excess = (predicted == labels).double() - confidence
     index = (confidence * bins).ceil().long().clamp(1, bins) - 1
     return float(torch.zeros(bins, dtype=torch.float64).index_add_(0, index, excess).abs().sum() / len(labels))
+
+
+def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % interval of a probability of which ``share`` was seen in ``count`` trials.
+
+    ``(share + z² / 2n ± z sqrt(share (1 - share) / n + z² / 4n²)) / (1 + z² / n)``
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+    """
+    middle, scale = share + z * z / (2 * count), 1 + z * z / count
+    half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    # At shares of 0 and 1, rounding could put the end on the wrong side.
+    return max(0.0, min(share, (middle - half) / scale)), min(1.0, max(share, (middle + half) / scale))

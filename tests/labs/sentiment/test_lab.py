@@ -18,8 +18,8 @@ ROWS = [f"{word} number {number}\t{label}" for number in range(20) for word, lab
 TINY = {
     "course_epochs": 1,
     "leak_seeds": 2,
-    "reach_distances": (0, 1, 2),
-    "reach_lengths": (4,),
+    "reach_distance": 2,
+    "reach_length": 4,
     "reach_updates": 2,
     "growth_lengths": (16, 32),
 }

@@ -10,24 +10,24 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from glassformer.data.examples import Example
+from glassformer.data.examples import Example, split_by_text
 from glassformer.labs.run import kept
 from glassformer.labs.sentiment.experiments import mini_transformer
 from glassformer.labs.sentiment.experiments.mini_transformer import (
     SENTENCES,
     CourseResult,
     SeesPadding,
-    draw_architecture,
     draw_attention_example,
     draw_attention_rows,
-    draw_block,
     draw_course_training,
     draw_embeddings,
     draw_heads,
     measure_course,
+    outline,
     plain_reviews,
     train_course,
 )
+from glassformer.observe.figures.diagrams import architecture, block
 
 FEW = tuple(
     Example(f"a {word} {thing}", label) for thing in ("film", "book") for word, label in (("good", 1), ("bad", 0))
@@ -57,8 +57,8 @@ def test_seeing_padding_is_what_the_course_computes() -> None:
     row = torch.tensor([tokenizer.tokenize("a good film", max_length=7)])
     # Without any mask, from the parts: attention over all positions, and their plain mean.
     x = model.embeddings(row)
-    for block in model.transformer_blocks:
-        x, _ = block(x)
+    for layer in model.transformer_blocks:
+        x, _ = layer(x)
     expected = model.classifier(model.ln_f(x).mean(1))
     seen = SeesPadding(model).eval()
     assert torch.allclose(seen(row), expected, atol=1e-6)
@@ -72,7 +72,7 @@ def test_ctrl_c_is_no_shorter_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_result_is_that_of_the_trained_model(course: CourseResult) -> None:
-    train, held_out = mini_transformer.split(plain_reviews(), 0)
+    train, held_out = split_by_text(plain_reviews(), (0.8, 0.2), 0)
     assert (course.plain.num_trained, course.plain.num_validated, course.all_kinds) == (192, 48, None)
     assert not {example.text for example in train} & {example.text for example in held_out}
     model, tokenizer, history = train_course(train, held_out, 0, epochs=1)
@@ -111,8 +111,8 @@ def test_figures_show_what_the_result_holds(course: CourseResult, check_readable
     for figure in (training, embeddings, example, rows):
         check_readable(figure)
     parameters = f"{sum(course.parts.values()):,} parameters"
-    assert parameters in draw_architecture(course.config).axes[0].texts[0].get_text()
-    assert "Block 1 of 2" in draw_block(course.config).axes[0].texts[0].get_text()
+    assert parameters in architecture(outline(course.config)).axes[0].texts[0].get_text()
+    assert "Block 1 of 2" in block(outline(course.config)).axes[0].texts[0].get_text()
 
 
 @pytest.mark.slow

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -19,7 +16,6 @@ from glassformer.labs.sentiment.experiments.model_figures import (
     draw_effects,
     draw_kinds,
     draw_training,
-    wilson,
 )
 from glassformer.labs.sentiment.experiments.models import ModelResult, reliability
 from glassformer.observe.probes import Look
@@ -87,17 +83,3 @@ def test_effects_share_one_scale_and_rounding_is_no_effect(check_readable: Calla
     assert [ax.get_title(loc="left") for ax in figure.axes[:-1]] == ["positive, 90.0 %", "positive, 60.0 %"]
     assert [len(ax.lines) for ax in figure.axes[:-1]] == [1, 0]  # only "bad" is underlined
     assert figure.axes[-1].get_xlim() == (-0.4, 0.4)
-
-
-@given(count=st.integers(1, 10_000), share=st.floats(0, 1))
-def test_wilsons_interval_is_where_the_score_test_stops(count: int, share: float) -> None:
-    low, high = wilson(share, count)
-    assert 0 <= low <= share <= high <= 1
-    for p in (low, high):
-        if 1e-9 < p < 1 - 1e-9 and p != share:
-            assert abs(share - p) / math.sqrt(p * (1 - p) / count) == pytest.approx(1.959964, rel=1e-4)
-
-
-def test_known_intervals() -> None:
-    assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=5e-5)  # Brown, Cai and DasGupta 2001
-    assert wilson(0.0, 20) == pytest.approx((0, 0.1611), abs=5e-5)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.data.examples import Example
+from glassformer.data.examples import Example, split_by_text
 from glassformer.labs.sentiment.experiments import padding
-from glassformer.labs.sentiment.experiments.mini_transformer import split, train_course
+from glassformer.labs.sentiment.experiments.mini_transformer import SPLIT, train_course
 from glassformer.labs.sentiment.experiments.padding import measure_padding
 
 THINGS = ("film", "book", "soup", "phone", "song", "play", "cake", "lamp", "chair", "show")
@@ -24,8 +24,13 @@ EXAMPLES = tuple(
 )
 
 
+@pytest.fixture(autouse=True)
+def _few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(padding, "plain_reviews", lambda: EXAMPLES)
+
+
 def test_only_seen_padding_changes_anything() -> None:
-    result = measure_padding(seeds=(0,), lengths=(6, 20, 60), epochs=2, examples=EXAMPLES)
+    result = measure_padding(seeds=(0,), lengths=(6, 20, 60), epochs=2)
     (seen,), (left_out,) = result.of("seen"), result.of("left out")
     assert 0 < seen.num_compared < seen.num_validated
     assert result.largest_change("left out") <= 1e-6
@@ -56,8 +61,8 @@ def test_the_order_of_texts_decides_how_far_they_are_padded() -> None:
 
 
 def test_the_numbers_are_those_of_the_course_without_masks() -> None:
-    result = measure_padding(seeds=(1,), lengths=(16,), epochs=1, examples=EXAMPLES)
-    train, held_out = split(EXAMPLES, 1)
+    result = measure_padding(seeds=(1,), lengths=(16,), epochs=1)
+    train, held_out = split_by_text(EXAMPLES, SPLIT, 1)
     model, tokenizer, history = train_course(train, held_out, 1, 1, sees_padding=True)
     probabilities = {}
     for length in (None, 16):

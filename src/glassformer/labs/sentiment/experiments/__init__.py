@@ -12,14 +12,18 @@ from matplotlib.figure import Figure
 from glassformer.data.examples import fingerprint
 from glassformer.data.sentiment_sources import find_data
 from glassformer.labs.run import Lab, Run
-from glassformer.labs.sentiment.experiments import growth, heads, leak, mini_transformer, norms, padding, parts_figures
+from glassformer.labs.sentiment.experiments import growth, heads, leak, mini_transformer, norms, padding
 from glassformer.labs.sentiment.experiments import model_figures as tables
 from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
 from glassformer.labs.sentiment.experiments.counts import BIGRAM_TFIDF, FULL_TFIDF
 from glassformer.labs.sentiment.experiments.models import ModelResult, Models, measure_models
 from glassformer.labs.sentiment.experiments.reach import ReachResult, measure_reach
 from glassformer.labs.sentiment.experiments.recipes import FROM_MINILM, FROM_SCRATCH, one_thread
+from glassformer.labs.sentiment.experiments.timeline import draw_timeline
 from glassformer.observe.complexity_measured import LENGTHS
+from glassformer.observe.figures.complexity_curves import draw_complexity
+from glassformer.observe.figures.diagrams import architecture, block
+from glassformer.observe.figures.illustrations import draw_positions, draw_recurrent_and_parallel
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,9 @@ class Settings:
     padding_seeds: int = 3
     head_counts: tuple[int, ...] = (1, 2, 4, 8)  # none: the comparison is left out
     heads_seeds: int = 3
-    reach_distances: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 255)
+    reach_distance: int = 255
     reach_seeds: int = 3
-    reach_lengths: tuple[int, ...] = (8, 32, 128)
+    reach_length: int = 128
     reach_updates: int = 300
     growth_lengths: tuple[int, ...] = LENGTHS
 
@@ -51,9 +55,9 @@ QUICK: Mapping[str, Any] = {
     "leak_epochs": 5,  # enough to learn twenty sentences by heart
     "padding_seeds": 1,
     "head_counts": (),
-    "reach_distances": (0, 1, 4, 16, 63),
+    "reach_distance": 63,
     "reach_seeds": 1,
-    "reach_lengths": (16,),
+    "reach_length": 16,
     "growth_lengths": (64, 128, 256),
 }
 
@@ -99,7 +103,7 @@ _STEPS: dict[str, Callable[[Run], Any]] = {
     "padding": _alone(lambda run, s, seeds: padding.measure_padding(seeds[: s.padding_seeds], s.course_epochs)),
     "norms": _alone(lambda run, s, seeds: norms.measure_norms()),
     "reach": _alone(
-        lambda run, s, seeds: measure_reach(s.reach_distances, seeds[: s.reach_seeds], s.reach_lengths, s.reach_updates)
+        lambda run, s, seeds: measure_reach(s.reach_distance, seeds[: s.reach_seeds], s.reach_length, s.reach_updates)
     ),
     "heads": _alone(_heads),
     "growth": _alone(lambda run, s, seeds: growth.measure_growth(s.growth_lengths)),
@@ -117,21 +121,21 @@ _FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "kinds": lambda r: tables.draw_kinds({row.name: row.kinds for row in _five(r.models)}, r.models.kinds),
     "leak": lambda r: leak.draw_leak(r.leak),
     "norms": lambda r: norms.draw_norms(r.norms),
-    "positions": lambda r: parts_figures.draw_positions(),
+    "positions": lambda r: draw_positions(),
     "embeddings": lambda r: mini_transformer.draw_embeddings(r.course),
-    "architecture": lambda r: mini_transformer.draw_architecture(r.course.config),
-    "block": lambda r: mini_transformer.draw_block(r.course.config),
+    "architecture": lambda r: architecture(mini_transformer.outline(r.course.config)),
+    "block": lambda r: block(mini_transformer.outline(r.course.config)),
     "course-training": lambda r: mini_transformer.draw_course_training(r.course),
-    "recurrent-and-parallel": lambda r: parts_figures.draw_recurrent_and_parallel(),
+    "recurrent-and-parallel": lambda r: draw_recurrent_and_parallel(),
     "attention-example": lambda r: mini_transformer.draw_attention_example(r.course.readings["both"]),
     "heads-praise": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["praise"]),
     "heads-blame": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["blame"]),
     "heads-both": lambda r: mini_transformer.draw_heads(r.course.readings["both"]),
     "attention-rows": lambda r: mini_transformer.draw_attention_rows(r.course.readings["both"]),
     "effects": lambda r: tables.draw_effects(r.asked.looks, r.asked.classes),
-    "best-architecture": lambda r: mini_transformer.draw_architecture(r.asked.config),
-    "complexity": lambda r: growth.draw_growth(r.growth),
-    "timeline": lambda r: parts_figures.draw_timeline(),
+    "best-architecture": lambda r: architecture(mini_transformer.outline(r.asked.config)),
+    "complexity": lambda r: draw_complexity(r.growth.growths, overtakes=r.growth.overtakes, tail=r.growth.tail),
+    "timeline": lambda r: draw_timeline(),
 }
 
 LAB = Lab(

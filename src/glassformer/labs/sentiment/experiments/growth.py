@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
-from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from glassformer.labs.sentiment.experiments.mini_transformer import COURSE_MODEL
@@ -17,8 +16,8 @@ from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.complexity import complexity, overtakes
-from glassformer.observe.complexity_measured import LENGTHS, Measurement, count_operations, fitted_exponent, peak_bytes
-from glassformer.observe.figures.complexity_curves import CostCurve, draw_complexity
+from glassformer.observe.complexity_measured import Measurement, count_operations, fitted_exponent, peak_bytes
+from glassformer.observe.figures.complexity_curves import CostCurve
 
 D_MODEL, HEADS, D_FF = 512, 8, 2048
 """The sizes of the course's section on cost; the model that it trains is smaller."""
@@ -37,7 +36,6 @@ class GrowthResult:
     """
 
     d_model: int
-    num_heads: int
     d_ff: int
     window: int
     growths: list[CostCurve]
@@ -53,23 +51,27 @@ class GrowthResult:
 
     def exponents(self, growth: CostCurve) -> dict[str, float]:
         """Of operations, and of memory as measured and as predicted."""
-        values = {"operations": growth.operations, "peak_bytes": growth.measured.peak_bytes}
-        values["predicted_bytes"] = growth.held
+        values = {
+            "operations": growth.operations,
+            "peak_bytes": growth.measured.peak_bytes,
+            "predicted_bytes": growth.held,
+        }
         return {name: fitted_exponent(growth.lengths, each, tail=self.tail) for name, each in values.items()}
 
 
-def measure_growth(lengths: Sequence[int] = LENGTHS) -> GrowthResult:
+def measure_growth(lengths: tuple[int, ...]) -> GrowthResult:
     """Count operations and measure peak memory at all ``lengths``, at least two.
 
     Times are not measured: they would be those of a machine that may do other work too.
     """
-    lengths, longest = tuple(lengths), max(lengths)
+    longest = max(lengths)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         encoder = Encoder(EncoderConfig(VOCAB, 1, D_MODEL, D_FF, HEADS, longest, num_classes=2, dropout=0.0))
         sizes = DecoderConfig(VOCAB, 1, D_MODEL, D_FF, HEADS, D_MODEL // HEADS, windowed_layers="all")
         decoder = Decoder(replace(sizes, max_seq_len=longest))
         windowed = Decoder(replace(sizes, max_seq_len=longest, window=WINDOW))
+    texts = [torch.randint(1, VOCAB, (1, length), generator=torch.Generator().manual_seed(0)) for length in lengths]
     growths, counted = [], True
     for name, model, holds_weights in (
         ("encoder", encoder, False),
@@ -78,26 +80,16 @@ def measure_growth(lengths: Sequence[int] = LENGTHS) -> GrowthResult:
         (f"decoder, window {WINDOW}", windowed, False),
     ):
         predicted = tuple(complexity(model.config, 1, length) for length in lengths)
-        calls = [_forward(model, length, holds_weights) for length in lengths]
+        calls = [partial(_forward, model, text, holds_weights) for text in texts]
         counted &= [count_operations(call) for call in calls] == [cost.operations.total for cost in predicted]
         measured = Measurement(lengths, (), tuple(peak_bytes(call) for call in calls))
         growths.append(CostCurve(name, predicted, measured, 2 if holds_weights else 0))
     course = replace(encoder.config, hidden_dim=COURSE_MODEL["d_model"], ff_dim=COURSE_MODEL["d_ff"])
     crossings = overtakes(encoder.config), overtakes(encoder.config, with_projections=True), overtakes(course)
-    return GrowthResult(D_MODEL, HEADS, D_FF, WINDOW, growths, counted, *(found or 0 for found in crossings))
+    return GrowthResult(D_MODEL, D_FF, WINDOW, growths, counted, *(found or 0 for found in crossings))
 
 
-def _forward(model: nn.Module, length: int, holds_weights: bool) -> Callable[[], object]:
+def _forward(model: nn.Module, tokens: Tensor, holds_weights: bool) -> Tensor:
     """The forward pass over a text, such that a backward pass could follow."""
-    tokens = torch.randint(1, VOCAB, (1, length), generator=torch.Generator().manual_seed(0))
-
-    def call() -> object:
-        with sdpa_kernel(SDPBackend.MATH) if holds_weights else nullcontext():
-            return model(tokens)
-
-    return call
-
-
-def draw_growth(growth: GrowthResult) -> Figure:
-    """Operations by part, and memory."""
-    return draw_complexity(growth.growths, overtakes=growth.overtakes, tail=growth.tail)
+    with sdpa_kernel(SDPBackend.MATH) if holds_weights else nullcontext():
+        return model(tokens)

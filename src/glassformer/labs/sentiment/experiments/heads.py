@@ -55,29 +55,21 @@ class HeadsResult:
         """The mean over seeds."""
         return statistics.fmean(run.validation_accuracy for run in self.of(num_heads, positions))
 
-    @property
-    def counts(self) -> list[int]:
-        """Numbers of heads, each once."""
-        return list(dict.fromkeys(run.num_heads for run in self.runs))
-
 
 def measure_heads(
-    data: SentimentData,
-    counts: Sequence[int] = (1, 2, 4, 8),
-    seeds: Sequence[int] = (0, 1, 2),
-    recipe: ScratchRecipe = FROM_SCRATCH,
+    data: SentimentData, counts: Sequence[int], seeds: Sequence[int], recipe: ScratchRecipe = FROM_SCRATCH
 ) -> HeadsResult:
     """Train the recipe with other numbers of heads and other positions; the test part is left alone."""
     usual, positions = recipe.model["num_heads"], recipe.model["positions"]
     other = "sinusoidal" if positions == "none" else "none"
     tried = list(dict.fromkeys([*((count, positions) for count in counts), (usual, positions), (usual, other)]))
-    runs, lengths = [], np.array([1])
+    runs, lengths = [], [1]
     for count, kind in tried:
         for seed in seeds:
             model = {**recipe.model, "num_heads": count, "positions": kind}
             trained = train_recipe(dataclasses.replace(recipe, model=model), data, None, seed)
-            rows = [trained.classifier.rows([example.text])[0] for example in data.validation]
-            lengths = np.array([len(row) for row in rows])
+            rows = trained.classifier.rows([example.text for example in data.validation])
+            lengths = [len(row) for row in rows]
             accuracy = trained.epochs[-1].validation_accuracy
             runs.append(HeadsRun(count, kind, seed, accuracy, *_look(trained.classifier, rows)))
     return HeadsResult(

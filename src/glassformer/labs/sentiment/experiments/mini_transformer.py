@@ -27,7 +27,6 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.figures.attention_maps import attention_grid, attention_map
 from glassformer.observe.figures.coloured_words import attention_rows
-from glassformer.observe.figures.diagrams import architecture, block
 from glassformer.observe.figures.heat_maps import panel
 from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
 from glassformer.training.loaders import History
@@ -35,6 +34,8 @@ from glassformer.training.loaders import History
 COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}
 COURSE_LENGTH, COURSE_VOCABULARY = 32, 500
 COURSE_EPOCHS, COURSE_BATCH, COURSE_RATE = 10, 16, 1e-3
+SPLIT = (0.8, 0.2)
+"""To train on, and to validate on."""
 
 SENTENCES = {
     "praise": "I love this wonderful film.",
@@ -117,22 +118,20 @@ def plain_reviews() -> tuple[Example, ...]:
     return tuple(example for example in reviews() if example.kind == "plain")
 
 
-def split(examples: Sequence[Example], seed: int) -> tuple[Sequence[Example], Sequence[Example]]:
-    """Four fifths to train on and one to validate on, no text in both."""
-    train, held_out = split_by_text(examples, (0.8, 0.2), seed)
-    return train, held_out
-
-
 def measure_course(seed: int, epochs: int = COURSE_EPOCHS, *, all_kinds: bool = True) -> CourseResult:
     """Train on four fifths of the plain reviews and, if ``all_kinds``, of all reviews; read :data:`SENTENCES`."""
-    train, held_out = split(plain_reviews(), seed)
+    train, held_out = split_by_text(plain_reviews(), SPLIT, seed)
     model, tokenizer, history = train_course(train, held_out, seed, epochs)
     plain, every = CourseRun(len(train), len(held_out), history), None
     if all_kinds:
-        train, held_out = split(reviews(), seed)
+        train, held_out = split_by_text(reviews(), SPLIT, seed)
         every = CourseRun(len(train), len(held_out), train_course(train, held_out, seed, epochs).history)
-    parts = {"embeddings": model.embeddings, "blocks": model.transformer_blocks, "last norm": model.ln_f}
-    parts["classifier"] = model.classifier
+    parts = {
+        "embeddings": model.embeddings,
+        "blocks": model.transformer_blocks,
+        "last norm": model.ln_f,
+        "classifier": model.classifier,
+    }
     with torch.no_grad():
         alone = model.embeddings.token_embedding(torch.tensor([tokenizer.words.encode(REPEATING)]))
         placed = model.embeddings.pos_encoding(alone)
@@ -161,9 +160,6 @@ def train_course(
 
     The vocabulary knows training texts only; rows are padded to 32 tokens. ``max_length`` is the longest text that the
     model can read afterwards; with ``sees_padding`` it is trained as :class:`SeesPadding`.
-
-    Raises:
-        KeyboardInterrupt: The training was interrupted.
     """
     tokenizer = SimpleTokenizer(COURSE_VOCABULARY)
 
@@ -224,14 +220,14 @@ def draw_course_training(course: CourseResult) -> Figure:
 def draw_embeddings(course: CourseResult) -> Figure:
     """A text's vectors without and with positions; the two columns of the repeated word are framed."""
     vectors, words = np.array(course.vectors), _words(REPEATING)
+    places = [place for place, word in enumerate(words) if word == REPEATED]
     figure, axes = new_figure(10.5, 4.8, columns=2)
     titles = {"Token embeddings": 0.0, "Token + position embeddings": course.distance}
+    largest = float(np.abs(vectors).max())
     for ax, (name, distance), shown in zip(axes, titles.items(), vectors, strict=True):
-        limits = -float(np.abs(vectors).max()), float(np.abs(vectors).max())
-        image = panel(ax, shown, "", "token", limits=limits, colormap="viridis", x_names=words)
+        image = panel(ax, shown, "", "token", limits=(-largest, largest), colormap="viridis", x_names=words)
         ax.set_box_aspect(None)
         ax.set_title(f"{name}\nfrom “{REPEATED}” to “{REPEATED}”: distance {distance:.2g}", loc="left")
-        places = [place for place, word in enumerate(words) if word == REPEATED]
         for place, (colour, size) in product(places, (("black", 5), ("white", 2))):
             frame = Rectangle((place - 0.5, -0.5), 1, len(shown), fill=False, ec=colour, lw=size, clip_on=False)
             ax.add_patch(frame)
@@ -240,16 +236,10 @@ def draw_embeddings(course: CourseResult) -> Figure:
     return figure
 
 
-def draw_architecture(config: EncoderConfig) -> Figure:
-    """An encoder from tokens to logits."""
+def outline(config: EncoderConfig) -> Encoder:
+    """The encoder without memory for its weights, for diagrams."""
     with torch.device("meta"):
-        return architecture(Encoder(config))
-
-
-def draw_block(config: EncoderConfig) -> Figure:
-    """Its first block with the residual paths."""
-    with torch.device("meta"):
-        return block(Encoder(config))
+        return Encoder(config)
 
 
 def draw_heads(reading: Reading) -> Figure:
@@ -267,8 +257,8 @@ def draw_attention_example(reading: Reading) -> Figure:
     return attention_map(np.array(reading.weights)[-1, 0], reading.tokens, title=title, largest=1.0)
 
 
-def draw_attention_rows(reading: Reading, words: Sequence[str] = ("great", "but", "poor")) -> Figure:
-    """What some words attend to."""
-    places = [_words(reading.text).index(word) for word in words]
+def draw_attention_rows(reading: Reading) -> Figure:
+    """What three words of the sentence with both attend to."""
+    places = [_words(reading.text).index(word) for word in ("great", "but", "poor")]
     title = "What three words attend to, mean over the last layer's heads"
     return attention_rows(reading.tokens, np.array(reading.weights)[-1].mean(axis=0), places, title)

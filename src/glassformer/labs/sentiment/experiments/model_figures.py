@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ from glassformer.labs.sentiment.experiments.models import ModelResult
 from glassformer.observe.figures.coloured_words import DIVERGING, coloured_text
 from glassformer.observe.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
 from glassformer.observe.probes import Look
+from glassformer.training.classification import wilson
 
 
 @in_style
@@ -57,19 +57,6 @@ def draw_calibration(models: Sequence[ModelResult]) -> Figure:
             ax.set_xlabel("predicted probability of praise")
         ax.set_ylabel("share that is praise" if place % columns == 0 else "")
     return figure
-
-
-def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval of a probability of which ``share`` was seen in ``count`` trials.
-
-    ``(share + z² / 2n ± z sqrt(share (1 - share) / n + z² / 4n²)) / (1 + z² / n)``
-
-    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
-    """
-    middle, scale = share + z * z / (2 * count), 1 + z * z / count
-    half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    # At shares of 0 and 1, rounding could put the end on the wrong side.
-    return max(0.0, min(share, (middle - half) / scale)), min(1.0, max(share, (middle + half) / scale))
 
 
 @in_style

@@ -13,19 +13,18 @@ from jaxtyping import Float
 from torch import nn
 
 from glassformer.data.batches import pad
-from glassformer.data.examples import Example
+from glassformer.data.examples import split_by_text
 from glassformer.data.tokenizer import PAD_ID
 from glassformer.labs.sentiment.experiments.mini_transformer import (
     COURSE_EPOCHS,
     COURSE_LENGTH,
+    SPLIT,
     SeesPadding,
     plain_reviews,
-    split,
     train_course,
 )
 
 Way = Literal["seen", "left out"]
-_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -73,25 +72,18 @@ class PaddingResult:
 
 
 def measure_padding(
-    seeds: Sequence[int] = (0, 1, 2),
-    epochs: int = COURSE_EPOCHS,
-    lengths: Sequence[int] = (16, 32, 64, 128),
-    examples: Sequence[Example] | None = None,
+    seeds: Sequence[int], epochs: int = COURSE_EPOCHS, lengths: Sequence[int] = (16, 32, 64, 128)
 ) -> PaddingResult:
-    """Train in both ways, and change nothing but how far the held-out texts are padded.
+    """Train in both ways on the plain reviews, and change nothing but how far the held-out texts are padded.
 
-    For each seed, a split by text (a fifth is held out) and one training in each way. ``lengths`` rise; ``examples``
-    are the plain reviews when None, which the model learns.
+    For each seed, a split by text and one training in each way. ``lengths`` rise.
     """
-    examples = plain_reviews() if examples is None else examples
-    runs = [_run(way, *split(examples, seed), seed, epochs, lengths) for way in get_args(Way) for seed in seeds]
-    return PaddingResult(COURSE_LENGTH, runs)
+    return PaddingResult(COURSE_LENGTH, [_run(way, seed, epochs, lengths) for way in get_args(Way) for seed in seeds])
 
 
-def _run(
-    way: Way, train: Sequence[Example], held_out: Sequence[Example], seed: int, epochs: int, lengths: Sequence[int]
-) -> PaddingRun:
+def _run(way: Way, seed: int, epochs: int, lengths: Sequence[int]) -> PaddingRun:
     seen = way == "seen"
+    train, held_out = split_by_text(plain_reviews(), SPLIT, seed)
     longest = max(*lengths, COURSE_LENGTH)
     model, tokenizer, history = train_course(train, held_out, seed, epochs, sees_padding=seen, max_length=longest)
     network = SeesPadding(model).eval() if seen else model.encoder
@@ -104,15 +96,8 @@ def _run(
         found = _positive(network, chosen, length)
         flipped, right = ((found > 0.5) != (alone > 0.5)).mean(), ((found > 0.5) == labels).mean()
         padded.append(Padded(length, float(np.abs(found - alone).max()), float(flipped), float(right)))
-    return PaddingRun(
-        way,
-        seed,
-        len(held_out),
-        len(short),
-        history["val_acc"][-1] / 100,
-        padded,
-        _order_change(network, rows, seed),
-    )
+    accuracy, order_change = history["val_acc"][-1] / 100, _order_change(network, rows, seed)
+    return PaddingRun(way, seed, len(held_out), len(short), accuracy, padded, order_change)
 
 
 def _order_change(network: nn.Module, rows: Sequence[list[int]], seed: int) -> float:
@@ -120,8 +105,8 @@ def _order_change(network: nn.Module, rows: Sequence[list[int]], seed: int) -> f
     orders = [np.arange(len(rows)), np.random.default_rng(seed).permutation(len(rows))]
     both = np.empty((2, len(rows)))
     for found, order in zip(both, orders, strict=True):
-        for start in range(0, len(order), _BATCH):
-            batch = order[start : start + _BATCH]
+        for start in range(0, len(order), 8):
+            batch = order[start : start + 8]
             found[batch] = _positive(network, [rows[index] for index in batch])
     return float(np.abs(both[0] - both[1]).max())
 
