@@ -74,9 +74,8 @@ from glassformer.labs.sentiment import (
     train_transformer,
     visualize_attention,
 )
-from glassformer.labs.sentiment.experiments.leak import measure_leak
 from glassformer.labs.sentiment.experiments.mini_transformer import draw_training_curves
-from glassformer.labs.sentiment.experiments.padding import measure_padding
+from glassformer.labs.sentiment.experiments.pitfalls import measure_leak, measure_padding
 from glassformer.labs.sentiment.experiments.timeline import draw_timeline
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP

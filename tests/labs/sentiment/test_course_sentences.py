@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.data.examples import Example
-from glassformer.labs.sentiment.experiments.leak import measure_leak
+from glassformer.labs.sentiment.experiments import pitfalls
 
 DOCUMENT = Path(
     os.environ.get("GLASSFORMER_COURSE_TEXTS", Path(__file__).parents[4] / "shared" / "seeds"), "sentiment.txt"
@@ -24,11 +24,12 @@ def sentences(name: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DOCUMENT.exists(), reason="the course's document is not here; set GLASSFORMER_COURSE_TEXTS")
-def test_the_courses_sentences_leak_as_ours_do() -> None:
+def test_the_courses_sentences_leak_as_ours_do(monkeypatch: pytest.MonkeyPatch) -> None:
     praise, blame = sentences("positive_samples"), sentences("negative_samples")
     assert len(set(praise)) == len(set(blame)) == 10
     examples = [Example(text, 1) for text in praise * 10] + [Example(text, 0) for text in blame * 10]
-    found = measure_leak(seeds=range(5), examples=examples)
+    monkeypatch.setattr(pitfalls, "leaky_examples", lambda: examples)
+    found = pitfalls.measure_leak(seeds=range(5))
     assert (found.num_examples, found.num_texts) == (200, 20)
     assert all(run.num_seen == run.num_validated == 40 for run in found.leaky)
     assert found.mean("leaky", "transformer") == found.mean("leaky", "tfidf") == 1

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 pytest.importorskip("sklearn")
 
 from glassformer.data.sentiment import leaky_examples
-from glassformer.labs.sentiment.experiments.leak import LeakResult, LeakRun, draw_leak, measure_leak
+from glassformer.labs.sentiment.experiments.pitfalls import LeakResult, LeakRun, draw_leak, measure_leak
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_the_counts_are_those_of_the_set(result: LeakResult) -> None:
     copies = Counter(example.text for example in leaky_examples())
     assert (result.num_examples, result.num_texts) == (sum(copies.values()), len(copies)) == (200, 20)
     for run in (*result.leaky, *result.clean):
-        assert (run.seed, run.num_validated) == (3, 40)
+        assert run.num_validated == 40
     assert result.leaky[0].num_seen == 40
     assert result.clean[0].num_seen == 0
     # Four texts are held out, and their ten copies are judged alike.
@@ -41,7 +41,7 @@ def test_the_counts_are_those_of_the_set(result: LeakResult) -> None:
 
 def test_the_figure_shows_every_split(result: LeakResult, check_readable: Callable[[Figure], None]) -> None:
     accuracies = [0.25, 0.5, 0.5, 1.0]
-    clean = [LeakRun(seed, 40, 0, share, 1 - share) for seed, share in enumerate(accuracies)]
+    clean = [LeakRun(40, 0, share, 1 - share) for share in accuracies]
     several = dataclasses.replace(result, clean=clean, leaky=result.leaky * 4)
     assert several.mean("clean", "transformer") == 0.5625
     assert several.error("clean", "tfidf") == pytest.approx(statistics.stdev(accuracies) / 2)

@@ -19,9 +19,9 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     SeesPadding,
     draw_attention_example,
     draw_attention_rows,
-    draw_course_training,
     draw_embeddings,
     draw_heads,
+    draw_training_curves,
     measure_course,
     outline,
     plain_reviews,
@@ -93,7 +93,7 @@ def test_the_result_is_that_of_the_trained_model(course: CourseResult) -> None:
 
 
 def test_figures_show_what_the_result_holds(course: CourseResult, check_readable: Callable[[Figure], None]) -> None:
-    training = draw_course_training(course)
+    training = draw_training_curves(course.plain.history, "MiniTransformer on plain reviews")
     np.testing.assert_array_equal(training.axes[0].lines[1].get_ydata(), course.plain.history["val_loss"])
     embeddings = draw_embeddings(course)
     plain, added, _ = embeddings.axes

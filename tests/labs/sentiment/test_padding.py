@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from glassformer.data.examples import Example, split_by_text
-from glassformer.labs.sentiment.experiments import padding
+from glassformer.labs.sentiment.experiments import pitfalls
 from glassformer.labs.sentiment.experiments.mini_transformer import SPLIT, train_course
-from glassformer.labs.sentiment.experiments.padding import measure_padding
+from glassformer.labs.sentiment.experiments.pitfalls import measure_padding
 
 THINGS = ("film", "book", "soup", "phone", "song", "play", "cake", "lamp", "chair", "show")
 EXAMPLES = tuple(
@@ -26,7 +26,7 @@ EXAMPLES = tuple(
 
 @pytest.fixture(autouse=True)
 def _few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padding, "plain_reviews", lambda: EXAMPLES)
+    monkeypatch.setattr(pitfalls, "plain_reviews", lambda: EXAMPLES)
 
 
 def test_only_seen_padding_changes_anything() -> None:
@@ -56,7 +56,7 @@ def test_the_order_of_texts_decides_how_far_they_are_padded() -> None:
     for start in range(0, 24, 8):
         batch = order[start : start + 8].tolist()
         expected = max(expected, *(abs(p[max(batch) + 1] - p[index // 8 * 8 + 8]) for index in batch))
-    assert padding._order_change(Widths(), rows, seed=5) == pytest.approx(expected, abs=1e-7)
+    assert pitfalls._order_change(Widths(), rows, seed=5) == pytest.approx(expected, abs=1e-7)
     assert expected > 0.1
 
 

@@ -72,9 +72,6 @@ def scaled_dot_product_attention(
     """``dropout(weights) V`` and ``weights = softmax(Q K^T / sqrt(d_k))``.
 
     Args:
-        Q: Queries, ``[batch, position, d_k]`` or ``[batch, head, position, d_k]``.
-        K: Keys, with as many axes.
-        V: Values, with as many axes.
         mask: True or 1 where a query (row) may attend to a key (column), False or 0 where not; any shape that
             broadcasts to ``[..., query, key]``. For padding that is ``real[:, None, None, :]`` with heads. A query
             without an allowed key gets zeros; in the course it gets the mean of all values.

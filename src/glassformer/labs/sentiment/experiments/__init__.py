@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from glassformer.data.examples import fingerprint
 from glassformer.data.sentiment_sources import find_data
 from glassformer.labs.run import Lab, Run
-from glassformer.labs.sentiment.experiments import growth, heads, leak, mini_transformer, norms, padding
+from glassformer.labs.sentiment.experiments import growth, heads, mini_transformer, norms, pitfalls
 from glassformer.labs.sentiment.experiments import model_figures as tables
 from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
 from glassformer.labs.sentiment.experiments.counts import BIGRAM_TFIDF, FULL_TFIDF
@@ -71,8 +71,8 @@ class Results:
     models: Models
     asked: Asked
     course: mini_transformer.CourseResult
-    leak: leak.LeakResult
-    padding: padding.PaddingResult
+    leak: pitfalls.LeakResult
+    padding: pitfalls.PaddingResult
     norms: norms.NormsResult
     reach: ReachResult
     heads: heads.HeadsResult | None
@@ -99,8 +99,8 @@ _STEPS: dict[str, Callable[[Run], Any]] = {
     "course": _alone(
         lambda run, s, seeds: mini_transformer.measure_course(run.seed, s.course_epochs, all_kinds=s.all_kinds)
     ),
-    "leak": _alone(lambda run, s, seeds: leak.measure_leak(seeds[: s.leak_seeds], s.leak_epochs)),
-    "padding": _alone(lambda run, s, seeds: padding.measure_padding(seeds[: s.padding_seeds], s.course_epochs)),
+    "leak": _alone(lambda run, s, seeds: pitfalls.measure_leak(seeds[: s.leak_seeds], s.leak_epochs)),
+    "padding": _alone(lambda run, s, seeds: pitfalls.measure_padding(seeds[: s.padding_seeds], s.course_epochs)),
     "norms": _alone(lambda run, s, seeds: norms.measure_norms()),
     "reach": _alone(
         lambda run, s, seeds: measure_reach(s.reach_distance, seeds[: s.reach_seeds], s.reach_length, s.reach_updates)
@@ -119,13 +119,17 @@ _FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "training": lambda r: tables.draw_training([row for row in r.models.medians.values() if row.epochs]),
     "calibration": lambda r: tables.draw_calibration(_five(r.models)),
     "kinds": lambda r: tables.draw_kinds({row.name: row.kinds for row in _five(r.models)}, r.models.kinds),
-    "leak": lambda r: leak.draw_leak(r.leak),
+    "leak": lambda r: pitfalls.draw_leak(r.leak),
     "norms": lambda r: norms.draw_norms(r.norms),
     "positions": lambda r: draw_positions(),
     "embeddings": lambda r: mini_transformer.draw_embeddings(r.course),
     "architecture": lambda r: architecture(mini_transformer.outline(r.course.config)),
     "block": lambda r: block(mini_transformer.outline(r.course.config)),
-    "course-training": lambda r: mini_transformer.draw_course_training(r.course),
+    "course-training": lambda r: mini_transformer.draw_training_curves(
+        r.course.plain.history,
+        f"MiniTransformer on plain reviews: {r.course.plain.num_trained} for training, "
+        f"{r.course.plain.num_validated} for validation",
+    ),
     "recurrent-and-parallel": lambda r: draw_recurrent_and_parallel(),
     "attention-example": lambda r: mini_transformer.draw_attention_example(r.course.readings["both"]),
     "heads-praise": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["praise"]),

@@ -21,8 +21,7 @@ from glassformer.observe.figures.complexity_curves import CostCurve
 
 D_MODEL, HEADS, D_FF = 512, 8, 2048
 """The sizes of the course's section on cost; the model that it trains is smaller."""
-WINDOW, VOCAB, TAIL = 128, 1000, 3
-"""``TAIL``: how many of the longest lengths exponents are fitted to."""
+WINDOW, VOCAB = 128, 1000
 
 
 @dataclass(frozen=True)
@@ -43,20 +42,12 @@ class GrowthResult:
     overtakes: int
     overtakes_with_projections: int
     course_overtakes: int
+    tail: int  # how many of the longest lengths exponents are fitted to
 
-    @property
-    def tail(self) -> int:
-        """How many lengths exponents are fitted to."""
-        return min(TAIL, len(self.growths[0].lengths))
-
-    def exponents(self, growth: CostCurve) -> dict[str, float]:
+    def exponents(self, curve: CostCurve) -> dict[str, float]:
         """Of operations, and of memory as measured and as predicted."""
-        values = {
-            "operations": growth.operations,
-            "peak_bytes": growth.measured.peak_bytes,
-            "predicted_bytes": growth.held,
-        }
-        return {name: fitted_exponent(growth.lengths, each, tail=self.tail) for name, each in values.items()}
+        costs = {"operations": curve.operations, "peak_bytes": curve.measured.peak_bytes, "predicted_bytes": curve.held}
+        return {name: fitted_exponent(curve.lengths, each, tail=self.tail) for name, each in costs.items()}
 
 
 def measure_growth(lengths: tuple[int, ...]) -> GrowthResult:
@@ -85,8 +76,10 @@ def measure_growth(lengths: tuple[int, ...]) -> GrowthResult:
         measured = Measurement(lengths, (), tuple(peak_bytes(call) for call in calls))
         growths.append(CostCurve(name, predicted, measured, 2 if holds_weights else 0))
     course = replace(encoder.config, hidden_dim=COURSE_MODEL["d_model"], ff_dim=COURSE_MODEL["d_ff"])
-    crossings = overtakes(encoder.config), overtakes(encoder.config, with_projections=True), overtakes(course)
-    return GrowthResult(D_MODEL, D_FF, WINDOW, growths, counted, *(found or 0 for found in crossings))
+    found = overtakes(encoder.config), overtakes(encoder.config, with_projections=True), overtakes(course)
+    of_layer, with_projections, of_course = (length or 0 for length in found)
+    crossings = of_layer, with_projections, of_course
+    return GrowthResult(D_MODEL, D_FF, WINDOW, growths, counted, *crossings, min(3, len(lengths)))
 
 
 def _forward(model: nn.Module, tokens: Tensor, holds_weights: bool) -> Tensor:

@@ -29,7 +29,6 @@ class HeadsRun:
 
     num_heads: int
     positions: str
-    seed: int
     validation_accuracy: float
     entropies: list[float]
     divergences: list[float]
@@ -71,7 +70,7 @@ def measure_heads(
             rows = trained.classifier.rows([example.text for example in data.validation])
             lengths = [len(row) for row in rows]
             accuracy = trained.epochs[-1].validation_accuracy
-            runs.append(HeadsRun(count, kind, seed, accuracy, *_look(trained.classifier, rows)))
+            runs.append(HeadsRun(count, kind, accuracy, *_look(trained.classifier, rows)))
     return HeadsResult(
         hidden_dim=recipe.model["hidden_dim"],
         num_heads=usual,

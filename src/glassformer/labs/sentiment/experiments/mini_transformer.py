@@ -34,8 +34,7 @@ from glassformer.training.loaders import History
 COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}
 COURSE_LENGTH, COURSE_VOCABULARY = 32, 500
 COURSE_EPOCHS, COURSE_BATCH, COURSE_RATE = 10, 16, 1e-3
-SPLIT = (0.8, 0.2)
-"""To train on, and to validate on."""
+SPLIT = (0.8, 0.2)  # to train on, and to validate on
 
 SENTENCES = {
     "praise": "I love this wonderful film.",
@@ -126,12 +125,8 @@ def measure_course(seed: int, epochs: int = COURSE_EPOCHS, *, all_kinds: bool = 
     if all_kinds:
         train, held_out = split_by_text(reviews(), SPLIT, seed)
         every = CourseRun(len(train), len(held_out), train_course(train, held_out, seed, epochs).history)
-    parts = {
-        "embeddings": model.embeddings,
-        "blocks": model.transformer_blocks,
-        "last norm": model.ln_f,
-        "classifier": model.classifier,
-    }
+    parts = {"embeddings": model.embeddings, "blocks": model.transformer_blocks}
+    parts |= {"last norm": model.ln_f, "classifier": model.classifier}
     with torch.no_grad():
         alone = model.embeddings.token_embedding(torch.tensor([tokenizer.words.encode(REPEATING)]))
         placed = model.embeddings.pos_encoding(alone)
@@ -207,13 +202,6 @@ def draw_training_curves(history: Mapping[str, Sequence[float]], title: str = ""
     axes[1].legend(loc="lower right")
     figure.suptitle(title, fontsize=11, fontweight="bold")
     return figure
-
-
-def draw_course_training(course: CourseResult) -> Figure:
-    """The training on plain reviews."""
-    run = course.plain
-    title = f"MiniTransformer on plain reviews: {run.num_trained} for training, {run.num_validated} for validation"
-    return draw_training_curves(run.history, title)
 
 
 @in_style

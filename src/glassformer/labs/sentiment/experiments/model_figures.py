@@ -24,8 +24,7 @@ def draw_training(models: Sequence[ModelResult]) -> Figure:
     for look, model in zip(LINES, (model for model in models if model.epochs), strict=False):
         epochs = [epoch.epoch for epoch in model.epochs]
         losses.plot(epochs, [epoch.validation_loss for epoch in model.epochs], label=model.name, **look)
-        pale = {**look, "alpha": 0.45, "linewidth": 1.0}
-        losses.plot(epochs, [epoch.train_loss for epoch in model.epochs], **pale)
+        losses.plot(epochs, [epoch.train_loss for epoch in model.epochs], **look, alpha=0.45, linewidth=1.0)
         accuracies.plot(epochs, [100 * epoch.validation_accuracy for epoch in model.epochs], label=model.name, **look)
     losses.set(title="Validation loss (pale: training loss, with dropout)", xlabel="epoch", ylabel="nats")
     accuracies.set(title="Validation accuracy", xlabel="epoch", ylabel="%")
