@@ -105,7 +105,7 @@ def test_other_models_are_refused() -> None:
         for look in (lambda each: logit_lens(each, tokens), lambda each: direct_logits(each, tokens, 1)):
             with refused(type(model).__name__):
                 look(model)
-    for arguments in ({"targets": 50}, {"targets": torch.tensor([1])}, {"targets": 1, "others": -1}):
+    for arguments in ({"targets": 50}, {"targets": torch.tensor([1, 50])}, {"targets": 1, "others": -1}):
         with refused("targets|others"):
             direct_logits(decoder(), tokens, **arguments)
     with refused("query.*6"):

@@ -256,6 +256,10 @@ def _patched(site: str, axes: Sequence[str], cells: Sequence[tuple[int, ...]], l
     return change(site, patched, layers=layer)
 
 
+class _Done(Exception):
+    """The logits are there."""
+
+
 class Runner:
     """Runs a model from a layer on, for several copies of the texts, and takes the metric of each copy."""
 
@@ -284,10 +288,13 @@ class Runner:
 
         def note(_: nn.Module, __: Any, output: Tensor) -> None:
             found.append(output)
+            raise _Done  # what the model does with so few logits is not needed
 
         hooks = self._head.register_forward_pre_hook(shorten), self._head.register_forward_hook(note)
         try:
             self._model(repeated[""]) if "" in repeated else self._model(**repeated)
+        except _Done:
+            pass
         finally:
             for hook in hooks:
                 hook.remove()
