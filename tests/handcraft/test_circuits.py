@@ -268,4 +268,4 @@ def test_random_bases_change_entries_and_no_score_or_value(name: str) -> None:
     for first, second in zip(circuit_tables(moved, task.space)[:2], circuit_tables(head, task.space)[:2], strict=True):
         np.testing.assert_allclose(first, second, atol=1e-9)
     changed = {key for key, matrix in moved.matrices.items() if not np.allclose(matrix, head.matrices[key])}
-    assert changed == {"Km", "Qm"} | ({"Vm", "pos"} if name == "unique" else set())
+    assert changed == {"Km", "Qm"} | ({"pos"} if name == "unique" else set())  # positions have no values
