@@ -103,7 +103,7 @@ def loader(examples: list, shuffle: bool = False) -> DataLoader:
 
 train_data, val_data, test_data = data[:4000], data[4000:4500], data[4500:]
 train_loader, val_loader, test_loader = loader(train_data, shuffle=True), loader(val_data), loader(test_data)
-print(f"Data ready: Train={len(train_data)}, Val={len(val_data)}, Test={len(test_data)}")
+print(f"{len(train_data)} examples for training, {len(val_data)} for validation, {len(test_data)} for the test")
 
 # %% [markdown]
 # A context contains no query, since it states one fact only. And there is little to generalise to: three facts in 24

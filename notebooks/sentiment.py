@@ -296,7 +296,7 @@ attention_matrix = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
 assert np.allclose(attention_matrix.sum(axis=1), 1)
 for word, attends_to in (("cat", ["The", "sat"]), ("sat", ["cat", "on"]), ("mat", ["the", "on"])):
     found = ", ".join(f"{other} {attention_matrix[words.index(word), words.index(other)]:.2f}" for other in attends_to)
-    print(f"When processing {word!r}, attend to: {found}")
+    print(f"{word:>4} attends to {found}")
 attention_map(attention_matrix, words, title="Invented attention weights")
 
 # %% [markdown]
@@ -540,12 +540,10 @@ history = train_transformer(model, train_loader, val_loader, num_epochs=10, lear
 
 # %%
 def analysis(history: dict[str, list[float]]) -> None:
-    """What the course prints after a training."""
-    gap = history["train_acc"][-1] - history["val_acc"][-1]
-    print(f"Final training accuracy:   {history['train_acc'][-1]:.2f} %")
-    print(f"Final validation accuracy: {history['val_acc'][-1]:.2f} %")
-    print(f"Best validation accuracy:  {max(history['val_acc']):.2f} %")
-    print(f"Gap {gap:.1f} points: " + ("possible overfitting" if gap > 10 else "no sign of overfitting"))
+    """Accuracies at the end, the best one, and the gap, which the course calls overfitting above 10 points."""
+    seen, unseen, best = history["train_acc"][-1], history["val_acc"][-1], max(history["val_acc"])
+    print(f"At the end {seen:.2f} % in training and {unseen:.2f} % in validation, where the best was {best:.2f} %")
+    print(f"A gap of {seen - unseen:.1f} points, {'above' if seen - unseen > 10 else 'not above'} the course's 10")
 
 
 analysis(history)
