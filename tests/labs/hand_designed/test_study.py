@@ -84,11 +84,11 @@ def test_failures_are_reported_by_kind(results: Results, stories: list[Story]) -
     assert "Of 4 heads trained by the course's recipe, 3 misread some output" in text
     assert "1 then solve" in text
     assert "1 of the 1 misread an output at the fourth letter, and 0, 0 and 1 at the first" in text
-    assert "75 % have four letters, as have 68 % of all sequences" in text
+    assert "75 % have four letters; of all sequences 68 % have" in text
     assert "median of 0.40 in the late heads (0.40 to 0.40) and of 0.45" in text
     assert "The ranges overlap" in text
     assert "+1.50 to +1.50 in the 2 stuck heads, and -1.20 to -1.00 in the other 2" in text
-    assert "second CLS" in text
+    assert "does the work of CLS. The first position too" in text
     assert "0 of the 2 heads solve the task. The others end at losses of 0.25 to 0.35" in text
     assert "for 1 of these 2 no second derivative" in text
     assert "solve the task for 1 of 2" in text
@@ -98,7 +98,10 @@ def test_claims_turn_with_the_stories(results: Results, stories: list[Story]) ->
     assert "All 1 heads" in report(results, stories[:1])
     moment = stories[2].moments[0]
     negative = dataclasses.replace(moment, circuit=Circuit(0.95, [0.1] * 4, [3.0, -1.1, -1.0, -1.0, -1.0]))
-    assert "second CLS" not in report(results, [stories[0], dataclasses.replace(stories[2], moments=[negative])])
+    replaced = dataclasses.replace(moment, circuit=Circuit(0.0, [0.1] * 4, [-1.0, 1.5, -1.0, -1.0, -1.0]))
+    swapped = report(results, [*stories[:3], dataclasses.replace(stories[2], moments=[replaced])])
+    assert "beside it in 1, and instead of it in 1, where the value of CLS is negative" in swapped
+    assert "the work of CLS" not in report(results, [stories[0], dataclasses.replace(stories[2], moments=[negative])])
     apart = dataclasses.replace(stories[0].moments[0], circuit=Circuit(1.0, [0.1] * 4, [3.0, -1.0, -1.0, -1.0, -1.0]))
     assert "overlap" not in report(results, [dataclasses.replace(stories[0], moments=[apart]), stories[1]])
 

@@ -44,7 +44,7 @@ def test_near_accuracies_are_not_ranked(results: Results) -> None:
     assert "The test accuracy of convolutions" in near
     assert "is not clearly different from that of encoder from scratch" in near
     far = render(LAB, with_accuracies(results, convolutions=counts - 0.2))
-    assert "Clearly worse: convolutions." in far
+    assert "Clearly worse than these: convolutions." in far
     assert "is below that of encoder from scratch" in far
 
 
