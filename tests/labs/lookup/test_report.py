@@ -90,7 +90,7 @@ def test_a_good_run(good: Results) -> None:
         "the last epoch, 50, in every model",
         "the median of 3 seeds",
         "No token that is written changes",
-        "fails the test: no token changes, but a logit changes by 0.3",
+        "fails the test: no token changes, but a logit changes by up to 0.3",
         "in every seed and for every fact some head has a spike on the value token, of at least 0.950",
         "| seed 0 | head 1: 0.950 |",
         "nowhere above it by more than",
