@@ -596,12 +596,12 @@ print("model at positions 0 to 15:", by_position[:16].round(2))
 # nucleus of 0.9 removes the tail of each distribution, and with it nearly a third of the errors: 29 % are left. At
 # temperature 1.5 it takes the errors from 51 % to 44 %.
 #
-# The nucleus costs variety. With it, 42 % of the runs of four tokens occurred before in the same continuation, against
-# 30 % without it and 46 % in the true sequences, and 21 % of the continuations end in a cycle, against 13 % both
-# without it and in the true sequences. Greedy decoding is the extreme case, a nucleus of one token: it has the fewest
-# errors, 11 %, but only 3 % of its steps are plus one, where the process has 8 %, and 62 % of its continuations end in
-# a cycle. So nucleus sampling lies between the two, and cannot tell a rare genuine step from an error of the same
-# probability: it cuts by probability alone.
+# The nucleus makes continuations more regular. With it, 42 % of the runs of four tokens occurred before in the same
+# continuation, against 30 % without it and 46 % in the true sequences: errors break such runs. It also costs variety:
+# 21 % of the continuations end in a cycle, against 13 % both without it and in the true sequences. Greedy decoding is
+# the extreme case, a nucleus of one token: it has the fewest errors, 11 %, but only 3 % of its steps are plus one,
+# where the process has 8 %, and 62 % of its continuations end in a cycle. So nucleus sampling lies between the two, and
+# cannot tell a rare genuine step from an error of the same probability: it cuts by probability alone.
 
 # %% [markdown]
 # **Temperature.** Temperature divides all logits before the softmax. At 0.5 errors fall to 18 %, and the continuations
@@ -613,8 +613,9 @@ print("model at positions 0 to 15:", by_position[:16].round(2))
 # %% [markdown]
 # **Accuracy per token.** Accuracy is low at the first three positions, for the optimum as well: two hidden coefficients
 # need two equations, hence four tokens. Then both curves rise, the optimum to 0.9 within three positions, the model
-# more slowly, to 0.83 at position 8. Later both are nearly flat, the optimum below 1 because a tenth of the steps is
-# noise, and the model about 0.05 below the optimum. Per position the model loses most between positions 3 and 11, 0.16
-# on average, where the coefficients have to be found from few tokens that may be noise; of the sum over all positions
-# the larger part, 60 %, lies at positions 12 to 63, because they are most of the sequence. Part of the loss at position
-# 0 is one of this attention: without a sink, it cannot tell a first token from a run of the same token.
+# more slowly, to 0.83 at position 8. Later both are nearly flat, the optimum below 1 because the noise, plus one in a
+# tenth of the steps, cannot be foreseen, and the model about 0.05 below the optimum. Per position the model loses most
+# between positions 3 and 11, 0.16 on average, where the coefficients have to be found from few tokens that may be
+# noise; of the sum over all positions the larger part, 60 %, lies at positions 12 to 63, because they are most of the
+# sequence. Part of the loss at position 0 is one of this attention: without a sink, it cannot tell a first token from a
+# run of the same token.

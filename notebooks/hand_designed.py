@@ -205,7 +205,7 @@ print(verify(head, TASKS["identity"](), tolerance=None))
 # - *Km* and *Qm* have hardly any entries in common (cosines above), and the columns of *K* and *Q* use all three
 #   directions instead of one each. Km M and Qm M⁻ᵀ give the same scores for every invertible M, so that training has
 #   no reason to find the axes we chose. The scores themselves agree: the cosine of the QK circuits is nearly 1.
-# - *Sharpness*: the designed scores differ by 24, the learned ones by 3.1 to 3.6. The leaked attention shrinks like
+# - *Sharpness*: the designed scores differ by 24, the learned ones by 3.2 to 3.5. The leaked attention shrinks like
 #   exp(-difference), and with it the gradient that would sharpen it. A little attention on other letters remains:
 #   faint cells in *Attn* and *Out*.
 # - *Vm* has slightly more than 1 on the diagonal and slightly less than 0 beside it, and so takes back part of what
@@ -372,7 +372,7 @@ print(
 #   makes training prefer our axes.
 # - *Different attention*: a unique letter gives CLS all its attention in the design. In the learned head it gives a
 #   large part to itself, which it has not learned to exclude. *V* makes up for it: CLS is worth far more than +1, so
-#   that a small share of attention on it outweighs the rest. Attention and values only fit together as a pair.
+#   that less than half of the attention on it outweighs the rest. Attention and values only fit together as a pair.
 # - *Out*: the designed head gives ±1, the learned one numbers around them. Trained heads from two seeds have nearly
 #   the same circuits, and both differ from the design in the same way.
 #

@@ -289,10 +289,12 @@ for key, by_head in attention(network).items():
 
 # %% [markdown]
 # So the spike on the value token is there for every fact of this training: 0.998 in head 2 for RED -> BLUE, 0.995 in
-# head 2 for ALICE -> GREEN, 0.994 in head 3 for CHAIR -> RED. Other heads look at the key instead. Since facts are
-# fixed, either token identifies the fact; the exception is RED, the value of one fact and the key of another. Which
+# head 2 for ALICE -> GREEN, 0.994 in head 3 for CHAIR -> RED. For some facts heads look at the key instead. Since facts
+# are fixed, either token identifies the fact; the exception is RED, the value of one fact and the key of another. Which
 # token a head reads depends on the seed: in two of the three trainings of the lab's report no head has more than 0.05
-# on RED for CHAIR -> RED, and the spike is on the key alone. Whether the answer needs a head, its weights do not show.
+# on RED for CHAIR -> RED, and the spike is on the key alone. The decoder reads outputs of the encoder, whose self-
+# attention has mixed the tokens before, so the output at RED may hold the other token, too. Attention weights do not
+# show that, nor which heads the answer needs.
 
 # %% [markdown]
 # ## Does it look anything up?

@@ -758,7 +758,7 @@ for text in test_examples:
 # verdict, and each measurement leaves out only one token. In the third, *dull* supports the prediction and *superb*
 # opposes it, as they should. But the article *a* has a large effect as well, although it states nothing. A possible
 # reason, not tested here: the model has learned 192 texts by heart, accidents included. Nor is attention the effect:
-# *superb* receives twice the attention of *dull* and has a third of its effect.
+# *superb* receives more than twice the attention of *dull* and has less than a third of its effect.
 #
 # # Part 6: Critical analysis and applications
 #
