@@ -27,7 +27,7 @@ def draw_training(models: Sequence[ModelResult]) -> Figure:
         losses.plot(epochs, [epoch.train_loss for epoch in model.epochs], **look, alpha=0.45, linewidth=1.0)
         accuracies.plot(epochs, [100 * epoch.validation_accuracy for epoch in model.epochs], label=model.name, **look)
     losses.set(title="Validation loss (pale: training loss, with dropout)", xlabel="epoch", ylabel="nats")
-    accuracies.set(title="Validation accuracy", xlabel="epoch", ylabel="%")
+    accuracies.set(title="Validation accuracy, median seed", xlabel="epoch", ylabel="%")
     for axes in (losses, accuracies):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize=8)
@@ -53,8 +53,8 @@ def draw_calibration(models: Sequence[ModelResult]) -> Figure:
         ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         if place >= len(models) - columns:
             ax.tick_params(labelbottom=True)
-            ax.set_xlabel("predicted probability of praise")
-        ax.set_ylabel("share that is praise" if place % columns == 0 else "")
+            ax.set_xlabel("predicted probability of the positive class")
+        ax.set_ylabel("share that is positive" if place % columns == 0 else "")
     return figure
 
 
@@ -90,5 +90,5 @@ def draw_effects(looks: Sequence[Look], classes: Sequence[str]) -> Figure:
     label = "drop of the verdict's probability without the token; underlined: it rises"
     scale = ScalarMappable(Normalize(-largest, largest), DIVERGING)
     figure.colorbar(scale, ax=panels, orientation="horizontal", label=label, shrink=0.7, aspect=40)
-    figure.suptitle("What each token contributes to the verdict", fontsize=11, fontweight="bold")
+    figure.suptitle("What the verdict loses without each token", fontsize=11, fontweight="bold")
     return figure
