@@ -221,6 +221,19 @@ def test_a_forced_pattern() -> None:
 
 
 @torch.no_grad()
+def test_some_heads_of_a_change_are_captured_as_changed() -> None:
+    model, tokens = learned(**EXPERTS), texts()
+    edit = change("weights", lambda weights: weights.flip(1), layers=0, heads=(1, 3))
+    with intervene(model, edit), capture(model, layers=0) as whole, capture(model, layers=0, heads=[3]) as one:
+        model(tokens)
+    with capture(model, layers=0) as plain:
+        model(tokens)
+    name = "layers.0.attention"
+    torch.testing.assert_close(one.weights[name][:, 0], plain.weights[name][:, 1], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(one.weights[name][:, 0], whole.weights[name][:, 3], rtol=1e-12, atol=1e-12)
+
+
+@torch.no_grad()
 def test_steering_is_a_plain_hook() -> None:
     model, tokens, vector = learned(**EXPERTS), texts(), torch.randn(8).double()
 
@@ -377,6 +390,7 @@ def test_what_cannot_be_edited_is_refused() -> None:
         (zero("ffn", examples=2), "examples.*2"),
         (zero("router", experts=4), "experts.*4"),
         (zero("router"), "router.*no expert"),
+        (zero("logits", queries=7), "queries.*7"),
         (add("ffn", torch.ones(9), layers=0), r"\[9\] for ffn at layers\.0\.ffn"),
         (put("ffn", torch.ones(9), layers=0), r"ffn at layers\.0\.ffn.*\[9\]"),
         (scale("ffn", float("nan")), "NaN"),
@@ -386,6 +400,9 @@ def test_what_cannot_be_edited_is_refused() -> None:
             tried(edit)
     with refused("sinks"), intervene(learned(), remove_sinks()):
         pass
+    classifier = encoder().eval()
+    with refused("queries.*1"), intervene(classifier, zero("logits", queries=1)):
+        run(classifier, tokens)
     with refused("'experts'|router"), intervene(learned(), zero("router")):
         pass
     with refused("compiled"), intervene(torch.compile(model), zero("ffn")):  # type: ignore[arg-type]

@@ -123,13 +123,23 @@ def attend(
     require_probability(dropout=dropout)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if not torch.compiler.is_compiling() and (_editors.get() or _watchers.get()):
-        call = Attended(q, k, v, scale, pattern, key_weights, sinks)
-        for edit in _editors.get():
-            call = edit(call)
+        call = edited(Attended(q, k, v, scale, pattern, key_weights, sinks))
         for watcher in _watchers.get():
             watcher(call)
         return compute(call, dropout)
     return _by_kernel(q, k, v, pattern, scale, key_weights, sinks, dropout, None)
+
+
+def is_edited() -> bool:
+    """Whether this thread is in a block of :func:`editing`."""
+    return bool(_editors.get())
+
+
+def edited(call: Attended) -> Attended:
+    """What the editors of this thread make of a call; the same object if there are none, or they change nothing."""
+    for edit in _editors.get():
+        call = edit(call)
+    return call
 
 
 def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
@@ -149,7 +159,10 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
 
     In float32 or wider. Scores are -inf where the pattern or the mask forbids, whatever a rewrite returns there.
     """
-    chosen, shared = list(heads), [head // call.group for head in heads]
+    # A rewrite gets all its heads, also where only some of them are asked for.
+    named = {head for rewrite in call.rewrites for head in rewrite.heads}
+    chosen = sorted({*heads, *named})
+    shared = [head // call.group for head in chosen]
     q = call.q[:, chosen]
     if call.key_weights is not None:
         q = q * call.key_weights[chosen].to(q.dtype)[:, None, None]
@@ -162,14 +175,14 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     scores = _rewritten("scores", scores, call.rewrites, chosen).masked_fill(~allowed, -torch.inf)
     sink = None if call.sinks is None else call.sinks[chosen].view(1, -1, 1)
     weights = kernel.weights_of_scores(scores, scores > -torch.inf, sink)
-    return scores, _rewritten("weights", weights, call.rewrites, chosen)
+    asked = [chosen.index(head) for head in heads]
+    return scores[:, asked], _rewritten("weights", weights, call.rewrites, chosen)[:, asked]
 
 
 def _rewritten(kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Sequence[int]) -> Tensor:
     for rewrite in rewrites:
-        places = [heads.index(head) for head in rewrite.heads if head in heads]
-        if rewrite.kind == kind and len(places) == len(rewrite.heads):
-            index = torch.tensor(places, device=values.device)
+        if rewrite.kind == kind:
+            index = torch.tensor([heads.index(head) for head in rewrite.heads], device=values.device)
             values = values.index_copy(1, index, rewrite.function(values[:, index]))
     return values
 

@@ -164,9 +164,11 @@ def forbid(queries: Selection | None = None, keys: Selection | None = None, **wh
     return Edit("scores", _infinite, queries=queries, keys=keys, kernel="forbid", **where)
 
 
-def remove_sinks(**where: Any) -> Edit:
-    """Leave the sinks of the chosen heads out of their softmax."""
-    return Edit("scores", _infinite, kernel="no sink", **where)
+def remove_sinks(
+    *, modules: Modules | None = None, layers: Selection | None = None, heads: Heads | None = None
+) -> Edit:
+    """Leave the sinks of the chosen heads out of their softmax, for all queries."""
+    return Edit("scores", _infinite, modules, layers, heads, kernel="no sink")
 
 
 def force_experts(experts: Selection, **where: Any) -> Edit:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
+from glassformer.layers import attention
 from glassformer.layers.attention import Attended, Editor
-from glassformer.layers.attention import compute as attend_edited
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
 from glassformer.observe.seams import without_other_hooks
 
@@ -128,7 +128,6 @@ _open = 0
 """The ``with`` blocks of :func:`watching` in all threads. transformers' table is process-wide: the first block replaces
 its entries, the last one restores them."""
 _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("_watchers", default=())
-_editors: ContextVar[tuple[Editor, ...]] = ContextVar("_editors", default=())
 
 
 @contextmanager
@@ -141,19 +140,23 @@ def watching(watcher: Watcher) -> Iterator[None]:
     Raises:
         InputError: transformers is missing, or too old to have that table.
     """
-    with _added(_watchers, watcher):
-        yield
+    token = _watchers.set((*_watchers.get(), watcher))
+    try:
+        with _table_replaced():
+            yield
+    finally:
+        _watchers.reset(token)
 
 
 @contextmanager
 def editing(editor: Editor) -> Iterator[None]:
-    """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner editors come last."""
-    with _added(_editors, editor):
+    """:func:`glassformer.layers.attention.editing`, for models of transformers too."""
+    with _table_replaced(), attention.editing(editor):
         yield
 
 
 @contextmanager
-def _added(variable: ContextVar[tuple[Any, ...]], function: Callable[..., Any]) -> Iterator[None]:
+def _table_replaced() -> Iterator[None]:
     global _open
     table = _table()
     with _lock:
@@ -164,11 +167,9 @@ def _added(variable: ContextVar[tuple[Any, ...]], function: Callable[..., Any]) 
                 original = table._global_mapping.get(name) if name not in mapping else mapping[name]
                 mapping[name] = _watched(name, original)
         _open += 1
-    token = variable.set((*variable.get(), function))
     try:
         yield
     finally:
-        variable.reset(token)
         with _lock:
             _open -= 1
             if not _open:
@@ -190,7 +191,7 @@ def _table() -> Any:
 
 
 def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
-    def attention(
+    def attend(
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *args: Any, **kwargs: Any
     ) -> Any:
         compute = function
@@ -198,22 +199,19 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
             compute = sys.modules[type(module).__module__].eager_attention_forward
         dropout = float(kwargs.get("dropout") or 0.0)
         inputs = partial(_inputs, name, module, query, key, value, attention_mask, kwargs)
-        editors = () if torch.compiler.is_compiling() else _editors.get()
-        edited = before = inputs() if editors else None
-        for edit in editors:
-            assert edited is not None
-            edited = edit(edited)
-        if edited is before or edited is None:
+        call = None if torch.compiler.is_compiling() or not attention.is_edited() else inputs()
+        edited = call if call is None else attention.edited(call)
+        if edited is call or edited is None:
             result = compute(module, query, key, value, attention_mask, *args, **kwargs)
         else:
-            result = attend_edited(boolean_mask(edited), dropout).transpose(1, 2), None
+            result = attention.compute(boolean_mask(edited), dropout).transpose(1, 2), None
             inputs = partial(boolean_mask, edited)
         if not torch.compiler.is_compiling():
             for watcher in _watchers.get():
                 watcher(module, inputs, result[0], dropout)
         return result
 
-    return attention
+    return attend
 
 
 def _inputs(

@@ -205,7 +205,8 @@ class _Attachment:
     def _stream(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         """An edit of [batch, position, ...]; a classifier's logits have one position."""
         if values.dim() == 2:
-            return plan.apply(values[:, None], point, {}, {})[:, 0]
+            rows, names = rows_of(plan.edit.queries, 0, 1, False)
+            return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]
         length = values.shape[1]
         if plan.edit.site == "logits":  # of the last positions, where only these are asked for
             rows, names = rows_of(

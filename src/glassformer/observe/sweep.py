@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -23,17 +23,7 @@ from glassformer.observe.hook_points import ROLES, Selection, select
 from glassformer.observe.intervene import intervene
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "q", "k", "v"]
-SWEPT: tuple[Site, ...] = (
-    "residual_before",
-    "residual_between",
-    "residual",
-    "attention",
-    "ffn",
-    "heads",
-    "q",
-    "k",
-    "v",
-)
+SWEPT: tuple[Site, ...] = get_args(Site)
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
