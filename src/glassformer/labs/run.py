@@ -32,10 +32,10 @@ class Lab:
         name: As on the command line.
         template: The file of the report, a Jinja2 template in Markdown; see :func:`render`.
         settings: How much of everything is done, and with what; a dataclass.
-        quick: Those settings that the quick version has otherwise.
+        quick: The settings in which the quick version differs.
         results: A dataclass with the fields ``quick`` (bool), ``seed`` (int) and one for each step, in its type.
         steps: What computes each field, in order.
-        figures: What draws each figure from the results alone; None leaves it out, as for an experiment that was.
+        figures: Draws each figure from the results alone, or returns None if the run left its experiment out.
         context: What the template calls besides the results: functions and constants by name.
         inputs: What else a run depends on, from its settings: the fingerprint of a file, say.
     """
@@ -57,16 +57,14 @@ class Run:
 
     Attributes:
         out: The directory of the run.
-        settings: The lab's, with those of the quick version in one.
+        settings: The lab's settings, as this run has them.
         seed: Of everything.
-        quick: Whether this is the quick version.
         done: The results of earlier steps, by name.
     """
 
     out: Path
     settings: Any
     seed: int
-    quick: bool
     done: SimpleNamespace
 
     def kept(self, name: str, kind: Any, compute: Callable[[], _Part]) -> _Part:
@@ -97,7 +95,7 @@ def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool
     chosen = replace(lab.settings, **{**(lab.quick if quick else {}), **settings})
     asked = TypeAdapter(type(chosen)).dump_python(chosen, mode="json")
     claim(out, {"lab": lab.name, "quick": quick, "seed": seed, **asked, **lab.inputs(chosen)}, resume)
-    current = Run(out, chosen, seed, quick, SimpleNamespace())
+    current = Run(out, chosen, seed, SimpleNamespace())
     kinds = get_type_hints(lab.results)
     begun = time.monotonic()
     for number, (name, measure) in enumerate(lab.steps.items(), start=1):
@@ -119,7 +117,7 @@ def publish(lab: Lab, results: Any, out: Path) -> Path:
     return out / "report.md"
 
 
-def render(lab: Lab, results: Any, images: str = "figures") -> str:
+def render(lab: Lab, results: Any) -> str:
     """The report on ``results`` in Markdown.
 
     The template sees ``results``, each of its fields, what ``lab.context`` has and the functions of
@@ -129,7 +127,7 @@ def render(lab: Lab, results: Any, images: str = "figures") -> str:
 
     def figure(name: str, caption: str) -> str:
         assert name in lab.figures, f"no figure {name}"
-        return f"![{caption}]({images}/{name}.png)"
+        return f"![{caption}](figures/{name}.png)"
 
     environment = Environment(
         loader=FileSystemLoader(lab.template.parent),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 def percent(share: float | int, digits: int = 1) -> str:
@@ -30,12 +30,6 @@ def listed(names: Iterable[object]) -> str:
     """ "a", "a and b", "a, b and c"."""
     *first, last = map(str, names)
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table whose columns are aligned right, but for the first."""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def standard_error(share: float | int, count: int) -> float:

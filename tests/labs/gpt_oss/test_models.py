@@ -21,7 +21,7 @@ from glassformer.training import TrainingResult
 
 @pytest.fixture
 def current(tmp_path: Path, small: Settings) -> Run:
-    return Run(tmp_path, small, 1, False, SimpleNamespace())
+    return Run(tmp_path, small, 1, SimpleNamespace())
 
 
 def test_every_model_is_one_of_the_course_and_stays_in_its_budget() -> None:
@@ -109,7 +109,7 @@ def test_the_lab_measures_every_model_and_seed(tiny_run: Path, small: Settings) 
     assert {name: len(seeds) for name, seeds in results.models.items()} == {
         "course": 2, "base": 2, "all-together": 1, "long-new": 1, "long-sinks": 1,
     }  # fmt: skip
-    run = Run(tiny_run, small, 5, False, SimpleNamespace())
+    run = Run(tiny_run, small, 5, SimpleNamespace())
     tokens = measured_of(run).tokens
     model, training = train_model(run, "base", 1)
     assert isinstance(model, Decoder)

@@ -16,7 +16,7 @@ from glassformer.labs.run import Run
 
 def small(seed: int = 0, **settings: int) -> Run:
     sizes = {"num_train": 10, "num_test": 7, "num_measured": 16, **settings}
-    return Run(Path("nowhere"), SimpleNamespace(**sizes), seed, False, SimpleNamespace())
+    return Run(Path("nowhere"), SimpleNamespace(**sizes), seed, SimpleNamespace())
 
 
 def test_the_data_are_the_courses() -> None:

@@ -112,7 +112,7 @@ def test_order_matters_only_where_it_is_seen(encoding: str) -> None:
 
 def test_a_recipe_is_trained_and_measured_where_its_data_suffices(tmp_path: Path) -> None:
     settings = Settings(lengths=(1, 4, 8, 16), num_questions=20)
-    measured = measure(Run(tmp_path, settings, 0, True, SimpleNamespace()), TINY, 0)
+    measured = measure(Run(tmp_path, settings, 0, SimpleNamespace()), TINY, 0)
     assert [each.num_facts for each in measured.lengths] == [1, 4, 8]
     assert measured.order.num_questions == 20
     assert len(measured.sharpness_before) == 2
