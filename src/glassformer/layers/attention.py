@@ -127,7 +127,7 @@ def attend(
         for watcher in _watchers.get():
             watcher(call)
         return compute(call, dropout)
-    return _by_kernel(q, k, v, pattern, scale, key_weights, sinks, dropout, None)
+    return kernel.attention(_weighted(q, key_weights), k, v, pattern, scale, sinks, dropout)
 
 
 def is_edited() -> bool:
@@ -144,7 +144,8 @@ def edited(call: Attended) -> Attended:
 
 def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
     """The output of an attention. The matrix of heads with rewritten scores or weights is held, of others it is not."""
-    out = _by_kernel(call.q, call.k, call.v, call.pattern, call.scale, call.key_weights, call.sinks, dropout, call.mask)
+    q = _weighted(call.q, call.key_weights)
+    out = kernel.attention(q, call.k, call.v, call.pattern, call.scale, call.sinks, dropout, call.mask)
     if call.rewrites:
         heads = sorted({head for rewrite in call.rewrites for head in rewrite.heads})
         weights = F.dropout(matrices(call, heads)[1], dropout)
@@ -163,9 +164,7 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     named = {head for rewrite in call.rewrites for head in rewrite.heads}
     chosen = sorted({*heads, *named})
     shared = [head // call.group for head in chosen]
-    q = call.q[:, chosen]
-    if call.key_weights is not None:
-        q = q * call.key_weights[chosen].to(q.dtype)[:, None, None]
+    q = _weighted(call.q, call.key_weights)[:, chosen]
     allowed = call.pattern.mask(q.shape[2], call.k.shape[2], q.device)
     scores = kernel.scores(q, call.k[:, shared], call.scale)
     if call.mask is not None:
@@ -187,20 +186,9 @@ def _rewritten(kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Se
     return values
 
 
-def _by_kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: Pattern,
-    scale: float,
-    key_weights: Tensor | None,
-    sinks: Tensor | None,
-    dropout: float,
-    mask: Tensor | None,
-) -> Tensor:
-    # w (q . k) = (w q) . k, and q is the smaller of the two.
-    weighted = q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
-    return kernel.attention(weighted, k, v, pattern, scale, sinks, dropout, mask)
+def _weighted(q: Tensor, key_weights: Tensor | None) -> Tensor:
+    """``w (q . k) = (w q) . k``, and q is the smaller of the two."""
+    return q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
 
 
 def check_inputs(
