@@ -267,7 +267,7 @@ def test_a_model_without_a_tokenizer_reads_bytes_or_numbers(
 def test_a_run_of_the_lab_speaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipes = {"Muon": TrainingConfig(steps=2, batch_size=8, warmup_steps=0)}
     settings = replace(LAB.settings, num_train=64, num_test=8, recipes=recipes)
-    model, _ = train_model(Run(tmp_path / "lab", settings, 0, False, SimpleNamespace()), "base")
+    model, _ = train_model(Run(tmp_path / "lab", settings, 0, SimpleNamespace()), "base")
     run = tmp_path / "lab" / "trainings" / "base"
     load_weights(model, run / "best")
     expected = generate(model, [[1, 2]], 5)[0]
