@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from glassformer.files import write_text
 from glassformer.handcraft.designs import designable
 from glassformer.labs.hand_designed.course_tasks import SHOWN, submission
-from glassformer.labs.hand_designed.experiments import comparisons, designs, study
+from glassformer.labs.hand_designed.experiments import cells, comparisons, designs, study
+from glassformer.labs.hand_designed.experiments.cells import CellsResult
 from glassformer.labs.hand_designed.experiments.comparisons import Comparison
 from glassformer.labs.hand_designed.experiments.designs import DesignResult, Refutation
 from glassformer.labs.hand_designed.experiments.study import Group, Story
@@ -30,6 +31,7 @@ class Settings:
 
     steps: int = 10_001  # of each head that is compared with its design
     again: bool = True  # train a second head for each comparison
+    cell_seeds: int = 20  # further heads whose cells are changed; 0: none
     study_seeds: int = 100  # trainings of each task and recipe; 0: no study
     large_len: int = 64  # letters of the longest sequences that the designs are verified for by the bound
     num_random: int = 200  # random heads on the task that none can do
@@ -45,6 +47,7 @@ class Results:
     designs: list[DesignResult]
     refutation: Refutation
     comparisons: dict[str, Comparison]
+    cells: CellsResult
     study: list[Group]
     stories: list[Story]
     submission: dict[str, Any]
@@ -57,7 +60,7 @@ def _compare(current: Run) -> dict[str, Comparison]:
 
 
 def _study(current: Run) -> list[Group]:
-    measure = partial(study.measure_group, seeds=_seeds(current))
+    measure = partial(study.measure_group, seeds=_seeds(current, current.settings.study_seeds))
     return [
         current.kept(f"study-{each.task}-{each.name.replace(', ', '-')}", Group, partial(measure, each))
         for task in SHOWN
@@ -66,8 +69,8 @@ def _study(current: Run) -> list[Group]:
     ]
 
 
-def _seeds(current: Run) -> list[int]:
-    return list(range(current.seed, current.seed + current.settings.study_seeds))
+def _seeds(current: Run, count: int) -> list[int]:
+    return list(range(current.seed, current.seed + count))
 
 
 def _submit(current: Run) -> dict[str, Any]:
@@ -80,11 +83,15 @@ def _draw(draw: Callable[[Comparison], Figure], task: str, results: Results) -> 
     return draw(results.comparisons[task])
 
 
+def _draw_cells(task: str, results: Results) -> Figure:
+    return cells.draw_cells(task, results.cells)
+
+
 LAB = Lab(
     name="hand-designed",
     template=Path(__file__).parent.parent / "report.md.j2",
     settings=Settings(),
-    quick={"again": False, "study_seeds": 0, "large_len": 16, "num_random": 50, "parity_steps": 500},
+    quick={"again": False, "cell_seeds": 0, "study_seeds": 0, "large_len": 16, "num_random": 50, "parity_steps": 500},
     results=Results,
     steps={
         "designs": lambda current: [designs.measure_design(name, current.settings.large_len) for name in designable()],
@@ -92,8 +99,13 @@ LAB = Lab(
             current.settings.num_random, current.settings.parity_steps, COURSE_SEED + current.seed
         ),
         "comparisons": _compare,
+        "cells": lambda current: cells.measure_cells(
+            current.done.comparisons, _seeds(current, current.settings.cell_seeds)
+        ),
         "study": _study,
-        "stories": lambda current: study.follow(_seeds(current), study.course_recipe("unique")),
+        "stories": lambda current: study.follow(
+            _seeds(current, current.settings.study_seeds), study.course_recipe("unique")
+        ),
         "submission": _submit,
     },
     figures={
@@ -101,6 +113,7 @@ LAB = Lab(
         "unique-signs": lambda results: comparisons.draw_signs(results.comparisons["unique"]),
         **{f"{task.replace('_', '-')}-heads": partial(_draw, comparisons.draw_heads, task) for task in SHOWN},
         **{f"{task.replace('_', '-')}-circuits": partial(_draw, comparisons.draw_circuits, task) for task in SHOWN},
+        **{f"{task.replace('_', '-')}-cells": partial(_draw_cells, task) for task in SHOWN},
         "study": lambda results: study.draw_study(results.study) if results.study else None,
         "unique-failures": lambda results: study.draw_failures(results.stories) if results.stories else None,
     },
