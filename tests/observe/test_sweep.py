@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from small_models import decoder, encoder
+from small_models import decoder, encoder, encoder_decoder
 from torch import Tensor, nn
-from transformers_models import FAMILIES
+from transformers_models import FAMILIES, gpt_oss
 
 from glassformer.observe.capture import capture
-from glassformer.observe.edits import patch
+from glassformer.observe.edits import patch, zero
 from glassformer.observe.intervene import intervene
-from glassformer.observe.sweep import SWEPT, Sweep, attribution_sweep, patch_sweep
+from glassformer.observe.sweep import SWEPT, Sweep, ablation_sweep, attribution_sweep, patch_sweep
+from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
+DENSE = [site for site in SWEPT if site != "experts"]
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
 
 
@@ -48,7 +52,7 @@ def naive(model: nn.Module, clean: Tensor, corrupted: Tensor, site: str, layer: 
         return float(metric(logits_of(model, corrupted)).mean())
 
 
-@pytest.mark.parametrize("site", SWEPT)
+@pytest.mark.parametrize("site", DENSE)
 @pytest.mark.parametrize("kind", ["decoder", "gpt2", *slow("experts", "encoder", "pre-norm", "llama")])
 def test_a_sweep_is_a_forward_pass_for_each_place(kind: str, site: Any) -> None:
     makers: dict[str, Any] = {
@@ -129,9 +133,188 @@ def test_what_cannot_be_swept_is_refused() -> None:
         patch_sweep(model, clean, corrupted, lambda logits: logits.sum() * float("nan"))
     with refused("layers.*7"):
         patch_sweep(model, clean, corrupted, metric, layers=7)
+    with refused("experts of Decoder"):
+        ablation_sweep(model, clean, metric, site="experts")
+    with refused("part = 'cross'"):
+        ablation_sweep(model, clean, metric, part="cross")
+    with refused("ffn of the cross-attention"):
+        texts = {"source": clean, "target": clean}
+        ablation_sweep(encoder_decoder().double().eval(), texts, metric, site="ffn", part="cross")
+    with refused("restored of an ablation"):
+        _ = ablation_sweep(model, clean, metric).restored
 
 
-@pytest.mark.parametrize("site", SWEPT)
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["decoder", "gpt2", *slow("experts", "encoder", "pre-norm", "llama")])
+def test_an_ablation_is_a_forward_pass_with_a_zero(kind: str) -> None:
+    makers: dict[str, Any] = {
+        "decoder": decoder,
+        "experts": lambda: decoder(**EXPERTS),
+        "encoder": encoder,
+        "pre-norm": lambda: encoder(norm_first=True),
+    }
+    model = (makers.get(kind) or FAMILIES[kind])().double().eval()
+    clean, _ = pair()
+    unchanged = float(metric(logits_of(model, clean)).mean())
+    for site in DENSE:
+        found = ablation_sweep(model, clean, metric, site=site, batch_size=6)
+        assert (found.clean, found.corrupted) == (pytest.approx(unchanged, abs=1e-10), None)
+        axis = _NAMES[found.axes[1]][site in ("k", "v")]
+        expected = torch.empty_like(found.values)
+        for layer, place in torch.cartesian_prod(*(torch.arange(size) for size in expected.shape)).tolist():
+            with intervene(model, zero(site, layers=layer, **{axis: place})):
+                expected[layer, place] = metric(logits_of(model, clean)).mean()
+        torch.testing.assert_close(found.effects, expected - unchanged, rtol=1e-6, atol=1e-6)
+        assert found.effects.abs().max() > 1e-5
+
+
+def packed() -> nn.Module:
+    model = decoder(hidden_dim=32, ff_dim=32, num_experts=4, expert_format="mxfp4", ff_bias=True)
+    dense = decoder(hidden_dim=32, ff_dim=32, num_experts=4, ff_bias=True)
+    for layer, other in zip(model.layers, dense.layers, strict=True):
+        nn.init.normal_(other.ffn.down_bias)
+        layer.ffn = PackedMixture.pack(other.ffn)
+    return model.eval()
+
+
+MIXTURES = {
+    "own": lambda: decoder(**EXPERTS, ff_bias=True).double().eval(),
+    "packed": packed,
+    "mixtral": lambda: FAMILIES["mixtral"](initializer_range=0.2),  # whose experts have no kernel for float64
+    "gpt-oss": lambda: gpt_oss(initializer_range=0.2),
+}
+
+
+@contextmanager
+def without(model: nn.Module, layer: int, expert: int) -> Iterator[nn.Module]:
+    """The mixture of a layer, one of whose experts has no second matrix, and so gives zeros."""
+    block = model.layers[layer] if hasattr(model, "layers") else model.model.layers[layer]
+    mixture = getattr(block, "ffn", None) or block.mlp
+    owner = getattr(mixture, "experts", mixture)
+    names = (
+        "down_blocks" if isinstance(mixture, PackedMixture) else "down",
+        "down_proj",
+        "down_bias",
+        "down_proj_bias",
+    )
+    weights = [weight for name in names if (weight := getattr(owner, name, None)) is not None]
+    before = [weight[expert].clone() for weight in weights]
+    for weight in weights:
+        weight[expert] = 0
+    try:
+        yield mixture
+    finally:
+        for weight, old in zip(weights, before, strict=True):
+            weight[expert] = old
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["own", *slow("packed", "mixtral", "gpt-oss")])
+def test_an_expert_is_removed_as_if_its_last_matrix_were_zero(kind: str) -> None:
+    model = MIXTURES[kind]()
+    clean, _ = pair()
+    found = ablation_sweep(model, clean, metric, site="experts", batch_size=5)
+    expected = torch.empty_like(found.values)
+    for layer in found.layers:
+        for expert in range(4):
+            with without(model, layer, expert):
+                expected[layer, expert] = metric(logits_of(model, clean)).mean()
+    torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-5)
+    assert found.effects.abs().max() > 1e-3
+    each = ablation_sweep(model, clean, metric, site="experts", by=("layer", "expert", "position"), layers=0)
+    with capture(model, what="choices", layers=0) as seen:
+        logits_of(model, clean)
+    for expert in seen.last("choices").popitem()[1][:, 2].unique().tolist():
+        with intervene(model, zero("experts", layers=0, experts=expert, queries=2)):
+            value = float(metric(logits_of(model, clean)).mean())
+        assert float(each.values[0, expert, 2]) == pytest.approx(value, abs=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["own", *slow("packed", "mixtral", "gpt-oss")])
+def test_a_patched_expert_gives_what_it_gave_in_the_other_run(kind: str) -> None:
+    model = MIXTURES[kind]()
+    clean, corrupted = pair()
+    for by in (None, ("layer", "expert", "position")):
+        found = patch_sweep(model, clean, corrupted, metric, site="experts", by=by)
+        for layer, expert in ((0, 1), (1, 2), (1, 0)):
+            given: list[tuple[Tensor, Tensor]] = []
+
+            def note(module: nn.Module, args: Any, output: Any, given: Any = given) -> None:
+                given.append((args[0].clone(), output[0] if isinstance(output, tuple) else output))
+
+            def whole(x: Tensor, mixture: Any) -> Tensor:
+                out = mixture.forward(x)
+                return out[0] if isinstance(out, tuple) else out
+
+            with without(model, layer, expert) as mixture:
+                pass
+            hook = mixture.register_forward_hook(note)
+            logits_of(model, clean), logits_of(model, corrupted)
+            hook.remove()
+            with without(model, layer, expert):
+                parts = [output - whole(x, mixture) for x, output in given]
+            change = parts[0] - parts[1]
+            for place in (None,) if by is None else (2, 5):
+                there = (
+                    change
+                    if place is None
+                    else torch.zeros_like(change).index_copy(1, torch.tensor([place]), change[:, [place]])
+                )
+
+                def put_back(module: nn.Module, args: Any, output: Any, there: Tensor = there) -> Any:
+                    return (output[0] + there, *output[1:]) if isinstance(output, tuple) else output + there
+
+                hook = mixture.register_forward_hook(put_back)
+                expected = float(metric(logits_of(model, corrupted)).mean())
+                hook.remove()
+                value = found.values[layer, expert] if place is None else found.values[layer, expert, place]
+                assert float(value) == pytest.approx(expected, abs=1e-5)
+    assert found.effects.abs().max() > 1e-3
+    estimate = attribution_sweep(model, clean, corrupted, metric, site="experts") if kind != "packed" else None
+    assert estimate is None or estimate.values.shape == (len(found.layers), 4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
+def test_the_parts_of_an_encoder_decoder(part: Any, norm_first: bool) -> None:
+    model = encoder_decoder(norm_first=norm_first, final_norm=norm_first).double().eval()
+    source, target = torch.randint(1, 20, (2, 6)), torch.randint(1, 20, (2, 5))
+    texts = {"source": source, "target": target}
+    changed = "target" if part == "decoder" else "source"
+    other = {**texts, changed: texts[changed] % 19 + 1}
+    module = {
+        "encoder": "encoder_layers.{}.attention",
+        "decoder": "decoder_layers.{}.self_attention",
+        "cross": "decoder_layers.{}.cross_attention",
+    }[part]
+    found = ablation_sweep(model, texts, metric, part=part)
+    patched = patch_sweep(model, texts, other, metric, part=part)
+    keys = patch_sweep(model, texts, other, metric, part=part, site="k")
+    with capture(model, what=("heads", "k")) as seen:
+        model(**texts)
+    for layer in found.layers:
+        for head in range(2):
+            where = {"modules": [module.format(layer)], "heads": head}
+            for edit, texts_then, sweep in (
+                (zero("heads", **where), texts, found),
+                (patch("heads", seen, **where), other, patched),
+                (patch("k", seen, **where), other, keys),
+            ):
+                with intervene(model, edit):
+                    expected = float(metric(model(**texts_then)).mean())
+                assert float(sweep.values[layer, head]) == pytest.approx(expected, abs=1e-10)
+    assert len(found.layers) == (2 if part == "encoder" else 3)
+    for sweep in (found, patched, keys):
+        assert sweep.effects.abs().max() > 1e-8
+    if part != "cross":
+        stream = patch_sweep(model, texts, other, metric, part=part, site="residual", by=("layer",))
+        assert stream.restored[-1] == pytest.approx(1)
+        assert patch_sweep(model, texts, other, metric, part=part, site="ffn").effects.abs().max() > 1e-8
+
+
+@pytest.mark.parametrize("site", DENSE)
 @pytest.mark.parametrize("kind", ["decoder", "gpt2", *slow("experts", "encoder", "llama")])
 def test_attribution_is_the_first_order_of_the_exact_sweep(kind: str, site: Any) -> None:
     makers: dict[str, Any] = {"decoder": decoder, "experts": lambda: decoder(**EXPERTS), "encoder": encoder}

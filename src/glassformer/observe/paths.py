@@ -14,7 +14,8 @@ from glassformer.observe.edits import patch, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import added_by_heads
-from glassformer.observe.sweep import Metric, Sweep, prepared
+from glassformer.observe.resume import Metric, Runner
+from glassformer.observe.sweep import Sweep, prepared
 
 
 class Sender(NamedTuple):
@@ -69,10 +70,10 @@ def path_patch(
     Source: Goldowsky-Dill et al. 2023, "Localizing Model Behavior with Path Patching", arXiv 2304.05969; Wang et al.
     2022, arXiv 2211.00593.
     """
-    runner, given, _ = prepared(model, clean, corrupted, metric, "heads", None, logits)
-    blocks = [point for point in runner.points if point.role == "block"]
+    runner, given = Runner(model, metric, logits), prepared(clean, corrupted)
+    blocks = runner.blocks
     require(
-        all(point.pre_norm for point in blocks),
+        not runner.memory and all(point.pre_norm for point in blocks),
         f"{type(model).__name__}",
         "a pre-norm model",
         "Use a pre-norm decoder.",

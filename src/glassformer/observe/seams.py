@@ -1,9 +1,10 @@
-"""Seams: places where the input or the output of a module is replaced, by one hook for all who replace it."""
+"""Seams: places where the input, the output or the whole computation of a module is replaced."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -74,6 +75,42 @@ def _change_output(
     if len(output) == 3:  # a router of transformers, whose choice follows from its scores
         return chosen(values, *output[1:])
     return (values, *output[1:])
+
+
+Forward = Callable[..., Any]
+_stand_ins: dict[int, tuple[Any, dict[int, Forward]]] = {}
+
+
+@contextmanager
+def standing_in(module: nn.Module, forward: Forward) -> Iterator[None]:
+    """Let ``forward``, which is also given the module's own one, compute ``module`` in this thread."""
+    thread, key = threading.get_ident(), id(module)
+    with _lock:
+        if key not in _stand_ins:
+            _stand_ins[key] = vars(module).get("forward"), {}
+            module.forward = partial(_stood_in, module.forward, _stand_ins[key][1])
+        before, each = _stand_ins[key]
+        outer = each.get(thread)
+        each[thread] = forward
+    try:
+        yield
+    finally:
+        with _lock:
+            if outer is not None:
+                each[thread] = outer
+            else:
+                del each[thread]
+            if not each:
+                del _stand_ins[key]
+                if before is None:
+                    del module.forward
+                else:
+                    module.forward = before
+
+
+def _stood_in(own: Forward, each: dict[int, Forward], *args: Any, **kwargs: Any) -> Any:
+    forward = each.get(threading.get_ident())
+    return own(*args, **kwargs) if forward is None else forward(own, *args, **kwargs)
 
 
 def without_other_hooks(module: Any, x: Tensor) -> Any:

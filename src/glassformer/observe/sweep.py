@@ -1,12 +1,11 @@
-"""Activation patching over all places of a kind: what each of them carries of the difference between two texts."""
+"""Activation patching and ablation over all places of a kind: what each of them carries."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Literal, get_args
 
@@ -15,44 +14,55 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from glassformer.errors import require, require_positive
-from glassformer.observe.capture import capture, find_hook_points
-from glassformer.observe.captured import AXES
-from glassformer.observe.edits import Edit, change, put
-from glassformer.observe.hook_points import ROLES, Selection, select
+from glassformer.errors import InputError, require, require_positive
+from glassformer.observe.capture import capture
+from glassformer.observe.captured import AXES, Captured
+from glassformer.observe.edits import change
+from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
+from glassformer.observe.lens import added_by_heads
+from glassformer.observe.resume import Metric, Part, Runner, Stage
 
-Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "q", "k", "v"]
+Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
 SWEPT: tuple[Site, ...] = get_args(Site)
 
-Metric = Callable[[Tensor], Tensor]
-"""From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
-
-Axis = Literal["layer", "head", "position"]
+Axis = Literal["layer", "head", "expert", "position"]
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """The metric with each place patched.
+    """The metric with each place changed.
 
     Args:
         values: One number for each place, the mean over texts; NaN where the sweep was interrupted.
         axes: The names of the axes of ``values``, "layer" first.
         layers: The layers on the first axis.
         clean: The metric of the clean run.
-        corrupted: That of the corrupted run, in which a place is given its clean value.
+        corrupted: That of the corrupted run, in which a place is given its clean value; None of an ablation, in which
+            a place of the clean run is set to 0.
     """
 
     values: Float[Tensor, " layer *place"]
     axes: tuple[Axis, ...]
     layers: tuple[int, ...]
     clean: float
-    corrupted: float
+    corrupted: float | None = None
+
+    @property
+    def effects(self) -> Float[Tensor, " layer *place"]:
+        """What the change of each place adds to the metric of the run that is changed."""
+        return self.values - (self.clean if self.corrupted is None else self.corrupted)
 
     @property
     def restored(self) -> Float[Tensor, " layer *place"]:
-        """The share of the difference that each place restores: 0 as corrupted, 1 as clean."""
-        return (self.values - self.corrupted) / (self.clean - self.corrupted)
+        """The share of the difference that each place restores: 0 as corrupted, 1 as clean.
+
+        Raises:
+            InputError: An ablation, which has no corrupted run.
+        """
+        if self.corrupted is None:
+            raise InputError("restored of an ablation", "a sweep with a corrupted run", "Read effects instead.")
+        return self.effects / (self.clean - self.corrupted)
 
     def agreement(self, other: Sweep) -> float:
         """The correlation of the effects of all places with those of another sweep over the same places, in [-1, 1].
@@ -82,60 +92,202 @@ def patch_sweep(
     logits: Selection = -1,
     batch_size: int = 128,
     progress: bool = False,
+    part: Part | None = None,
 ) -> Sweep:
     """Run the corrupted texts once for each place, with that place's value of the clean run.
 
     Only what a patch can change is computed: the layers from the patched one on, from the stored residual stream, for
-    several places in one batch; and the logits of the positions that the metric reads.
+    several places in one batch; and the logits of the positions that the metric reads. Places at which both runs agree
+    are not run at all.
 
     Args:
-        model: A decoder or an encoder of glassformer, or of ``transformers``.
+        model: A decoder, an encoder or an encoder-decoder of glassformer, or a decoder or an encoder of
+            ``transformers``.
         clean: Token ids [batch, position], or the arguments of the model by name, tensors with a row for each text.
         corrupted: The same, of the same shapes.
-        metric: See :data:`Metric`; of the logits at the positions ``logits``.
-        site: What is patched; see :func:`~glassformer.observe.capture.capture`.
+        metric: See :data:`~glassformer.observe.resume.Metric`; of the logits at the positions ``logits``.
+        site: What is patched; see :func:`~glassformer.observe.capture.capture`. Of ``experts`` the output of an expert
+            times its routing weight, which is 0 for tokens that did not choose it.
         by: The axes of places: ("layer", "head") for ``heads`` and ``q`` (of ``k`` and ``v``, key-value heads),
-            ("layer", "position") for the others by default; ("layer",), or ("layer", "head", "position").
-        layers: Which layers; all when None.
+            ("layer", "expert") for ``experts``, ("layer", "position") for the others by default; ("layer",), or
+            all three.
+        layers: Which layers; all that have the site when None.
         logits: Positions of the logits that the metric reads.
         batch_size: Most texts in one forward pass, which bounds the memory.
         progress: Show a bar. Ctrl-C ends the sweep; places that are not reached are NaN.
+        part: Of an encoder-decoder: "decoder" (when None), "encoder", or "cross", the decoder's cross-attention.
 
     Raises:
-        InputError: Texts of different shapes, an unknown site or axis, or a metric that gives NaN or another shape.
+        InputError: Texts of different shapes, an unknown site, axis, layer or part, or a metric that gives NaN or
+            another shape.
 
     Source: Vig et al. 2020, arXiv 2004.12265; Meng et al. 2022, arXiv 2202.05262 (activation patching).
     """
+    given = prepared(clean, corrupted)
+    return _swept(Runner(model, metric, logits, part), given, site, by, layers, batch_size, progress)
+
+
+def ablation_sweep(
+    model: nn.Module,
+    texts: Tensor | Mapping[str, Any],
+    metric: Metric,
+    *,
+    site: Site = "heads",
+    by: Sequence[Axis] | None = None,
+    layers: Selection | None = None,
+    logits: Selection = -1,
+    batch_size: int = 128,
+    progress: bool = False,
+    part: Part | None = None,
+) -> Sweep:
+    """Run the texts once for each place, with that place set to 0.
+
+    It computes as little as :func:`patch_sweep`, and its arguments and errors are the same. Removing an expert takes
+    its weighted output away; the routing weights of the others stay as they are.
+
+    Returns:
+        A sweep without a corrupted run; :attr:`Sweep.effects` is what removing each place adds to the metric.
+
+    Source: Michel et al. 2019, arXiv 1905.10650 (one head at a time).
+    """
+    return _swept(Runner(model, metric, logits, part), prepared(texts), site, by, layers, batch_size, progress)
+
+
+@torch.no_grad()
+def _swept(
+    runner: Runner,
+    given: Sequence[Mapping[str, Tensor]],
+    site: Site,
+    by: Sequence[Axis] | None,
+    layers: Selection | None,
+    batch_size: int,
+    progress: bool,
+) -> Sweep:
+    """Change the last of the given texts; to the values of the first if there are two, else to 0."""
     require_positive(batch_size=batch_size)
-    runner, given, axes = prepared(model, clean, corrupted, metric, site, by, logits)
-    points = {point.layer: point for point in runner.points if ROLES[site] == point.role and not point.cross}
-    chosen = select("layers", layers, max(points, default=-1) + 1)
-    with torch.no_grad():
-        with capture(model, what=site) as seen:
+    axes, points = _axes(site, by), runner.places(site)
+    chosen = tuple(sorted(points)) if layers is None else select("layers", layers, max(points) + 1)
+    missing = [layer for layer in chosen if layer not in points]
+    require(not missing, f"{site} of layers {missing}", f"among {sorted(points)}", "Choose among these.")
+    with capture(runner.model, what=(*_kinds(site), "residual_before", "residual_between", "residual")) as base:
+        unchanged = runner.run(given[-1])
+    ours, best = None, unchanged
+    if len(given) == 2:
+        with capture(runner.model, what=_kinds(site)) as ours:
             best = runner.run(given[0])
-        ours = seen.last(site)
-        with capture(model, what=(site, "residual_before")) as seen:
-            worst = runner.run(given[1])
-        before = {record.layer: record.values for record in seen.records if record.what == "residual_before"}
-        sizes = [ours[points[layer].name] for layer in chosen]
-        places = [_places(axes, site, values) for values in sizes]
-        found = torch.full((len(chosen), *(len(each) for each in places[0])), math.nan, dtype=torch.float64)
-        cells = [list(product(*each)) for each in places]
-        bar = tqdm(total=sum(map(len, cells)), disable=not progress, desc=f"patching {site}", unit="place")
-        count = max(1, batch_size // len(next(iter(given[0].values()))))
-        try:
-            for row, layer in enumerate(chosen):
-                for start in range(0, len(cells[row]), count):
-                    part = cells[row][start : start + count]
-                    edit = _patched(site, axes, part, layer, ours[points[layer].name])
-                    values = runner.resumed(given[1], layer, before[layer], len(part), edit)
-                    found[row].view(-1)[start : start + len(part)] = values.double().mean(1)
-                    bar.update(len(part))
-        except KeyboardInterrupt:
-            pass
-        finally:
-            bar.close()
-    return Sweep(found, axes, chosen, float(best.double().mean()), float(worst.double().mean()))
+    expected = float(unchanged.double().mean())
+    places = _places(axes, site, points[chosen[0]], base)
+    cells = list(product(*map(range, places)))
+    found = torch.full((len(chosen), len(cells)), math.nan, dtype=torch.float64)
+    count = max(1, batch_size // len(next(iter(given[0].values()))))
+    bar = tqdm(total=found.numel(), disable=not progress, desc=f"sweep over {site}", unit="place")
+    try:
+        for row, layer in zip(found, chosen, strict=True):
+            difference = _difference(site, points[layer], base, ours)
+            for start in range(0, len(cells), count):
+                part = cells[start : start + count]
+                means = dict.fromkeys(part, expected)
+                flows = {cell: flow for cell in part if bool((flow := _at(difference, axes, site, cell)).any())}
+                if flows:
+                    run = _resumed(runner, given[-1], site, points[layer], base, torch.cat([*flows.values()]))
+                    means |= dict(zip(flows, run.double().mean(1).tolist(), strict=True))
+                row[start : start + len(part)] = torch.tensor([*means.values()], dtype=torch.float64)
+                bar.update(len(part))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        bar.close()
+    values = found.view(len(chosen), *places)
+    return Sweep(values, axes, chosen, float(best.double().mean()), None if ours is None else expected)
+
+
+def _resumed(
+    runner: Runner, texts: Mapping[str, Tensor], site: Site, point: HookPoint, base: Captured, flows: Tensor
+) -> Float[Tensor, "copy text"]:
+    """The metric with ``flows`` added at a site, of as many copies of the texts as they have."""
+    block = runner.blocks[point.layer]
+    copies = len(flows) // len(next(iter(texts.values())))
+    stage = _stage(runner, block, site)
+    stream = base.last(stage or "residual_before")[block.name].repeat(copies, 1, 1)
+    memory = base.last("residual")[runner.memory[-1].name] if runner.memory else None
+    if stage is not None:
+        return runner.resumed(texts, point.layer, stage, stream + flows, memory)
+    edit = change(_TARGETS.get(site, site), lambda values: values + flows, modules=[point.name])
+    return runner.resumed(texts, point.layer, "residual_before", stream, memory, [edit])
+
+
+def _stage(runner: Runner, block: HookPoint, site: Site) -> Stage | None:
+    """Where the residual stream of a block holds what a site adds to it; None if the site itself must be edited."""
+    if site == "residual_before" or site == "residual":
+        return site
+    if not block.pre_norm or site in ("q", "k", "v"):
+        return None
+    if site in ("ffn", "experts"):
+        return "residual"
+    alone = sum(point.role == "attention" and point.block is block.module for point in runner.points) == 1
+    return "residual_between" if alone or site == "residual_between" else None
+
+
+_TARGETS: Mapping[str, Site] = {"heads": "attention", "experts": "ffn"}
+"""The site to whose tensor the parts of another one add up."""
+
+
+def _kinds(site: Site) -> tuple[str, ...]:
+    """What must be captured of a site."""
+    return ("choices", "shares", "experts") if site == "experts" else (site,)
+
+
+def _difference(site: Site, point: HookPoint, base: Captured, ours: Captured | None) -> Tensor:
+    """The clean values of a site, or zeros, minus those of the base run; with the axes of :func:`_names`.
+
+    Of heads and experts, of what each of them adds to the residual stream.
+    """
+    values = _values(site, point, base)
+    change = -values if ours is None else _values(site, point, ours) - values
+    if site != "heads":
+        return change
+    tokens = change.transpose(1, 2)
+    return added_by_heads(point.merged, tokens.flatten(0, 1)).unflatten(0, tokens.shape[:2]).transpose(1, 2)
+
+
+def _values(site: Site, point: HookPoint, seen: Captured) -> Tensor:
+    if site != "experts":
+        return seen.last(site)[point.name]
+    choices, shares, made = (seen.last(kind)[point.name] for kind in _kinds(site))
+    each = [((choices == expert) * shares)[..., None] * made for expert in range(point.experts)]
+    return torch.stack([mixed.sum(2) for mixed in each], 1).to(made.dtype)
+
+
+def _at(difference: Tensor, axes: Sequence[Axis], site: Site, cell: Sequence[int]) -> Tensor:
+    """The difference at one place, 0 elsewhere; of heads and experts what it adds to the residual stream."""
+    index: list[Any] = [slice(None)] * difference.dim()
+    for axis, place in zip(axes[1:], cell, strict=True):
+        index[_names(site).index(axis)] = place
+    there = torch.zeros_like(difference)
+    there[tuple(index)] = difference[tuple(index)]
+    return there.sum(1) if site in _TARGETS else there
+
+
+def _names(site: Site) -> tuple[str, ...]:
+    """The names of the axes of :func:`_difference`."""
+    if site == "experts":
+        return ("batch", "expert", "position", "dim")
+    return tuple("position" if name in ("query", "key") else name for name in AXES[site])
+
+
+def _places(axes: Sequence[Axis], site: Site, point: HookPoint, seen: Captured) -> tuple[int, ...]:
+    """The number of places on each axis after the layer."""
+    shape = dict(zip(_names(site), _values(site, point, seen).shape, strict=True))
+    return tuple(shape[axis] for axis in axes[1:])
+
+
+def _axes(site: Site, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
+    require(site in SWEPT, f"site = {site!r}", f"one of {', '.join(SWEPT)}", "Choose one of these.")
+    known = ("layer", *(name for name in _names(site) if name in ("head", "expert", "position")))
+    axes = tuple(by) if by is not None else known[:2]
+    fits = axes[:1] == ("layer",) and list(axes) == [axis for axis in known if axis in axes]
+    require(fits, f"by = {axes} for {site}", f"layer first, then some of {known[1:]}", "Choose among these.")
+    return axes  # type: ignore[return-value]
 
 
 def attribution_sweep(
@@ -148,6 +300,7 @@ def attribution_sweep(
     by: Sequence[Axis] | None = None,
     logits: Selection = -1,
     steps: int = 1,
+    part: Part | None = None,
 ) -> Sweep:
     """An estimate of :func:`patch_sweep` from gradients, for all places at once: attribution patching::
 
@@ -168,160 +321,50 @@ def attribution_sweep(
     (integrated gradients over the embeddings).
     """
     require_positive(steps=steps)
-    runner, given, axes = prepared(model, clean, corrupted, metric, site, by, logits)
-    points = {point.layer: point for point in runner.points if ROLES[site] == point.role and not point.cross}
-    with torch.no_grad():
-        with capture(model, what=(site, "embedding")) as ours:
-            best = runner.run(given[0])
-        with capture(model, what=(site, "embedding")) as theirs:
+    axes, given = _axes(site, by), prepared(clean, corrupted)
+    runner = Runner(model, metric, logits, part)
+    points, target = runner.places(site), _TARGETS.get(site, site)
+    with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as ours:
+        best = runner.run(given[0])
+    if steps > 1:
+        with torch.no_grad(), capture(model, what=_kinds(site)) as theirs:
             worst = runner.run(given[1])
-    (start,), (stop,) = theirs.last("embedding").values(), ours.last("embedding").values()
     means: dict[str, Tensor] = {}
     for step in range(steps):
+        leaves: list[Tensor] = []
         along = (step + 0.5) / steps if steps > 1 else 0.0
-        leaf = torch.lerp(start, stop, along).requires_grad_()
-        with torch.enable_grad(), intervene(model, put("embedding", leaf)):
-            with capture(model, what=site, retain_grad=True) as seen:
-                total = runner.run(given[1]).sum() / worst.numel()
-            torch.autograd.backward(total, inputs=[leaf])
-        for record in seen.records:
-            gradient = record.grad
+        edits = [
+            change("embedding", partial(_interpolated, leaves, stop, along), modules=[name])
+            for name, stop in ours.last("embedding").items()
+        ]
+        with torch.enable_grad(), intervene(model, *edits):
+            with capture(model, what=(*_kinds(site), target), retain_grad=True) as seen:
+                values = runner.run(given[1])
+            torch.autograd.backward(values.mean(), inputs=leaves)
+        for point in points.values():
+            gradient = seen.of(target)[point.name][-1].grad
             assert gradient is not None
-            means[record.name] = means.get(record.name, 0) + gradient / steps
+            means[point.name] = means.get(point.name, 0) + gradient / steps
+    if steps == 1:
+        theirs, worst = seen, values.detach()
     rows = []
     for _, point in sorted(points.items()):
-        flow = (ours.last(site)[point.name] - theirs.last(site)[point.name]) * means[point.name]
-        names = ["batch", *("position" if name in ("query", "key") else name for name in AXES[site][1:])]
-        rows.append(flow.sum([names.index(name) for name in names if name not in axes]))
-    worst_mean = float(worst.double().mean())
-    return Sweep(torch.stack(rows) + worst_mean, axes, tuple(sorted(points)), float(best.double().mean()), worst_mean)
+        gradient = means[point.name][:, None] if site in _TARGETS else means[point.name]
+        flow = _difference(site, point, theirs, ours) * gradient
+        rows.append(flow.sum([at for at, name in enumerate(_names(site)) if name not in axes]))
+    expected = float(worst.double().mean())
+    return Sweep(torch.stack(rows) + expected, axes, tuple(sorted(points)), float(best.double().mean()), expected)
 
 
-def prepared(
-    model: nn.Module,
-    clean: Any,
-    corrupted: Any,
-    metric: Metric,
-    site: str,
-    by: Sequence[Axis] | None,
-    logits: Selection,
-) -> tuple[Runner, list[Mapping[str, Tensor]], tuple[Axis, ...]]:
-    """What runs the model, the clean and the corrupted texts as named tensors, and the axes of places; all checked."""
-    require(site in SWEPT, f"site = {site!r}", f"one of {', '.join(SWEPT)}", "Choose one of these.")
-    given = [texts if isinstance(texts, Mapping) else {"": texts} for texts in (clean, corrupted)]
+def _interpolated(leaves: list[Tensor], stop: Tensor, along: float, start: Tensor) -> Tensor:
+    leaves.append(torch.lerp(start.detach(), stop, along).requires_grad_())
+    return leaves[-1]
+
+
+def prepared(*runs: Tensor | Mapping[str, Any]) -> list[Mapping[str, Tensor]]:
+    """The texts of each run as named tensors, of equal shapes."""
+    given = [texts if isinstance(texts, Mapping) else {"": texts} for texts in runs]
     shapes = [{name: tuple(each.shape) for name, each in texts.items()} for texts in given]
-    same = shapes[0] == shapes[1]
-    require(same, f"texts of {shapes[0]} and {shapes[1]}", "equal shapes", "Use texts of equal length.")
-    return Runner(model, metric, logits), given, _axes(site, by)
-
-
-def _axes(site: str, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
-    by_head = "head" in AXES[site]
-    axes = tuple(by) if by is not None else ("layer", "head") if by_head else ("layer", "position")
-    known = ("layer", "head", "position") if by_head else ("layer", "position")
-    fits = axes[:1] == ("layer",) and list(axes) == [axis for axis in known if axis in axes]
-    require(fits, f"by = {axes} for {site}", f"layer first, then some of {known[1:]}", "Choose among these.")
-    return axes
-
-
-def _places(axes: Sequence[str], site: str, values: Tensor) -> list[range]:
-    names = ("batch", *("position" if name in ("query", "key") else name for name in AXES[site][1:]))
-    return [range(values.shape[names.index(axis)]) for axis in axes[1:]]
-
-
-def _patched(site: str, axes: Sequence[str], cells: Sequence[tuple[int, ...]], layer: int, clean: Tensor) -> Edit:
-    """The edit of ``len(cells)`` copies of the batch, each with its own cell."""
-    names = ("batch", *("position" if name in ("query", "key") else name for name in AXES[site][1:]))
-    order = [names.index(axis) for axis in axes[1:]]
-
-    def patched(values: Tensor) -> Tensor:
-        new = values.unflatten(0, (len(cells), -1)).clone()
-        for copy, cell in zip(new, cells, strict=True):
-            index: list[Any] = [slice(None)] * copy.dim()
-            for axis, place in zip(order, cell, strict=True):
-                index[axis] = place
-            copy[tuple(index)] = clean[tuple(index)]
-        return new.flatten(0, 1)
-
-    return change(site, patched, layers=layer)
-
-
-class _Done(Exception):
-    """The logits are there."""
-
-
-class Runner:
-    """Runs a model from a layer on, for several copies of the texts, and takes the metric of each copy."""
-
-    def __init__(self, model: nn.Module, metric: Metric, logits: Selection) -> None:
-        self.points = find_hook_points(model)
-        self._model, self._metric, self._logits = model, metric, logits
-        self._blocks = [point for point in self.points if point.role == "block"]
-        heads = [point for point in self.points if point.role == "logits"]
-        require(
-            len(heads) == 1 and not any(point.source for point in self.points),
-            f"{type(model).__name__}, which has no logits, or two stacks",
-            "a decoder, or an encoder with a classifier",
-            "Load the model with its head.",
-        )
-        self._head = heads[0].module
-
-    def run(self, texts: Mapping[str, Tensor], copies: int = 1) -> Float[Tensor, "copy text"]:
-        """The metric of each text of each copy, or one number for each copy."""
-        repeated = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
-        found: list[Tensor] = []
-
-        def shorten(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            if args[0].dim() == 2:
-                return None
-            return (args[0][:, list(select("logits", self._logits, args[0].shape[1]))],)
-
-        def note(_: nn.Module, __: Any, output: Tensor) -> None:
-            found.append(output)
-            raise _Done  # what the model does with so few logits is not needed
-
-        hooks = self._head.register_forward_pre_hook(shorten), self._head.register_forward_hook(note)
-        try:
-            self._model(repeated[""]) if "" in repeated else self._model(**repeated)
-        except _Done:
-            pass
-        finally:
-            for hook in hooks:
-                hook.remove()
-        logits = found[-1] if found[-1].dim() == 3 else found[-1][:, None]
-        values = torch.stack([self._metric(copy).reshape(-1) for copy in logits.unflatten(0, (copies, -1))])
-        require(
-            bool(values.isfinite().all()), "a metric that is NaN or infinite", "finite numbers", "Check the metric."
-        )
-        return values
-
-    def resumed(self, texts: Mapping[str, Tensor], layer: int, stored: Tensor, copies: int, edit: Edit) -> Tensor:
-        """:meth:`run` with an edit, from ``layer`` on, whose input is ``stored``."""
-        resume = change("residual_before", lambda _: stored.repeat(copies, 1, 1), layers=layer)
-        with ExitStack() as attached:
-            for point in self._blocks:
-                if point.layer < layer:
-                    attached.enter_context(_skipped(point.module))
-            attached.enter_context(intervene(self._model, resume, edit))
-            return self.run(texts, copies)
-
-
-@contextmanager
-def _skipped(block: nn.Module) -> Iterator[None]:
-    """Let a block return its input, in this thread."""
-    thread, forward = threading.get_ident(), block.forward
-
-    def skip(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread:
-            return forward(*args, **kwargs)
-        return args[0] if args else kwargs["hidden_states"]
-
-    own = vars(block).get("forward")
-    block.forward = skip
-    try:
-        yield
-    finally:
-        if own is None:
-            del block.forward
-        else:
-            block.forward = own
+    same = all(shape == shapes[0] for shape in shapes)
+    require(same, f"texts of {' and '.join(map(str, shapes))}", "equal shapes", "Use texts of equal length.")
+    return given
