@@ -74,7 +74,7 @@ def decoder_model() -> LoadedDecoder:
         max_seq_len=LONGEST,
     )
     return LoadedDecoder(
-        card("decoder", "decoder", ["attention", "sampling"], "1 2 3"),
+        card("decoder", "decoder", ["attention", "sampling", "whatif"], "1 2 3"),
         Decoder(config).eval(),
         encode=numbers,
         word=str,
@@ -110,7 +110,11 @@ def encoder_decoder_model(source_positions: Positions = "none") -> LoadedEncoder
 
     return LoadedEncoderDecoder(
         card(
-            "lookup" if source_positions == "none" else "ordered", "encoder_decoder", ["scramble"], "4", list("12345")
+            "lookup" if source_positions == "none" else "ordered",
+            "encoder_decoder",
+            ["scramble", "whatif"],
+            "4",
+            list("12345"),
         ),
         EncoderDecoder(config).eval(),
         source_tokens=source,

@@ -39,6 +39,8 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("next", {"model": "decoder", "text": "1 2 3", "temperature": 0.5, "top_k": 3}),
     ("steps", {"model": "decoder", "text": "1 2 3", "steps": 4, "seed": 2}),
     ("page", {"state": {"model": "decoder", "view": "attention", "text": "1 2 3"}}),
+    ("whatif", {"ask": {"model": "decoder", "text": "1 2 3"}, "removed": [{"part": "self", "layer": 1, "head": 0}]}),
+    *((name, {"ask": {"model": "decoder", "text": "1 2 3"}}) for name in ("sweep", "lens", "contributions")),
 ]
 OF_A_RUN: list[tuple[str, dict[str, Any]]] = [
     ("weights", {"part": "self", "layer": 1, "head": 0}),

@@ -21,6 +21,7 @@ const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JS
   scramble: { title: "Scramble", show: ScrambleView },
   sampling: { title: "Sampling", show: SamplingView },
   experts: { title: "Experts", show: ExpertsView },
+  whatif: { title: "What if", show: AttentionView },
 };
 
 export interface AppProps {

@@ -41,6 +41,28 @@ export interface components {
             text: string;
         };
         /**
+         * AskContributions
+         * @description A request for what each part of a model adds to a logit.
+         */
+        AskContributions: {
+            ask: components["schemas"]["Ask"];
+            /**
+             * Place
+             * @default null
+             */
+            place: number | null;
+            /**
+             * Target
+             * @default null
+             */
+            target: number | null;
+            /**
+             * Other
+             * @default null
+             */
+            other: number | null;
+        };
+        /**
          * AskExperts
          * @description A request for the expert choices of a run.
          */
@@ -55,6 +77,23 @@ export interface components {
         AskHead: {
             /** Model */
             model: string;
+        };
+        /**
+         * AskLens
+         * @description A request for what the residual stream predicts after each layer.
+         */
+        AskLens: {
+            ask: components["schemas"]["Ask"];
+            /**
+             * Target
+             * @default null
+             */
+            target: number | null;
+            /**
+             * First
+             * @default 0
+             */
+            first: number;
         };
         /**
          * AskMeasures
@@ -187,6 +226,23 @@ export interface components {
             first: number | null;
         };
         /**
+         * AskSweep
+         * @description A request to remove every head, one at a time.
+         */
+        AskSweep: {
+            ask: components["schemas"]["Ask"];
+            /**
+             * Place
+             * @default null
+             */
+            place: number | null;
+            /**
+             * Target
+             * @default null
+             */
+            target: number | null;
+        };
+        /**
          * AskTile
          * @description A request for a part of an attention matrix: ``TILE`` x ``TILE`` cells, fewer at the edge.
          *
@@ -220,6 +276,45 @@ export interface components {
              * @default 0
              */
             column: number;
+        };
+        /**
+         * AskWhatIf
+         * @description A request for an output with and without changes of the model.
+         */
+        AskWhatIf: {
+            ask: components["schemas"]["Ask"];
+            /**
+             * Place
+             * @default null
+             */
+            place: number | null;
+            /**
+             * Target
+             * @default null
+             */
+            target: number | null;
+            /**
+             * Other
+             * @default null
+             */
+            other: number | null;
+            /**
+             * Removed
+             * @default []
+             */
+            removed: components["schemas"]["RemovedHead"][];
+            /**
+             * Forbidden
+             * @default []
+             */
+            forbidden: components["schemas"]["ForbiddenEdge"][];
+            /** @default null */
+            steer: components["schemas"]["Steering"] | null;
+            /**
+             * Swaps
+             * @default []
+             */
+            swaps: components["schemas"]["ReplacedExpert"][];
         };
         /**
          * Attention
@@ -346,6 +441,43 @@ export interface components {
             certificate: components["schemas"]["CertificateMessage"];
         };
         /**
+         * Contribution
+         * @description What one part adds.
+         */
+        Contribution: {
+            /** Name */
+            name: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "embedding" | "head" | "ffn" | "expert" | "bias";
+            /** Layer */
+            layer: number | null;
+            /** Number */
+            number: number | null;
+            /** Value */
+            value: number;
+        };
+        /**
+         * Contributions
+         * @description A logit, or a difference of two, as the sum over the parts of a model; see ``observe.lens.direct_logits``.
+         */
+        Contributions: {
+            /** Target */
+            target: number;
+            /** Name */
+            name: string;
+            /** Other */
+            other: number | null;
+            /** Other Name */
+            other_name: string | null;
+            /** Total */
+            total: number;
+            /** Parts */
+            parts: components["schemas"]["Contribution"][];
+        };
+        /**
          * ExpertLayer
          * @description The choices of one layer's router.
          */
@@ -390,6 +522,25 @@ export interface components {
             error: number;
         };
         /**
+         * ForbiddenEdge
+         * @description A key that a query may not attend to.
+         */
+        ForbiddenEdge: {
+            /**
+             * Part
+             * @enum {string}
+             */
+            part: "self" | "encoder" | "decoder" | "cross";
+            /** Layer */
+            layer: number | null;
+            /** Head */
+            head: number | null;
+            /** Query */
+            query: number;
+            /** Key */
+            key: number;
+        };
+        /**
          * Head
          * @description A task and the weights designed for it.
          */
@@ -425,6 +576,20 @@ export interface components {
             head: number;
         };
         /**
+         * HeadSweep
+         * @description The log-odds of a token or class, ``log(p / (1 - p))``, without each head.
+         */
+        HeadSweep: {
+            /** Target */
+            target: number;
+            /** Name */
+            name: string;
+            /** Before */
+            before: number;
+            /** Stacks */
+            stacks: components["schemas"]["SweptStack"][];
+        };
+        /**
          * HeadWeightsMessage
          * @description The matrices of a hand-designed head.
          */
@@ -440,6 +605,28 @@ export interface components {
              * @default null
              */
             pos: number[][] | null;
+        };
+        /**
+         * Lens
+         * @description The probabilities that the output projection gives after each layer. Of a classifier there is one position.
+         */
+        Lens: {
+            /** Target */
+            target: number;
+            /** Name */
+            name: string;
+            /** First */
+            first: number;
+            /** Stages */
+            stages: string[];
+            /** Positions */
+            positions: string[];
+            /** Names */
+            names: string[][];
+            /** Probabilities */
+            probabilities: number[][];
+            /** Targets */
+            targets: number[][];
         };
         /**
          * Measures
@@ -474,7 +661,7 @@ export interface components {
             /** About */
             about: string;
             /** Views */
-            views: ("attention" | "design" | "scramble" | "sampling" | "experts")[];
+            views: ("attention" | "design" | "scramble" | "sampling" | "experts" | "whatif")[];
             /** Text */
             text: string;
             /**
@@ -548,6 +735,20 @@ export interface components {
             cells: number[][];
         };
         /**
+         * Outcome
+         * @description A possible next token, or a class.
+         */
+        Outcome: {
+            /** Id */
+            id: number;
+            /** Name */
+            name: string;
+            /** Before */
+            before: number;
+            /** After */
+            after: number;
+        };
+        /**
          * Refusal
          * @description The reason why a request was not answered.
          */
@@ -558,6 +759,33 @@ export interface components {
             expected: string;
             /** Fix */
             fix: string;
+        };
+        /**
+         * RemovedHead
+         * @description A head whose output is set to 0.
+         */
+        RemovedHead: {
+            /**
+             * Part
+             * @enum {string}
+             */
+            part: "self" | "encoder" | "decoder" | "cross";
+            /** Layer */
+            layer: number;
+            /** Head */
+            head: number;
+        };
+        /**
+         * ReplacedExpert
+         * @description An expert that gets no tokens.
+         */
+        ReplacedExpert: {
+            /** Layer */
+            layer: number;
+            /** Expert */
+            expert: number;
+            /** Instead */
+            instead: number | null;
         };
         /**
          * Run
@@ -630,7 +858,7 @@ export interface components {
              * View
              * @default null
              */
-            view: ("attention" | "design" | "scramble" | "sampling" | "experts") | null;
+            view: ("attention" | "design" | "scramble" | "sampling" | "experts" | "whatif") | null;
             /**
              * Text
              * @default null
@@ -730,6 +958,55 @@ export interface components {
              * @default 0
              */
             expertLayer: number;
+            /**
+             * Removed
+             * @default []
+             */
+            removed: components["schemas"]["RemovedHead"][];
+            /**
+             * Forbidden
+             * @default []
+             */
+            forbidden: components["schemas"]["ForbiddenEdge"][];
+            /** @default null */
+            steer: components["schemas"]["Steering"] | null;
+            /**
+             * Swaps
+             * @default []
+             */
+            swaps: components["schemas"]["ReplacedExpert"][];
+            /**
+             * Place
+             * @default null
+             */
+            place: number | null;
+            /**
+             * Target
+             * @default null
+             */
+            target: number | null;
+            /**
+             * Other
+             * @default null
+             */
+            other: number | null;
+        };
+        /**
+         * Steering
+         * @description A vector that is added to the residual stream after a layer, at all positions.
+         *
+         *     Its direction is the one that raises the logit of ``toward`` most, or its difference from the logit of ``away``,
+         *     through the final norm's weight.
+         */
+        Steering: {
+            /** Layer */
+            layer: number;
+            /** Toward */
+            toward: number;
+            /** Away */
+            away: number | null;
+            /** Strength */
+            strength: number;
         };
         /**
          * Step
@@ -757,6 +1034,50 @@ export interface components {
              * @enum {string}
              */
             ended: "asked" | "model" | "text" | "read" | "wordless";
+        };
+        /**
+         * SweptStack
+         * @description The heads of one stack of attentions.
+         */
+        SweptStack: {
+            /**
+             * Part
+             * @enum {string}
+             */
+            part: "self" | "encoder" | "decoder" | "cross";
+            /** Label */
+            label: string;
+            /** After */
+            after: number[][];
+        };
+        /**
+         * WhatIf
+         * @description An output with and without changes of the model.
+         */
+        WhatIf: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "token" | "class";
+            /** Place */
+            place: number | null;
+            /** Target */
+            target: number;
+            /** Outcomes */
+            outcomes: components["schemas"]["Outcome"][];
+            /** Rest */
+            rest: number;
+            /** Rest Before */
+            rest_before: number;
+            /** Rest After */
+            rest_after: number;
+            /** Distance */
+            distance: number;
+            /** Changes */
+            changes: string[];
+            /** Offers */
+            offers: ("heads" | "edges" | "steer" | "experts" | "sweep" | "lens" | "contributions")[];
         };
         /**
          * Window

@@ -36,6 +36,10 @@ CALLS = MappingProxyType(
         "scramble": Call(m.AskScramble, m.Scrambled, "Reorder a source, in one way or in all, and compare the logits."),
         "next": Call(m.AskNext, m.Next, "The distribution of the next token under a sampling rule."),
         "steps": Call(m.AskSteps, m.Steps, "Continue a text by some tokens."),
+        "whatif": Call(m.AskWhatIf, m.WhatIf, "Change a model and compare its output with that of a run."),
+        "sweep": Call(m.AskSweep, m.HeadSweep, "Remove every head, one at a time, and compare the output."),
+        "lens": Call(m.AskLens, m.Lens, "What the residual stream predicts after each layer."),
+        "contributions": Call(m.AskContributions, m.Contributions, "What each part of a model adds to a logit."),
         "page": Call(m.AskPage, str, "The page, in its current state, as one file that needs no server."),
     }
 )

@@ -22,7 +22,7 @@ MOST_UNITS = 256
 MOST_CELLS = 4096
 """Largest number of entries of one matrix of a hand-designed head."""
 
-View = Literal["attention", "design", "scramble", "sampling", "experts"]
+View = Literal["attention", "design", "scramble", "sampling", "experts", "whatif"]
 Kind = Literal["head", "encoder", "encoder_decoder", "decoder"]
 Part = Literal["self", "encoder", "decoder", "cross"]
 Origin = Literal["shipped", "run", "given"]
@@ -47,6 +47,11 @@ TopK = Annotated[int, Field(ge=1, le=1_000_000), WHOLE]
 TopP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**53), WHOLE]
 """Up to the largest integer that JavaScript represents exactly."""
+OutcomeId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
+"""A token id of the output's vocabulary, or the number of a class."""
+Strength = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+MOST_EDITS = 64
+"""Largest number of heads to remove; of edges to forbid; and of experts to replace."""
 LARGEST = 1e300
 """Largest absolute value in a matrix of a hand-designed head."""
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
@@ -459,6 +464,193 @@ class Steps(Message):
     """The text with its continuation."""
     steps: list[Step]
     ended: Ended
+
+
+class RemovedHead(Request):
+    """A head whose output is set to 0."""
+
+    part: Part
+    layer: Index
+    head: Index
+
+
+class ForbiddenEdge(Request):
+    """A key that a query may not attend to."""
+
+    part: Part
+    layer: Index | None
+    """None: in every layer of the part."""
+    head: Index | None
+    """None: in every head."""
+    query: Index
+    key: Index
+
+
+class Steering(Request):
+    """A vector that is added to the residual stream after a layer, at all positions.
+
+    Its direction is the one that raises the logit of ``toward`` most, or its difference from the logit of ``away``,
+    through the final norm's weight.
+    """
+
+    layer: Index
+    toward: OutcomeId
+    away: OutcomeId | None
+    strength: Strength
+    """Its length, as a multiple of the stream's own length at each position."""
+
+
+class ReplacedExpert(Request):
+    """An expert that gets no tokens."""
+
+    layer: Index
+    expert: Index
+    instead: Index | None
+    """The expert that gets its share of the router's probability, where it was chosen. None: the next best."""
+
+
+Removed = Annotated[list[RemovedHead], Field(max_length=MOST_EDITS)]
+Forbidden = Annotated[list[ForbiddenEdge], Field(max_length=MOST_EDITS)]
+Replaced = Annotated[list[ReplacedExpert], Field(max_length=MOST_EDITS)]
+
+
+class AskOutcome(Request):
+    """An output of a run: the next token after one of its tokens, or the class of its text."""
+
+    ask: Ask
+    """The run's request."""
+    place: Index | None = None
+    """The token whose successor is predicted. None: the last one; of an encoder-decoder, the one before the first
+    generated token. For a classifier only None."""
+    target: OutcomeId | None = None
+    """The token or class in question. None: the likeliest in the run."""
+
+
+class AskWhatIf(AskOutcome):
+    """A request for an output with and without changes of the model."""
+
+    other: OutcomeId | None = None
+    """Another token or class to list."""
+    removed: Removed = Field(default=[])
+    forbidden: Forbidden = Field(default=[])
+    steer: Steering | None = None
+    swaps: Replaced = Field(default=[])
+
+
+Offer = Literal["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
+
+
+class Outcome(Message):
+    """A possible next token, or a class."""
+
+    id: OutcomeId
+    name: str
+    before: float
+    """Its probability in the run."""
+    after: float
+    """Its probability with the changes."""
+
+
+class WhatIf(Message):
+    """An output with and without changes of the model."""
+
+    kind: Literal["token", "class"]
+    place: int | None
+    target: OutcomeId
+    outcomes: list[Outcome]
+    """All, or the 64 likeliest before and the 8 likeliest after, joined by those that the request names; those with the
+    largest of both probabilities first."""
+    rest: int
+    """The number of others."""
+    rest_before: float
+    rest_after: float
+    """Their total probability."""
+    distance: float
+    """Half the sum of absolute differences over all outcomes, in [0, 1]."""
+    changes: list[str]
+    """Each change in words, in the order of the request."""
+    offers: list[Offer]
+    """The changes and the calls that the model allows."""
+
+
+class AskSweep(AskOutcome):
+    """A request to remove every head, one at a time."""
+
+
+class SweptStack(Message):
+    """The heads of one stack of attentions."""
+
+    part: Part
+    label: str
+    after: list[list[float]]
+    """[layer][head]: the target's log-odds without this head."""
+
+
+class HeadSweep(Message):
+    """The log-odds of a token or class, ``log(p / (1 - p))``, without each head."""
+
+    target: OutcomeId
+    name: str
+    before: float
+    """With all heads."""
+    stacks: list[SweptStack]
+
+
+class AskLens(Request):
+    """A request for what the residual stream predicts after each layer."""
+
+    ask: Ask
+    target: OutcomeId | None = None
+    """As in :class:`AskOutcome`."""
+    first: Index = 0
+    """The first position of the answer."""
+
+
+class Lens(Message):
+    """The probabilities that the output projection gives after each layer. Of a classifier there is one position."""
+
+    target: OutcomeId
+    name: str
+    first: int
+    stages: list[str]
+    """The names of the rows: "embedding", "layer 0" and so on."""
+    positions: list[str]
+    """The tokens from ``first`` on: at most 64, fewer if vocabulary and layers are many."""
+    names: list[list[str]]
+    """[stage][position]: the likeliest token or class."""
+    probabilities: list[list[float]]
+    """[stage][position]: its probability."""
+    targets: list[list[float]]
+    """[stage][position]: the target's probability."""
+
+
+class AskContributions(AskOutcome):
+    """A request for what each part of a model adds to a logit."""
+
+    other: OutcomeId | None = None
+    """None: the logit of the target. Otherwise its difference from the logit of this one."""
+
+
+class Contribution(Message):
+    """What one part adds."""
+
+    name: str
+    kind: Literal["embedding", "head", "ffn", "expert", "bias"]
+    layer: int | None
+    number: int | None
+    """Of a head or an expert."""
+    value: float
+
+
+class Contributions(Message):
+    """A logit, or a difference of two, as the sum over the parts of a model; see ``observe.lens.direct_logits``."""
+
+    target: OutcomeId
+    name: str
+    other: OutcomeId | None
+    other_name: str | None
+    total: float
+    parts: list[Contribution]
 
 
 class AskPage(Request):

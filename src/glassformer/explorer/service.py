@@ -15,9 +15,11 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.attention import measures, rows, weights
 from glassformer.explorer.answers.experts import experts
 from glassformer.explorer.answers.hand_designed import check, head
+from glassformer.explorer.answers.lenses import contributions, lens
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sampling import next_token, steps
 from glassformer.explorer.answers.scrambling import scramble
+from glassformer.explorer.answers.what_if import sweep, whatif
 from glassformer.explorer.calls import CALLS, UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry, entry_of
 from glassformer.explorer.saving.saved_page import page
@@ -102,6 +104,10 @@ _ANSWERS = MappingProxyType[str, Callable[[Explorer, Any], Any]](
         "scramble": lambda explorer, ask: scramble(explorer.model(ask.model), ask),
         "next": lambda explorer, ask: next_token(explorer.model(ask.model), ask),
         "steps": lambda explorer, ask: steps(explorer.model(ask.model), ask),
+        "whatif": lambda explorer, ask: whatif(explorer.runs, explorer.model(ask.ask.model), ask),
+        "sweep": lambda explorer, ask: sweep(explorer.runs, explorer.model(ask.ask.model), ask),
+        "lens": lambda explorer, ask: lens(explorer.runs, explorer.model(ask.ask.model), ask),
+        "contributions": lambda explorer, ask: contributions(explorer.runs, explorer.model(ask.ask.model), ask),
         "page": lambda explorer, ask: page(explorer, from_words(ask.state)),
     }
 )

@@ -20,11 +20,16 @@ from glassformer.explorer.messages import (
     MOST_CHARACTERS,
     MOST_TOKENS,
     WHOLE,
+    Forbidden,
     Index,
     Message,
     Order,
+    OutcomeId,
     Part,
+    Removed,
+    Replaced,
     Seed,
+    Steering,
     Temperature,
     TopK,
     TopP,
@@ -110,6 +115,20 @@ class State(Message):
     """Where in the text each token begins that was generated on the page, in characters."""
     expert_layer: Index = 0
     """The layer whose expert choices are shown."""
+    removed: Removed = Field(default=[])
+    """The heads that are removed in the view What if."""
+    forbidden: Forbidden = Field(default=[])
+    """The edges of attention that are forbidden there."""
+    steer: Steering | None = None
+    """How the residual stream is steered there."""
+    swaps: Replaced = Field(default=[])
+    """The experts that are replaced there."""
+    place: Index | None = None
+    """The token whose successor is predicted. None: the last one, or the one before an encoder-decoder's answer."""
+    target: OutcomeId | None = None
+    """The token or class that sweep, lens and contributions are about. None: the likeliest without changes."""
+    other: OutcomeId | None = None
+    """The token or class whose logit is subtracted in the contributions; None: none."""
 
 
 NAMES = MappingProxyType({name: to_camel(name) for name in State.model_fields})

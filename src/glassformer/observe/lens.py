@@ -37,7 +37,7 @@ def logit_lens(
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
-    norm, output = _head(model)
+    norm, output = final_norm_and_output(model)
     with capture(model, what=("embedding", "residual"), queries=queries) as seen:
         model(tokens)
     stages = [record.values for record in seen.records]
@@ -92,7 +92,7 @@ def direct_logits(
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", section "Logit attribution".
     """
-    norm, output = _head(model)
+    norm, output = final_norm_and_output(model)
     points = find_hook_points(model)
     routed = {point.layer for point in points if point.role == "experts"}
     kinds = ("embedding", "heads", "attention", "ffn", "residual", "logits")
@@ -142,7 +142,7 @@ def direct_logits(
     return DirectLogits(tuple(names), found, expected)
 
 
-def _head(model: nn.Module) -> tuple[nn.Module, Any]:
+def final_norm_and_output(model: nn.Module) -> tuple[nn.Module, Any]:
     """The final norm and the output projection of a pre-norm decoder."""
     points = find_hook_points(model)
     output = next((point.module for point in points if point.role == "logits"), None)

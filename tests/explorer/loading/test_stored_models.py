@@ -80,7 +80,7 @@ def test_a_run_of_train_on_the_recurrence(tmp_path: Path) -> None:
     description = {"model": asdict(model.config), "data": {"kind": "recurrence", **asdict(DATA)}}
     entry = stored_entry(Place(_run(tmp_path / "run", model, description), "it", "it"))
     assert entry is not None
-    assert entry.card.views == ["attention", "sampling", "experts"]
+    assert entry.card.views == ["attention", "sampling", "experts", "whatif"]
     loaded = entry.open()
     tokens = loaded.encode("3 2 6 4 5 1 3 2 6 4 5 1 3 2")  # type: ignore[union-attr]
     assert loaded.rule(tokens) == "x[t] = 3 x[t-1] mod 7, or x[t-1] + 1"  # type: ignore[union-attr]
@@ -207,9 +207,9 @@ def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
     _decoder(30).save_pretrained(tmp_path / "dense", layout="glassformer")
     _decoder(30, num_experts=3).save_pretrained(tmp_path / "sparse", layout="glassformer")
     cards = [stored_entry(Place(tmp_path / name, name, name)).card for name in ("dense", "sparse")]  # type: ignore[union-attr]
-    assert cards[0].views == ["attention", "sampling"]
+    assert cards[0].views == ["attention", "sampling", "whatif"]
     assert "experts" not in cards[0].about
-    assert cards[1].views == ["attention", "sampling", "experts"]
+    assert cards[1].views == ["attention", "sampling", "experts", "whatif"]
     assert _read(tmp_path / "dense").tokens == ["1", "2", "3"]
 
 

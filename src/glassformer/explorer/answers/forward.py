@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -70,12 +70,16 @@ class KeptRun:
         message: The answer to the call ``run``.
         stacks: The inputs of each layer's attention, by the part of the model; each a batch of one.
         routed: The output of each router; empty in a model without experts.
+        inputs: The arguments of the model; empty for a hand-designed head.
+        place: The position whose logits ``message.said`` reports; None for a classifier or a head.
         stamp: Identifies the weights; see :func:`~glassformer.explorer.loading.loaded_model.weights_stamp`.
     """
 
     message: m.Run
     stacks: Mapping[m.Part, Sequence[Attended]]
     routed: Sequence[Routed] = ()
+    inputs: tuple[Tensor, ...] = ()
+    place: int | None = None
     stamp: Hashable = None
 
     @property
@@ -87,8 +91,9 @@ class KeptRun:
                 if tensor is not None:
                     held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         routed = (tensor for each in self.routed for tensor in (each.probabilities, each.choices, each.shares))
+        more = sum(tensor.nbytes for tensor in (*routed, *self.inputs))
         words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
-        return sum(held.values()) + sum(tensor.nbytes for tensor in routed) + words + size_of_ask(self.message.ask)
+        return sum(held.values()) + more + words + size_of_ask(self.message.ask)
 
     def layers(self, part: m.Part) -> Sequence[Attended]:
         """The inputs of each layer's attention in a part.
@@ -150,13 +155,34 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
     require(len(tokens) <= m.MOST_TOKENS, f"a text of {len(tokens):,} tokens", most, "Shorten the text.")
     row = torch.tensor([tokens], device=next(loaded.model.parameters()).device)
     with evaluating(loaded.model), _watched(loaded.model) as seen:
-        logits = _classify(loaded, row) if isinstance(loaded, LoadedEncoder) else final_logits(loaded.model, row)
-    if isinstance(loaded, LoadedEncoder):
-        said = _said("", logits, loaded.classes.__getitem__)
-    else:
-        said = _said("next: ", logits, loaded.word)
+        logits = logits_of(loaded, (row,))
+    decodes = isinstance(loaded, LoadedDecoder)
+    said = _said("next: " if decodes else "", None if logits is None else logits[0], name_of(loaded))
     words = [loaded.word(token) for token in tokens]
-    return _kept(ask, words, None, seen, said, isinstance(loaded, LoadedDecoder))
+    kept = _kept(ask, words, None, seen, said, decodes)
+    return replace(kept, inputs=(row,), place=len(tokens) - 1 if decodes else None)
+
+
+def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) -> Float[Tensor, "batch class"] | None:
+    """The logits of the next token after ``place``, or of classes; None for a model without either.
+
+    Args:
+        loaded: The model.
+        inputs: Its arguments; see :class:`KeptRun`.
+        place: Ignored by a classifier.
+    """
+    if isinstance(loaded, LoadedEncoderDecoder):
+        return cast(Tensor, loaded.model(*inputs))[:, place]
+    if isinstance(loaded, LoadedDecoder):
+        return final_logits(loaded.model, inputs[0], place)
+    assert isinstance(loaded, LoadedEncoder)
+    return _classify(loaded, inputs[0])
+
+
+def name_of(loaded: LoadedModel) -> Callable[[int], str]:
+    """The name of a token that a model predicts, or of a class."""
+    assert not isinstance(loaded, LoadedHead)
+    return loaded.classes.__getitem__ if isinstance(loaded, LoadedEncoder) else loaded.word
 
 
 def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
@@ -172,7 +198,7 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
     memory = model.encode(source, source_real)
     written: list[int] = []
     first: Tensor | None = None
-    finite = True
+    finite, place = True, target.shape[1] - 1
     room = model.config.max_target_len - target.shape[1] + 1
     while len(written) < min(room, loaded.max_new_tokens) and (not written or written[-1] != loaded.end):
         logits = model.decode(target, memory, source_real)[0, -1]
@@ -194,7 +220,8 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
         headline = f"{' '.join(shown) or words[0]}, {share}"
         said = m.Said(headline=headline, classes=_likeliest(first, loaded.word), words=words)
     tokens = [loaded.word(token) for token in read[0].tolist()]
-    return _kept(ask, tokens, units, seen, said, True)
+    kept = _kept(ask, tokens, units, seen, said, True)
+    return replace(kept, inputs=(source, read, source_real), place=place)
 
 
 def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
@@ -253,22 +280,21 @@ def _kept(
                 sinks=any(given.sinks is not None for given in layers),
             )
         )
-    words = [_visible(word) for word in tokens]
-    units = None if source is None else [_visible(word) for word in source]
+    words = [visible(word) for word in tokens]
+    units = None if source is None else [visible(word) for word in source]
     message = m.Run(run=run_name(ask), ask=ask, tokens=words, source=units, attentions=attentions, said=said)
     return KeptRun(message, stacks, routed)
 
 
-def _classify(loaded: LoadedEncoder, row: Tensor) -> Tensor | None:
+def _classify(loaded: LoadedEncoder, rows: Tensor) -> Tensor | None:
     model = loaded.model
     if isinstance(model, Encoder):
         if model.config.num_classes is None:
-            model.hidden(row)
+            model.hidden(rows)
             return None
-        return cast(Tensor, model(row))[0]
-    output = model(row)
-    logits = getattr(output, "logits", None)
-    return logits[0] if isinstance(logits, Tensor) and loaded.classes and logits.dim() == 2 else None
+        return cast(Tensor, model(rows))
+    logits = getattr(model(rows), "logits", None)
+    return logits if isinstance(logits, Tensor) and loaded.classes and logits.dim() == 2 else None
 
 
 def _said(begin: str, logits: Tensor | None, name: Callable[[int], str]) -> m.Said:
@@ -289,7 +315,7 @@ def _likeliest(logits: Tensor, name: Callable[[int], str]) -> list[tuple[str, fl
     probabilities = logits.double().softmax(-1)
     best = probabilities.topk(min(SHOWN_CLASSES, len(probabilities)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [(_visible(name(number)), probability) for number, probability in pairs]
+    return [(visible(name(number)), probability) for number, probability in pairs]
 
 
 def _percent(share: float) -> str:
@@ -297,6 +323,6 @@ def _percent(share: float) -> str:
     return f"{text.removesuffix('.0') if text in ('0.0', '100.0') else text} %"
 
 
-def _visible(word: str) -> str:
+def visible(word: str) -> str:
     """A word that JSON can contain: half of a surrogate pair, from bytes that are not UTF-8, is replaced."""
     return word.encode("utf-8", "replace").decode("utf-8")

@@ -60,7 +60,9 @@ def in_context_lookup(place: Place, description: Mapping[str, Any]) -> ModelEntr
         f"for the key that is asked. {order}"
     )
     text, help_text = facts[0][0], "a key, which asks for its value"
-    card = model_card(place, "encoder_decoder", about, ["attention", "scramble"], text, help_text, source=units)
+    card = model_card(
+        place, "encoder_decoder", about, ["attention", "scramble", "whatif"], text, help_text, source=units
+    )
 
     def opened() -> LoadedModel:
         model = filled(place.path, lambda: build_model(made, 0), 2)
@@ -83,7 +85,7 @@ def lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry | 
         place,
         "encoder_decoder",
         about,
-        ["attention", "scramble"],
+        ["attention", "scramble", "whatif"],
         "",
         "the decoder's output so far, usually nothing",
         source=["NAME", "COLOR", "ALICE", "ITEM", "GREEN"],

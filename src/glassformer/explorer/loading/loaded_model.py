@@ -184,23 +184,25 @@ def last_logits(loaded: LoadedDecoder, tokens: Sequence[int]) -> Float[Tensor, "
             "a model that predicts tokens",
             "Pass the one with a language-modelling head.",
         )
-    return logits
+    return logits[0]
 
 
-def final_logits(model: nn.Module, row: Int[Tensor, "one position"]) -> Float[Tensor, " vocab"] | None:
-    """The logits at the last position of a decoder; None for one without an output projection.
+def final_logits(
+    model: nn.Module, tokens: Int[Tensor, "batch position"], place: int = -1
+) -> Float[Tensor, "batch vocab"] | None:
+    """The logits at one position of a decoder; None for one without an output projection.
 
     Logits of other positions, which take most of the memory if the vocabulary is large, are not computed where the
     model allows it.
     """
     if isinstance(model, Decoder):
-        logits = model.output(model.hidden(row)[0, -1])
+        logits = model.output(model.hidden(tokens)[:, place])
     else:
         known = signature(model.forward).parameters
-        options: dict[str, Any] = {"logits_to_keep": 1, "use_cache": False}
-        output = model(row, **{name: value for name, value in options.items() if name in known})
+        options: dict[str, Any] = {"logits_to_keep": torch.tensor([place]), "use_cache": False}
+        output = model(tokens, **{name: value for name, value in options.items() if name in known})
         output = getattr(output, "logits", output)
         if not isinstance(output, Tensor) or output.dim() != 3:
             return None
-        logits = output[0, -1]
+        logits = output[:, -1 if "logits_to_keep" in known else place]
     return logits.detach().to(torch.promote_types(logits.dtype, torch.float32)).cpu()

@@ -76,7 +76,7 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
         stored_tensors(path)  # refuses missing or truncated weights
         about = "A text classifier. Look for heads that attend to the words that decide."
         help_text = "a text in the language of the training texts"
-        card = model_card(place, "encoder", about, ["attention"], _REVIEW, help_text)
+        card = model_card(place, "encoder", about, ["attention", "whatif"], _REVIEW, help_text)
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
     if kind in _DECODERS or layout_of(config) is not None:
         # Those of other makers are always mixtures of experts.
@@ -102,7 +102,9 @@ def _encoder(place: Place) -> ModelEntry:
 def _decoder(place: Place, family: str, dense: bool) -> ModelEntry:
     stored_tensors(place.path)
     about = f"A {family} checkpoint: a decoder" + ("." if dense else " with a mixture of experts.")
-    views: list[View] = ["attention", "sampling"] if dense else ["attention", "sampling", "experts"]
+    views: list[View] = ["attention", "sampling", "whatif"]
+    if not dense:
+        views.insert(2, "experts")
     own = family == _DECODERS[decoders.OWN]
     files = [folder / name for folder in tokenizer_places(place.path) for name in TOKENIZER_FILES]
     has_tokenizer = any(file.is_file() for file in files) or (own and _has_tokenizer(place.path))
@@ -148,6 +150,7 @@ def decoder_card(place: Place, config: DecoderConfig, about: str, text: str, hel
     views: list[View] = ["attention", "sampling"]
     if config.num_experts is not None:
         views.append("experts")
+    views.append("whatif")
     return model_card(place, "decoder", about, views, text, help_text)
 
 

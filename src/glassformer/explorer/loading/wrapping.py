@@ -129,11 +129,14 @@ def _one_stack(
         views.append("sampling")
     if routes:
         views.append("experts")
+    classes = classes or _classes(model)
+    if "sampling" in views or (classes and not causal):
+        views.append("whatif")
     input_help = f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP
     card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
     if causal:
         return LoadedDecoder(card, model, encode, word, join, longest=longest)
-    return LoadedEncoder(card, model, encode, word, classes or _classes(model))
+    return LoadedEncoder(card, model, encode, word, classes)
 
 
 def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: Any) -> LoadedEncoderDecoder:
@@ -157,7 +160,7 @@ def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: A
     require(not absent, f"{title} without a text", "at least the start token", "Pass text=[start token].")
     plain = Codec(read_target, str, text_of_numbers, (text_of_numbers,), "")
     initial = _initial_text(text, plain, config.target_vocab)
-    views: list[View] = ["attention", "scramble"]
+    views: list[View] = ["attention", "scramble", "whatif"]
     input_help = f"{_NUMBERS_HELP}: the decoder's initial tokens"
     card = _card(model, "encoder_decoder", views=views, text=initial, source=units, input_help=input_help)
     loaded = LoadedEncoderDecoder(card, model, source_tokens, lambda text: torch.tensor([read_target(text)]), str)
@@ -190,7 +193,7 @@ def _predicts_tokens(model: nn.Module, tokens: Sequence[int], vocab_size: int) -
         return True
     with torch.no_grad(), evaluating(model):
         logits = final_logits(model, torch.tensor([list(tokens)], device=next(model.parameters()).device))
-    return logits is not None and len(logits) >= vocab_size
+    return logits is not None and logits.shape[1] >= vocab_size
 
 
 def _is_causal(model: nn.Module, attention: Any) -> bool:

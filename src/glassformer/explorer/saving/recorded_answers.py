@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
@@ -99,6 +100,8 @@ def _requests(explorer: Answering, shown: PageState, runs: list[m.Run]) -> Itera
             yield "measures", m.AskMeasures(run=run.run, part=stack.part)
         if "experts" in views:
             yield "experts", m.AskExperts(run=run.run)
+    if "whatif" in views and runs:
+        yield from _what_if(explorer, rule, runs[0].ask)
     design = _design(explorer, shown)
     if design is not None:
         yield "head", m.AskHead(model=model)
@@ -111,6 +114,32 @@ def _requests(explorer: Answering, shown: PageState, runs: list[m.Run]) -> Itera
             "next",
             m.AskNext(model=model, text=text, temperature=rule.temperature, top_k=rule.top_k, top_p=rule.top_p),
         )
+
+
+def _what_if(explorer: Answering, state: State, ask: m.Ask) -> Iterator[tuple[str, m.Message]]:
+    """With the changes of the state and without; the sweep, which may take a minute, only where it is shown."""
+    about: dict[str, Any] = {"ask": ask, "place": state.place, "target": state.target}
+    changes: dict[str, Any] = {
+        "removed": state.removed,
+        "forbidden": state.forbidden,
+        "steer": state.steer,
+        "swaps": state.swaps,
+    }
+    plain = m.AskWhatIf(**about, other=state.other)
+    yield "whatif", plain
+    if any(changes.values()):
+        yield "whatif", m.AskWhatIf(**about, other=state.other, **changes)
+    try:
+        answer = explorer.answer("whatif", plain)
+    except InputError:  # a place or a target that the text lacks
+        return
+    assert isinstance(answer, m.WhatIf)
+    if "sweep" in answer.offers and state.view == "whatif":
+        yield "sweep", m.AskSweep(**about)
+    if "lens" in answer.offers:
+        yield "lens", m.AskLens(ask=ask, target=state.target)
+    if "contributions" in answer.offers:
+        yield "contributions", m.AskContributions(**about, other=state.other)
 
 
 def _orders(shown: PageState) -> list[list[int] | None]:

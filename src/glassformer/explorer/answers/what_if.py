@@ -1,0 +1,234 @@
+"""The output of a model with heads removed, edges of attention forbidden, the stream steered, or experts replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import InputError, require
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.outcomes import Outcomes, Readout, outcomes_of, part_of, readout_of
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
+from glassformer.observe.edits import Edit, change, forbid, zero
+
+MOST_OUTCOMES = 64
+"""Number of listed outcomes that are the likeliest before."""
+ALSO_AFTER = 8
+"""Number of outcomes that are listed since they are the likeliest after."""
+MOST_SWEPT = 4e12
+"""Largest product of weights, tokens and heads of a sweep: about a minute on two cores."""
+
+_TOKENS_AT_ONCE = 8192
+_LABELS = {"self": "", "encoder": "encoder, ", "decoder": "decoder, ", "cross": "cross-attention, "}
+
+
+def whatif(runs: Runs, loaded: LoadedModel, ask: m.AskWhatIf) -> m.WhatIf:
+    """The output of a run with and without the changes of ``ask``.
+
+    Raises:
+        InputError: A model or a text that has no such output, or lacks what is changed.
+    """
+    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
+    before, target = outcomes.before().softmax(-1), outcomes.chosen(ask.target)
+    readout = readout_of(loaded)
+    edits = list(_edits(outcomes, readout, ask))
+    after = outcomes.after([edit for edit, _ in edits])[0].softmax(-1) if edits else before
+    named = [target, *([] if ask.other is None else [outcomes.chosen(ask.other, "other")])]
+    if ask.steer is not None:
+        named += [each for each in (ask.steer.toward, ask.steer.away) if each is not None]
+    listed = set(before.topk(min(MOST_OUTCOMES, len(before))).indices.tolist())
+    listed |= {*after.topk(min(ALSO_AFTER, len(after))).indices.tolist(), *named}
+    both = torch.maximum(before, after)
+    rest = torch.ones(len(before), dtype=torch.bool).index_fill(0, torch.tensor(sorted(listed)), False)
+    return m.WhatIf(
+        kind="class" if outcomes.place is None else "token",
+        place=outcomes.place,
+        target=target,
+        outcomes=[
+            m.Outcome(id=each, name=outcomes.name(each), before=float(before[each]), after=float(after[each]))
+            for each in sorted(listed, key=lambda each: (-float(both[each]), each))
+        ],
+        rest=int(rest.sum()),
+        rest_before=float(before[rest].sum()),
+        rest_after=float(after[rest].sum()),
+        distance=float((before - after).abs().sum() / 2),
+        changes=[words for _, words in edits],
+        offers=_offers(outcomes, readout),
+    )
+
+
+def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
+    """The log-odds of the target without each head.
+
+    Raises:
+        InputError: A model or a text without such an output, one outcome alone, or too much to compute.
+    """
+    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
+    target = outcomes.chosen(ask.target)
+    stacks = outcomes.run.message.attentions
+    cells = [
+        (stack.part, layer, head) for stack in stacks for layer in range(stack.layers) for head in range(stack.heads)
+    ]
+    tokens = max(each.shape[1] for each in outcomes.run.inputs)
+    size = sum(each.numel() for each in outcomes.model.parameters())
+    require(
+        size * tokens * len(cells) <= MOST_SWEPT,
+        f"a sweep over {len(cells)} heads of {size:,} weights and {tokens:,} tokens",
+        f"at most {int(MOST_SWEPT / size / len(cells)):,} tokens",
+        "Shorten the text, or use ablation_sweep() in Python.",
+    )
+    found: dict[tuple[m.Part, int, int], float] = {}
+    count = max(1, _TOKENS_AT_ONCE // tokens)
+    for start in range(0, len(cells), count):
+        some = cells[start : start + count]
+        odds = _log_odds(outcomes.after(_each_without(outcomes, some), len(some)), target)
+        found.update(zip(some, odds.tolist(), strict=True))
+    return m.HeadSweep(
+        target=target,
+        name=outcomes.name(target),
+        before=float(_log_odds(outcomes.before()[None], target)),
+        stacks=[
+            m.SweptStack(
+                part=stack.part,
+                label=stack.label,
+                after=[
+                    [found[stack.part, layer, head] for head in range(stack.heads)] for layer in range(stack.layers)
+                ],
+            )
+            for stack in stacks
+        ],
+    )
+
+
+def _log_odds(logits: Tensor, target: int) -> Tensor:
+    others = logits.index_fill(1, torch.tensor(target), -torch.inf)
+    odds = logits[:, target] - others.logsumexp(-1)
+    finite = bool(odds.isfinite().all())
+    require(finite, "a probability of exactly 0 or 1", "one of several possible outcomes", "Choose another target.")
+    return odds
+
+
+def _each_without(outcomes: Outcomes, cells: list[tuple[m.Part, int, int]]) -> list[Edit]:
+    """Edits that remove one head from each copy of the text."""
+    edits = []
+    for place in dict.fromkeys((part, layer) for part, layer, _ in cells):
+        point = outcomes.attention(*place, "the sweep")
+        gone = torch.zeros(len(cells), point.heads, 1, 1, dtype=torch.bool)
+        for row, (part, layer, head) in enumerate(cells):
+            gone[row, head] = (part, layer) == place
+        edits.append(change("heads", partial(_without, gone), modules=[point.name]))
+    return edits
+
+
+def _without(gone: Tensor, values: Tensor) -> Tensor:
+    return values.masked_fill(gone.to(values.device), 0)
+
+
+def _offers(outcomes: Outcomes, readout: Readout | None) -> list[m.Offer]:
+    found: list[m.Offer] = ["heads", "edges"]
+    if readout is not None:
+        found.append("steer")
+    if outcomes.run.routed:
+        found.append("experts")
+    found.append("sweep")
+    if readout is not None:
+        found.append("lens")
+        if isinstance(outcomes.loaded, LoadedDecoder):
+            found.append("contributions")
+    return found
+
+
+def _edits(outcomes: Outcomes, readout: Readout | None, ask: m.AskWhatIf) -> Iterator[tuple[Edit, str]]:
+    """The edits, and each in words."""
+    for head in ask.removed:
+        yield _removed(outcomes, head)
+    for edge in ask.forbidden:
+        yield _forbidden(outcomes, edge)
+    if ask.steer is not None:
+        yield _steered(outcomes, readout, ask.steer)
+    for swap in ask.swaps:
+        yield _replaced(outcomes, swap)
+
+
+def _removed(outcomes: Outcomes, asked: m.RemovedHead) -> tuple[Edit, str]:
+    point = outcomes.attention(asked.part, asked.layer, "a removed head")
+    _require_below("a removed head: head", asked.head, point.heads)
+    words = f"{_LABELS[asked.part]}layer {asked.layer}, head {asked.head} removed"
+    return zero("heads", modules=[point.name], heads=asked.head), words
+
+
+def _forbidden(outcomes: Outcomes, asked: m.ForbiddenEdge) -> tuple[Edit, str]:
+    what = "a forbidden edge"
+    first = outcomes.attention(asked.part, asked.layer or 0, what)
+    if asked.head is not None:
+        _require_below(f"{what}: head", asked.head, first.heads)
+    (stack,) = (each for each in outcomes.run.message.attentions if each.part == asked.part)
+    _require_below(f"{what}: query", asked.query, stack.queries)
+    _require_below(f"{what}: key", asked.key, stack.keys)
+    modules = [
+        point.name
+        for point in outcomes.points
+        if point.role == "attention"
+        and part_of(point, outcomes.points) == asked.part
+        and asked.layer in (None, point.layer)
+    ]
+    run = outcomes.run.message
+    texts = {"tokens": run.tokens, "source": run.source or []}
+    query, key = texts[stack.queries_are][asked.query], texts[stack.keys_are][asked.key]
+    layer = "every layer" if asked.layer is None else f"layer {asked.layer}"
+    head = "every head" if asked.head is None else f"head {asked.head}"
+    words = f"{_LABELS[asked.part]}{layer}, {head}: {query} ({asked.query}) may not attend to {key} ({asked.key})"
+    return forbid(asked.query, asked.key, modules=modules, heads=asked.head), words
+
+
+def _steered(outcomes: Outcomes, readout: Readout | None, asked: m.Steering) -> tuple[Edit, str]:
+    if readout is None:
+        got = f"steering of {outcomes.loaded.card.name!r}"
+        raise InputError(got, "a model whose logits are a linear map of the normed stream", "Remove heads or edges.")
+    blocks = {point.layer: point for point in outcomes.points if point.role == "block" and not point.source}
+    _require_below("the steering: layer", asked.layer, len(blocks))
+    toward = outcomes.chosen(asked.toward, "toward")
+    away = None if asked.away is None else outcomes.chosen(asked.away, "away")
+    direction = readout.direction(toward, away)
+
+    def steered(values: Tensor) -> Tensor:
+        return values + asked.strength * values.norm(dim=-1, keepdim=True) * direction.to(values)
+
+    words = f"steered after layer {asked.layer} by {asked.strength:g} toward {outcomes.name(toward)}"
+    words += "" if away is None else f" and away from {outcomes.name(away)}"
+    return change("residual", steered, modules=[blocks[asked.layer].name]), words
+
+
+def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[Edit, str]:
+    what = "a replaced expert"
+    routers = {point.layer: point for point in outcomes.points if point.role == "experts"}
+    known = f"one of layers {sorted(routers)}" if routers else "a model with experts"
+    require(asked.layer in routers, f"{what}: layer = {asked.layer}", known, "See the call 'experts'.")
+    point = routers[asked.layer]
+    _require_below(f"{what}: expert", asked.expert, point.experts)
+    words = f"layer {asked.layer}: expert {asked.expert}"
+    if asked.instead is None:
+        return zero("router", modules=[point.name], experts=asked.expert), f"{words} forbidden"
+    _require_below(f"{what}: instead", asked.instead, point.experts)
+    require(asked.instead != asked.expert, f"{what} that stays", "another expert", "Change instead.")
+    old, new = asked.expert, asked.instead
+    chosen = next(each.choices.shape[1] for each in outcomes.run.routed if each.layer == asked.layer)
+
+    def redirected(values: Tensor) -> Tensor:
+        share = values[..., old]
+        least = values.topk(chosen).values[..., -1]
+        moved = torch.where(share >= least, share, 0.0)
+        replaced = values.clone()
+        replaced[..., old] = 0.0
+        replaced[..., new] += moved
+        return replaced
+
+    return change("router", redirected, modules=[point.name]), f"{words} replaced by {asked.instead}"
+
+
+def _require_below(name: str, index: int, count: int) -> None:
+    require(index < count, f"{name} = {index}", f"0 to {count - 1}", "Count from 0.")
