@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
-from small_models import decoder
-from torch import Tensor
+from scipy.stats import spearmanr
+from small_models import decoder, encoder
+from torch import Tensor, nn
 
 from glassformer.observe.capture import capture
-from glassformer.observe.detectors import head_scores, repeated_tokens
-from glassformer.observe.edits import put
+from glassformer.observe.detectors import attention_faithfulness, head_scores, rank_correlation, repeated_tokens
+from glassformer.observe.edits import Edit, forbid, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
 
@@ -66,6 +68,105 @@ def test_a_forced_induction_head_is_found() -> None:
     assert math.isfinite(float(found.sink.sum()))
 
 
-def test_texts_without_repetition_are_refused() -> None:
-    with refused("no token returns"):
-        head_scores(decoder(), torch.arange(10)[None])
+def test_a_text_without_repetition_has_no_score_of_induction() -> None:
+    found = head_scores(decoder(), torch.arange(10)[None])
+    assert bool(found.duplicate.isnan().all() & found.induction.isnan().all())
+    assert bool(found.previous.isfinite().all() & found.sink.isfinite().all())
+
+
+def test_rank_correlation_is_spearmans() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randint(5, (2, 7, 9), generator=generator).double()  # with ties
+    expected = [spearmanr(*pair).statistic for pair in zip(first, second, strict=True)]
+    torch.testing.assert_close(rank_correlation(first, second), torch.tensor(expected, dtype=torch.double))
+    assert rank_correlation(torch.ones(4), torch.arange(4.0)).isnan()
+
+
+def difference(logits: Tensor) -> Tensor:
+    return logits[:, -1, 1] - logits[:, -1, 0]
+
+
+def plainly(model: nn.Module, tokens: Tensor, edit: Edit) -> Tensor:
+    with intervene(model, edit):
+        logits = model(tokens)
+    return difference(logits if logits.dim() == 3 else logits[:, None])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [decoder, encoder])
+@pytest.mark.parametrize("removal", ["edges", "values"])
+@pytest.mark.parametrize("query", [-1, None])
+def test_effects_are_those_of_one_removal_after_the_other(make: Any, removal: Any, query: int | None) -> None:
+    model, tokens = make().double().eval(), torch.randint(2, 9, (2, 6))
+    places: dict[str, Any] = {"keys": [1, 2, 4], "layers": [0, 2], "batch_size": 4}
+    whole = attention_faithfulness(model, tokens, difference, removal=removal, query=query, **places)
+    alone = attention_faithfulness(model, tokens, difference, removal=removal, query=query, by_head=True, **places)
+    clean = plainly(model, tokens, scale("ffn", 1))
+    with capture(model, layers=[0, 2]) as seen:
+        model(tokens)
+    rows = slice(None) if query is None else slice(5, 6)
+    heads = alone.weights.shape[2]
+    assert whole.effects.shape == (2, 1, 1, 3)
+    assert alone.effects.shape == alone.weights.shape == (2, 2, heads, 3)
+    for column, key in enumerate((1, 2, 4)):
+
+        def without(key: int = key, **where: Any) -> Tensor:
+            queries = None if query is None else 5
+            edit = (
+                forbid(queries, key, **where)
+                if removal == "edges"
+                else zero("weights", queries=queries, keys=key, **where)
+            )
+            return clean - plainly(model, tokens, edit)
+
+        torch.testing.assert_close(whole.effects[:, 0, 0, column], without(layers=[0, 2]), atol=1e-12, rtol=0)
+        for row, layer in enumerate((0, 2)):
+            expected = seen.weights[f"layers.{layer}.attention"][:, :, rows, key].mean(2)
+            torch.testing.assert_close(alone.weights[:, row, :, column], expected, atol=1e-12, rtol=0)
+            for head in (0, heads - 1):
+                effect = without(layers=layer, heads=head)
+                torch.testing.assert_close(alone.effects[:, row, head, column], effect, atol=1e-12, rtol=0)
+    assert whole.of_heads.shape == alone.of_heads.shape == (2, 2, heads)
+    assert whole.of_mean.shape == whole.of_gradients.shape == (2,)
+
+
+def test_gradient_times_input_is_that_of_a_plain_backward_pass() -> None:
+    model, tokens = decoder().double().eval(), torch.randint(2, 9, (2, 6))
+    found = attention_faithfulness(model, tokens, difference)
+    stream = model.embedding(tokens).detach().requires_grad_()
+    hook = model.embedding.register_forward_hook(lambda *_: stream)
+    difference(model(tokens)).sum().backward()
+    hook.remove()
+    assert stream.grad is not None
+    torch.testing.assert_close(found.gradients, (stream.grad * stream.detach()).sum(-1), atol=1e-12, rtol=0)
+
+
+def test_attention_that_is_the_cause_is_faithful() -> None:
+    """Values that are equal, and so small that what follows them is linear: effects are proportional to weights."""
+    model = decoder(num_layers=1).double().eval()
+    tokens = repeated_tokens(40, 6, 3)[:, :6]
+    pattern = torch.tensor([1.0, 2, 4, 8, 16, 32]).double() / 63
+    constant = 1e-4 * torch.randn(6, dtype=torch.double)
+    with intervene(model, put("weights", pattern), put("v", constant)):
+        found = attention_faithfulness(model, tokens, difference, removal="values", query=-1)
+    torch.testing.assert_close(found.of_mean, torch.ones(3, dtype=torch.double))
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_has_no_ranks_is_refused() -> None:
+    model, tokens = decoder(), torch.randint(2, 9, (2, 6))
+    wrong: dict[str, dict[str, Any]] = {
+        "removal": {"removal": "words"},
+        "query": {"query": 6},
+        "the keys": {"keys": 3},
+        "layers": {"layers": 4},
+        "batch_size": {"batch_size": 0},
+    }
+    for got, options in wrong.items():
+        with refused(got):
+            attention_faithfulness(model, tokens, difference, **options)
+    with refused("a metric of shape"):
+        attention_faithfulness(model, tokens, lambda logits: difference(logits).mean())
+    padded = {"tokens": tokens, "key_padding": torch.ones_like(tokens).bool().tril()}
+    with refused("padding"):
+        attention_faithfulness(model, padded, difference)

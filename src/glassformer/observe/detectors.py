@@ -1,8 +1,10 @@
-"""Find heads by what they attend to on repeated random tokens: previous token, same token, induction."""
+"""Find heads by what they attend to (previous token, same token, induction), and whether attention ranks causes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +12,12 @@ from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
 from glassformer.observe.capture import capture
+from glassformer.observe.edits import Edit, change, put
+from glassformer.observe.hook_points import Selection, select
+from glassformer.observe.intervene import intervene
+from glassformer.observe.sweep import Metric, Runner
+
+Removal = Literal["edges", "values"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +68,7 @@ def head_scores(model: nn.Module, tokens: Int[Tensor, "row position"]) -> HeadSc
 
     Args:
         model: A decoder, of glassformer or of ``transformers``.
-        tokens: Such as :func:`repeated_tokens` gives.
-
-    Raises:
-        InputError: Texts in which no token returns.
+        tokens: Such as :func:`repeated_tokens` gives, or any texts of equal length.
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895, appendix.
     """
@@ -72,7 +77,6 @@ def head_scores(model: nn.Module, tokens: Int[Tensor, "row position"]) -> HeadSc
     once = same & (same.sum(-1, keepdim=True) == 1)
     after = once.roll(1, dims=2).tril(-1)
     after[..., 0] = False
-    require(bool(once.any()), "texts in which no token returns", "repeated tokens", "Use repeated_tokens().")
     before = torch.eye(length, dtype=torch.bool).roll(-1, dims=1).tril(-1).expand(len(tokens), -1, -1)
     with capture(model) as seen:
         model(tokens)
@@ -88,3 +92,142 @@ def head_scores(model: nn.Module, tokens: Int[Tensor, "row position"]) -> HeadSc
     }
     first = torch.stack([(1 - values.sum(-1) + values[..., 0])[..., 1:].mean((0, 2)) for values in weights])
     return HeadScores(**rows, sink=first)
+
+
+@dataclass(frozen=True, eq=False)
+class Faithfulness:
+    """Attention beside what removing each key does to a metric.
+
+    Args:
+        layers: The layers of the first axis of ``weights``.
+        keys: The positions on all axes called key.
+        weights: The attention of each head to each key.
+        effects: The metric less that with the key removed, in each head alone, or in all heads at once: then layer and
+            head are axes of length 1.
+        gradients: Gradient of the metric times input, of the embedding of each key.
+    """
+
+    layers: tuple[int, ...]
+    keys: tuple[int, ...]
+    weights: Float[Tensor, "text layer head key"]
+    effects: Float[Tensor, "text layers heads key"]
+    gradients: Float[Tensor, "text key"]
+
+    @property
+    def of_heads(self) -> Float[Tensor, "text layer head"]:
+        """For each text and head, the rank correlation of its weights with the sizes of the effects."""
+        return rank_correlation(self.weights, self.effects.abs().expand_as(self.weights))
+
+    @property
+    def of_mean(self) -> Float[Tensor, " text"]:
+        """For each text, that of the mean weights of all heads with the sizes of the mean effects."""
+        return rank_correlation(self.weights.mean((1, 2)), self.effects.mean((1, 2)).abs())
+
+    @property
+    def of_gradients(self) -> Float[Tensor, " text"]:
+        """For each text, that of the sizes of gradient times input with those of the mean effects."""
+        return rank_correlation(self.gradients.abs(), self.effects.mean((1, 2)).abs())
+
+
+def attention_faithfulness(
+    model: nn.Module,
+    texts: Int[Tensor, "text position"] | Mapping[str, Tensor],
+    metric: Metric,
+    *,
+    removal: Removal = "edges",
+    query: int | None = None,
+    keys: Selection | None = None,
+    layers: Selection | None = None,
+    by_head: bool = False,
+    logits: Selection = -1,
+    batch_size: int = 128,
+) -> Faithfulness:
+    """Whether attention weights rank keys as their removal does.
+
+    Args:
+        model: A decoder, or an encoder with a classifier, of glassformer or of ``transformers``.
+        texts: Token ids of equal length, without padding; or the arguments of the model by name, tensors with a row for
+            each text.
+        metric: From logits [text, position, class] to one number for each text; a classifier has one position.
+        removal: "edges" forbids that the query attends to the key; "values" sets the key's value to 0, for all queries.
+        query: Whose attention is compared, and whose edges are forbidden; None: all queries, and the mean over them.
+        keys: Which positions are ranked, such as those of words; all when None.
+        layers: Whose attention is compared, and in which edges or values are removed; all when None.
+        by_head: Remove in each head alone: a forward pass for each key and head, instead of one for each key.
+        logits: Positions of the logits that ``metric`` reads.
+        batch_size: Most texts in one forward pass.
+
+    Raises:
+        InputError: An unknown removal, a query, key or layer that does not exist, padding, fewer than two keys, or a
+            metric that is NaN or not one number for each text.
+
+    Source: Jain and Wallace 2019, "Attention is not Explanation", arXiv 1902.10186, section 4.1 (rank correlation with
+    leaving out, and with gradients); Kobayashi et al. 2020, arXiv 2004.10102 (weights without values).
+    """
+    require_positive(batch_size=batch_size)
+    require(removal in get_args(Removal), f"removal = {removal!r}", "'edges' or 'values'", "Choose one of these.")
+    given = texts if isinstance(texts, Mapping) else {"": texts}
+    for name in ("real", "key_padding", "attention_mask"):
+        whole = name not in given or bool(given[name].all())
+        require(whole, f"padding by {name}", "texts of equal length", "Call once for each length.")
+    runner = Runner(model, metric, logits)
+    count, length = next(iter(given.values())).shape[:2]
+    attentions = [point for point in runner.points if point.role == "attention" and not point.cross]
+    chosen = select("layers", layers, max(point.layer for point in attentions) + 1)
+    points = [point for point in attentions if point.layer in chosen]
+    ranked = select("keys", keys, length)
+    require(len(ranked) > 1, f"the keys {ranked}", "at least two", "A single key has no rank.")
+    queries = None if query is None else select("query", query, length)
+    places = [(point.layer, head) for point in points for head in range(point.heads)] if by_head else [(chosen, None)]
+    with torch.no_grad():
+        with capture(model, layers=chosen, queries=queries) as seen:
+            clean = runner.run(given)
+        fits = clean.shape == (1, count)
+        require(fits, f"a metric of shape {list(clean.shape[1:])}", f"[{count}]", "Give one number for each text.")
+        parts = torch.tensor(ranked).split(max(1, batch_size // count))
+        removed = []
+        for layer, head in places:
+            for part in parts:
+                edit = _without(part.repeat_interleave(count), removal, layers=layer, heads=head, queries=queries)
+                with intervene(model, edit):
+                    removed.append(runner.run(given, len(part)))
+    shape = (len(points), -1) if by_head else (1, 1)
+    effects = clean - torch.cat(removed).view(*shape, len(ranked), count)
+    weights = torch.stack([seen.weights[point.name].mean(2)[..., list(ranked)] for point in points], 1)
+    gradients = _gradient_times_input(model, runner, given)[:, list(ranked)]
+    return Faithfulness(chosen, ranked, weights, effects.permute(3, 0, 1, 2), gradients)
+
+
+def _without(keys: Tensor, removal: Removal, **where: Any) -> Edit:
+    """The edit of a batch that removes ``keys[row]`` from each row."""
+
+    def gone(values: Tensor, value: float) -> Tensor:
+        mask = keys[:, None] == torch.arange(values.shape[-1])
+        return values.masked_fill(mask[:, None, None].to(values.device), value)
+
+    if removal == "values":  # a weight of 0, while the others stay as they are
+        return change("weights", lambda values: gone(values, 0.0), **where)
+    return Edit("scores", lambda values, point, labels: gone(values, -torch.inf), **where, kernel="forbid")
+
+
+def _gradient_times_input(
+    model: nn.Module, runner: Runner, texts: Mapping[str, Tensor]
+) -> Float[Tensor, "text position"]:
+    with torch.no_grad(), capture(model, what="embedding") as seen:
+        runner.run(texts)
+    (leaf,) = seen.last("embedding").values()
+    leaf = leaf.detach().clone().requires_grad_()
+    with torch.enable_grad(), intervene(model, put("embedding", leaf)):
+        (gradient,) = torch.autograd.grad(runner.run(texts).sum(), leaf)
+    return (gradient * leaf.detach()).sum(-1)
+
+
+def rank_correlation(first: Float[Tensor, "*rows n"], second: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows"]:
+    """Spearman's rank correlation along the last axis, with the mean rank for ties; NaN where all are equal."""
+
+    def ranks(values: Tensor) -> Tensor:
+        ahead, behind = values[..., :, None], values[..., None, :]
+        rank = (ahead > behind).double().sum(-1) - (ahead < behind).double().sum(-1)
+        return rank / rank.square().sum(-1, keepdim=True).sqrt()
+
+    return (ranks(first) * ranks(second)).sum(-1)

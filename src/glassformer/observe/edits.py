@@ -79,7 +79,7 @@ def zero(site: str, **where: Any) -> Edit:
     return change(site, torch.zeros_like, **where)
 
 
-def scale(site: str, factor: float, **where: Any) -> Edit:
+def scale(site: str, factor: float | int, **where: Any) -> Edit:
     """Multiply by ``factor``."""
     return change(site, lambda values: values * factor, **where)
 
@@ -97,7 +97,7 @@ def add(site: str, vector: Float[Tensor, "..."], **where: Any) -> Edit:
     return Edit(site, added, **where)
 
 
-def put(site: str, value: Float[Tensor, "..."] | float, **where: Any) -> Edit:
+def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
     """Replace by ``value``, which is broadcast; of ``weights``, it forces an attention pattern."""
     return change(site, lambda values: torch.as_tensor(value).to(values), **where)
 
