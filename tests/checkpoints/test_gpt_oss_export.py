@@ -178,6 +178,12 @@ def test_packed_experts_with_a_plain_swiglu_are_refused() -> None:
         gpt_oss_from_decoder(decoder)
 
 
+def test_an_attention_only_decoder_is_refused() -> None:
+    form = dataclasses.replace(COURSE, num_experts=None, clamp=None, ff_bias=False, ff_dim=0)
+    with refused("attention-only"):
+        gpt_oss_from_decoder(Decoder(form))
+
+
 def test_weights_without_bound_are_refused() -> None:
     decoder = Decoder(COURSE)
     decoder.layers[1].ffn.up.data[0, 0, 0] = torch.nan

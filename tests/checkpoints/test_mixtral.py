@@ -249,6 +249,7 @@ def test_configurations_that_are_refused(change: dict[str, Any], message: str) -
         ({"clamp": Clamp()}, "clamped"),
         ({"yarn": Yarn()}, "YaRN"),
         ({"window": 4, "windowed_layers": "odd"}, "window on some layers"),
+        ({"ff_dim": 0, "num_experts": None}, "attention-only"),
         ({"sinks": True, "ff_bias": True, "clamp": Clamp()}, "sinks, biases in the experts, a clamped activation"),
     ],
 )

@@ -37,6 +37,7 @@ GPT_OSS = {
 }
 FORMS: dict[str, dict[str, Any]] = {
     "dense": {},
+    "attention only": {"ff_dim": 0},
     "grouped": {"num_kv_heads": 2},
     "windowed": {"window": 5},
     "windowed everywhere": {"window": 1, "windowed_layers": "all", "num_kv_heads": 1},

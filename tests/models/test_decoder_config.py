@@ -13,6 +13,12 @@ from refusals import refused
 
 BASE = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)
 
+WITHOUT_FF: list[tuple[dict[str, Any], str]] = [
+    ({"num_experts": 4}, "num_experts"),
+    ({"clamp": Clamp()}, "clamp"),
+    ({"ff_bias": True}, "ff_bias"),
+]
+
 
 def test_a_layer_has_its_window() -> None:
     config = dataclasses.replace(BASE, window=7)
@@ -78,9 +84,11 @@ def test_json_that_is_no_configuration_is_refused() -> None:
     [
         *(
             ({name: size}, f"{name} = {size}")
-            for name in ("vocab_size", "num_layers", "hidden_dim", "ff_dim", "num_heads", "head_dim", "max_seq_len")
+            for name in ("vocab_size", "num_layers", "hidden_dim", "num_heads", "head_dim", "max_seq_len")
             for size in (0, -1, 2.5, True)
         ),
+        *(({"ff_dim": size}, f"ff_dim = {size}") for size in (-1, 2.5, True)),
+        *(({"ff_dim": 0, **more}, f"ff_dim = 0 with {name}") for more, name in WITHOUT_FF),
         ({"head_dim": 7}, "head_dim = 7"),
         ({"num_kv_heads": 3}, "num_kv_heads = 3 with num_heads = 4"),
         ({"num_kv_heads": 8}, "num_kv_heads = 8"),

@@ -63,6 +63,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "pre-norm": lambda: encoder(norm_first=True, pooling="cls"),
     "BERT": lambda: encoder(**BERT),
     "dense decoder": decoder,
+    "attention only": lambda: decoder(ff_dim=0),
     "experts": lambda: decoder(**EXPERTS),
     "two stacks": lambda: encoder_decoder(source_positions="learned"),
     "slots": lambda: encoder_decoder(**SLOTS),

@@ -61,6 +61,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "experts, clamped": {"num_experts": 5, "clamp": Clamp(), "sinks": True},
     "clamped": {"clamp": Clamp(), "ff_bias": True},
+    "attention only": {"ff_dim": 0},
     "tied, key weights": {"tied_output": True, "key_weights": True},
 }
 each_family = pytest.mark.parametrize("family", FAMILIES)

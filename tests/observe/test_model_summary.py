@@ -40,7 +40,7 @@ def test_parts_stand_in_the_order_in_which_they_are_computed(name: str) -> None:
     order = called(model)
     for parts in (describe(model), describe_block(model, 0)):
         named = [part.module for part in parts if part.module and part.module != "embedding"]
-        assert len(named) >= 4
+        assert len(named) >= 3
         assert [order.index(module) for module in named] == sorted(order.index(module) for module in named)
 
 
@@ -126,7 +126,7 @@ def test_steps_stand_in_the_order_in_which_they_are_computed(name: str) -> None:
     for stack in stacks(model):
         for parts in (block_summary(stack), block_steps(stack, 0)):
             named = [part.module for part in parts if part.module]
-            assert len(named) >= 4
+            assert len(named) >= 2
             assert [order.index(module) for module in named] == sorted(order.index(module) for module in named)
 
 

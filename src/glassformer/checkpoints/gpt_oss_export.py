@@ -57,6 +57,9 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
         "gpt-oss's clamped SwiGLU, or dense experts",
         "Keep it in glassformer's own layout.",
     )
+    require(
+        config.ff_dim > 0, "an attention-only decoder", "feed-forward networks", "Keep it in glassformer's own layout."
+    )
     form = replace(
         config,
         num_experts=config.num_experts or 1,

@@ -198,6 +198,7 @@ def mixtral_lacks(config: DecoderConfig) -> list[str]:
         "YaRN": config.yarn is not None,
         "a window on some layers only": len({config.layer_window(layer) for layer in range(config.num_layers)}) > 1,
         "packed experts": config.expert_format != "dense",
+        "attention-only blocks": config.ff_dim == 0,
     }
     return [part for part, present in parts.items() if present]
 

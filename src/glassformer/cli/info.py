@@ -121,7 +121,7 @@ def _form(found: Description) -> list[tuple[str, str]]:
         ("layers", f"{config.num_layers}, {config.hidden_dim:,} wide"),
         ("heads", f"{config.num_heads} of width {config.head_dim}, {kv} for keys and values"),
         ("experts", "" if config.num_experts is None else experts + formats[config.expert_format]),
-        ("feed-forward", f"{config.ff_dim:,} wide" if config.num_experts is None else ""),
+        ("feed-forward", f"{config.ff_dim:,} wide" if config.num_experts is None and config.ff_dim else ""),
         ("windows", f"{config.window:,} tokens in {_listed(windowed, config.num_layers)}" if windowed else "none"),
         ("context", f"{config.max_seq_len:,} tokens{stretch}"),
         ("vocabulary", f"{config.vocab_size:,}"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_above_zero, require_positive, require_probability
 from glassformer.kernels.rotation import Rotation
 from glassformer.layers.cache import LayerCache
+from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
 from glassformer.layers.norms import RMSNorm
 
@@ -25,18 +26,21 @@ class Block(nn.Module):
     Args:
         hidden_dim: Width of the residual stream.
         attention: Its attention.
-        ffn: Its feed-forward network, dense or a mixture of experts.
+        ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only block.
         norm_eps: Added to the mean square before the root, in both RMS norms.
 
     Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm).
     """
 
-    def __init__(self, hidden_dim: int, attention: GroupedQueryAttention, ffn: nn.Module, norm_eps: float) -> None:
+    def __init__(
+        self, hidden_dim: int, attention: GroupedQueryAttention, ffn: nn.Module | None, norm_eps: float
+    ) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(hidden_dim, norm_eps)
         self.attention = attention
-        self.ffn_norm = RMSNorm(hidden_dim, norm_eps)
-        self.ffn = ffn
+        # Without weights, so that attention-only blocks have the hook points of all blocks.
+        self.ffn_norm = nn.Identity() if ffn is None else RMSNorm(hidden_dim, norm_eps)
+        self.ffn = NoFeedForward() if ffn is None else ffn
 
     def forward(
         self,

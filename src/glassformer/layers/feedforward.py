@@ -1,7 +1,8 @@
-"""Feed-forward networks: two layers with ReLU or GELU, and SwiGLU."""
+"""Feed-forward networks: two layers with ReLU or GELU, SwiGLU, and none."""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -80,3 +81,11 @@ class SwiGLU(nn.Module):
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.gate.in_features)
         return self.down(swiglu(self.gate(x), self.up(x), self.clamp))
+
+
+class NoFeedForward(nn.Module):
+    """The feed-forward part of an attention-only block: it adds nothing to the residual stream."""
+
+    def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
+        """Zeros."""
+        return torch.zeros_like(x)

@@ -176,8 +176,10 @@ def _block(config: DecoderConfig, layer: int) -> Block:
     return Block(config.hidden_dim, attention, _feed_forward(config), config.norm_eps)
 
 
-def _feed_forward(config: DecoderConfig) -> nn.Module:
+def _feed_forward(config: DecoderConfig) -> nn.Module | None:
     width, ff_dim, bias, clamp = config.hidden_dim, config.ff_dim, config.ff_bias, config.clamp
+    if ff_dim == 0:
+        return None
     if config.num_experts is None:
         return SwiGLU(width, ff_dim, bias=bias, clamp=clamp)
     # Imported here, so that a dense decoder does not load them.

@@ -26,8 +26,8 @@ class DecoderConfig(Config):
     """Number of blocks."""
     hidden_dim: Size
     """Width of the residual stream."""
-    ff_dim: Size
-    """Width inside the feed-forward network, or inside each expert."""
+    ff_dim: Count
+    """Width inside the feed-forward network, or inside each expert; 0: attention only."""
     num_heads: Size
     """Query heads."""
     head_dim: Size
@@ -86,6 +86,15 @@ class DecoderConfig(Config):
                 "numbers below num_layers",
                 "Layers count from 0.",
             )
+        unused = [name for name in ("num_experts", "clamp") if getattr(self, name) is not None] + [
+            "ff_bias"
+        ] * self.ff_bias
+        require(
+            self.ff_dim > 0 or not unused,
+            f"ff_dim = 0 with {', '.join(unused)}",
+            "ff_dim above 0",
+            "Attention-only decoders have none of these.",
+        )
         if self.num_experts is not None:
             sizes = f"top_k = {self.top_k} with num_experts = {self.num_experts}"
             require(self.top_k <= self.num_experts, sizes, "top_k <= num_experts", "Lower top_k or add experts.")

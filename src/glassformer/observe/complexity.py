@@ -220,14 +220,15 @@ def _decoder_cost(config: DecoderConfig, batch: int, length: int, cached: int, i
     router = 0 if experts is None else experts * (hidden + int(config.ff_bias))
     per_head = heads * (int(config.key_weights) + int(config.sinks))
     attention = hidden * (2 * wide + 2 * narrow) + (wide + 2 * narrow + hidden if config.attention_bias else 0)
-    shared = layers * (attention + per_head + router + 2 * hidden) + hidden
+    norms = 1 + (ff > 0)  # in each layer
+    shared = layers * (attention + per_head + router + norms * hidden) + hidden
     shared += config.vocab_size * hidden * (1 if config.tied_output else 2)
     # Clamping stores gate and up from before it, gate, up + 1, the sigmoid and a product in addition.
     inside = ff * (3 if config.clamp is None else 7)
     feed_forward = inside if experts is None else passed * (2 * hidden + inside + 1)
     queries = 2 * wide if config.key_weights else wide
-    per_token = layers * (4 * hidden + queries + 2 * narrow + wide + feed_forward) + 2 * hidden
-    statistics = layers * (2 + heads) + 1
+    per_token = layers * (2 * norms * hidden + queries + 2 * narrow + wide + feed_forward) + 2 * hidden
+    statistics = layers * (norms + heads) + 1
     cached_keys = sum(min(window or cached + length, cached + length) for window in windows)
     return Complexity(
         operations,

@@ -16,7 +16,7 @@ from torch import nn
 from glassformer.errors import InputError, require
 from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
-from glassformer.layers.feedforward import MLP, SwiGLU
+from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
@@ -222,8 +222,9 @@ def block_summary(stack: Stack) -> list[Part]:
         details, count = _attention_details(attentions, stack, half), count_parameters(attentions)
         title, reads = half.replace("_", "-").capitalize(), 0 if half == "cross_attention" else None
         halves[half] = [Part(title, "attention", details, count, stack.stream, f"{name}.{half}", reads=reads)]
-    ffn, count = _ffn_details(layers[0].ffn), count_parameters(layer.ffn for layer in layers)
-    halves["ffn"] = [Part("Feed-forward", "feed-forward", ffn, count, stack.stream, f"{name}.ffn")]
+    if not isinstance(layers[0].ffn, NoFeedForward):
+        ffn, count = _ffn_details(layers[0].ffn), count_parameters(layer.ffn for layer in layers)
+        halves["ffn"] = [Part("Feed-forward", "feed-forward", ffn, count, stack.stream, f"{name}.ffn")]
     caption = f"{len(layers)} blocks, one after another" if len(layers) > 1 else "1 block"
     return [replace(part, times=len(layers)) for part in _block_parts(layers, halves, name, caption)]
 
@@ -234,7 +235,8 @@ def block_steps(stack: Stack, layer: int) -> list[Part]:
     halves: dict[str, list[Part]] = {}
     for half, attention in _attentions(chosen).items():
         halves[half] = _attention_steps(attention, stack, f"{name}.{half}", half)
-    halves["ffn"] = _ffn_steps(chosen.ffn, name, stack)
+    if not isinstance(chosen.ffn, NoFeedForward):
+        halves["ffn"] = _ffn_steps(chosen.ffn, name, stack)
     return _block_parts([chosen], halves, name, "")
 
 
