@@ -160,7 +160,8 @@ class Encoder(nn.Module):
         if self.config.pooling == "mean":
             if real is None:
                 return hidden.mean(1)
-            share = real / real.sum(1, keepdim=True).clamp(min=1)
+            wide = torch.promote_types(hidden.dtype, torch.float32)
+            share = real.to(wide) / real.sum(1, keepdim=True).clamp(min=1)
             return torch.einsum("bp,bph->bh", share.to(hidden.dtype), hidden)
         if real is None:
             return hidden.amax(1)

@@ -123,7 +123,7 @@ def capture(
     seen = Captured([], as_texts("tokens", tokens), as_texts("source_tokens", source_tokens))
     recorder = Recorder(seen.records, kinds, chosen, queries, retain_grad, seen.inputs if "inputs" in asked else None)
     with ExitStack() as attached:
-        attached.enter_context(_uncompiled())
+        attached.enter_context(uncompiled())
         _attach(attached, recorder, foreign)
         yield seen
     require(
@@ -246,7 +246,7 @@ _stances: list[Any] = []
 
 
 @contextmanager
-def _uncompiled() -> Iterator[None]:
+def uncompiled() -> Iterator[None]:
     """Run compiled modules uncompiled. torch's stance is process-wide: the first of nested blocks sets it, the last
     one resets it."""
     with _stance_lock:

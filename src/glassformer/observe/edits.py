@@ -18,7 +18,7 @@ SITES = tuple(kind for kind in AXES if kind not in ("sinks", "choices", "shares"
 """The kinds of :func:`~glassformer.observe.capture.capture` that can be changed."""
 
 Labels = dict[str, tuple[int, ...]]
-"""The chosen indices on the axes "head", "query" and "key" of the tensor that is changed."""
+"""The chosen indices on the axes "batch", "head", "query" and "key" of the tensor that is changed."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,33 @@ class Edit:
 def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any) -> Edit:
     """Replace the chosen part of a site by ``function`` of it; ``where``: see :class:`Edit`.
 
-    ``function`` receives a tensor with the site's axes (see ``capture``) and returns one that can be broadcast to it.
-    The site ``experts`` is an exception: it receives ``[choice, dim]``, a row for each token that chose the expert.
+    ``function`` receives a copy with the site's axes (see ``capture``) and returns what can be broadcast to it. The
+    site ``experts`` is an exception: it receives ``[choice, dim]``, a row for each token that chose the expert. Calls
+    with equal values must give equal values: a capture of what follows from the site may call it once more.
     """
-    return Edit(site, lambda values, point, labels: function(values), **where)
+
+    def changed(values: Tensor, point: HookPoint, labels: Labels) -> Tensor | float:
+        new = function(values.clone())
+        got = f"a change of {site} at {point.name} whose function returns {type(new).__name__}"
+        require(isinstance(new, Tensor | float | int), got, "a tensor or a number", "Return the new value.")
+        return new
+
+    return Edit(site, changed, **where)
 
 
 def zero(site: str, **where: Any) -> Edit:
     """Set to 0: zero ablation. Of ``router``, which is probabilities, that forbids the expert."""
-    return change(site, torch.zeros_like, **where)
+    return Edit(site, lambda values, point, labels: torch.zeros_like(values), **where)
 
 
 def scale(site: str, factor: float | int, **where: Any) -> Edit:
     """Multiply by ``factor``."""
-    return change(site, lambda values: values * factor, **where)
+    return Edit(site, lambda values, point, labels: values * factor, **where)
 
 
-def add(site: str, vector: Float[Tensor, "..."], **where: Any) -> Edit:
+def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
     """Add a vector, or anything that can be broadcast: steering."""
+    vector = torch.as_tensor(vector)
 
     def added(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         ends = zip(reversed(vector.shape), reversed(values.shape), strict=False)
@@ -99,7 +108,7 @@ def add(site: str, vector: Float[Tensor, "..."], **where: Any) -> Edit:
 
 def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
     """Replace by ``value``, which is broadcast; of ``weights``, it forces an attention pattern."""
-    return change(site, lambda values: torch.as_tensor(value).to(values), **where)
+    return Edit(site, lambda values, point, labels: torch.as_tensor(value).to(values), **where)
 
 
 def patch(site: str, run: Captured, **where: Any) -> Edit:
@@ -107,13 +116,14 @@ def patch(site: str, run: Captured, **where: Any) -> Edit:
 
     Args:
         site: The site, which ``run`` has captured for all that ``where`` names.
-        run: A capture of a run of the same model on texts of the same batch size, or on one text.
+        run: A capture of a run of the same model: of as many texts as are edited, of all texts of the batch, from which
+            the edited ones are taken, or of one text for all.
         where: See :class:`Edit`.
 
     Raises:
         InputError: While the model runs: the run lacks the place, or has another shape there.
     """
-    require(site not in ("experts", "scores", "weights"), f"a patch of {site}", "another site", "Use put(...).")
+    _check_run("a patch", site, run)
 
     def taken(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         records = run.of(site).get(point.name, [])
@@ -121,8 +131,11 @@ def patch(site: str, run: Captured, **where: Any) -> Edit:
             raise InputError(f"a patch of {site} at {point.name}", f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
         record = records[-1]
         found = record.values
+        examples = range(len(found))
         for axis, chosen in labels.items():
-            there = {"head": record.heads, "query": record.queries, "key": record.keys}[axis]
+            if axis == "batch" and len(found) in (1, len(values)):
+                continue
+            there = {"batch": examples, "head": record.heads, "query": record.queries, "key": record.keys}[axis]
             missing = [each for each in chosen if there is None or each not in there]
             require(not missing, f"a patch of {site} at {point.name}, {axis} {missing}", f"{axis} in {there}", _CAPTURE)
             assert there is not None
@@ -132,7 +145,7 @@ def patch(site: str, run: Captured, **where: Any) -> Edit:
             found.shape[1:] == values.shape[1:] and len(found) in (1, len(values)),
             f"a patch of {site} at {point.name} of shape {list(found.shape)}",
             f"{list(values.shape)}, or one example",
-            "Run both on texts of equal length, and edit as many examples as were captured.",
+            "Run both on texts of equal length.",
         )
         return found
 
@@ -140,15 +153,20 @@ def patch(site: str, run: Captured, **where: Any) -> Edit:
 
 
 def mean(site: str, run: Captured, **where: Any) -> Edit:
-    """Replace by the mean over the examples and positions of a reference run: mean ablation."""
-    require(site not in ("experts", "scores", "weights"), f"the mean of {site}", "another site", "Use put(...).")
+    """Replace by the mean over the examples and positions of all calls of a reference run: mean ablation.
+
+    Positions that are padding count too: give the reference run texts of one length.
+    """
+    _check_run("a mean", site, run)
 
     def averaged(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         records = run.of(site).get(point.name, [])
         if not records:
             raise InputError(f"a mean of {site} at {point.name}", f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
         record = records[-1]
-        found = record.values.mean((0, record.axes.index("key" if site in ("k", "v") else "query")), keepdim=True)
+        across = record.axes.index("key" if site in ("k", "v") else "query")
+        rows = [each.values.transpose(1, across).flatten(0, 1) for each in records]
+        found = torch.cat(rows).mean(0, keepdim=True).unsqueeze(across)
         if "head" in labels:
             assert record.heads is not None
             missing = [head for head in labels["head"] if head not in record.heads]
@@ -179,6 +197,12 @@ def force_experts(experts: Selection, **where: Any) -> Edit:
         return torch.zeros_like(values).index_copy(2, chosen, values.index_select(2, chosen))
 
     return Edit("router", kept, **where)
+
+
+def _check_run(name: str, site: str, run: Captured) -> None:
+    require(site not in ("experts", "scores", "weights"), f"{name} of {site}", "another site", "Use put(...).")
+    got = f"{name} of {site} from {type(run).__name__}"
+    require(isinstance(run, Captured), got, "what capture() gives", "Use put(site, value) for a tensor.")
 
 
 def _infinite(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.layers import attention
-from glassformer.layers.attention import Attended, Editor
+from glassformer.layers.attention import Attended, Editor, Rewrite
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
 from glassformer.observe.seams import without_other_hooks
 
@@ -204,7 +204,9 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
         if edited is call or edited is None:
             result = compute(module, query, key, value, attention_mask, *args, **kwargs)
         else:
-            result = attention.compute(boolean_mask(edited), dropout).transpose(1, 2), None
+            edited = boolean_mask(edited)
+            weights = attention.matrices(edited, range(query.shape[1]))[1].to(query.dtype) if name == "eager" else None
+            result = attention.compute(edited, dropout).transpose(1, 2), weights
             inputs = partial(boolean_mask, edited)
         if not torch.compiler.is_compiling():
             for watcher in _watchers.get():
@@ -239,15 +241,22 @@ def _inputs(
 
 
 def boolean_mask(call: Attended) -> Attended:
-    """With a mask of booleans for one of numbers that forbids with the lowest or -inf."""
+    """With a mask of booleans for one of numbers, which forbids with the lowest or -inf; what else it adds is a rewrite
+    of the scores."""
     if call.mask is None or call.mask.dtype == torch.bool:
         return call
-    return replace(call, mask=call.mask > torch.finfo(call.mask.dtype).min / 2)
+    allowed = call.mask > torch.finfo(call.mask.dtype).min / 2
+    bias = call.mask.masked_fill(~allowed, 0)
+    call = replace(call, mask=allowed)
+    if not bool(bias.any()):
+        return call
+    first = Rewrite("scores", tuple(range(call.q.shape[1])), lambda scores: scores + bias)
+    return replace(call, rewrites=(first, *call.rewrites))
 
 
 def _route(gate: Any, x: Tensor) -> Routed:
     scores, shares, choices = without_other_hooks(gate, x.reshape(-1, x.shape[-1]))
-    probabilities = scores.softmax(-1, dtype=torch.float32)
+    probabilities = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     return tuple(each.view(*x.shape[:-1], -1) for each in (probabilities, choices, shares))
 
 

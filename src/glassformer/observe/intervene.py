@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,12 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended, Rewrite, editing
 from glassformer.observe import hugging_face
-from glassformer.observe.capture import find_hook_points
+from glassformer.observe.capture import find_hook_points, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels
-from glassformer.observe.hook_points import HookPoint, Selection, choose_points, select
+from glassformer.observe.hook_points import HookPoint, choose_points, select, whole_numbers
 from glassformer.observe.recorder import cache_of, key_order, rows_of, start_of
 from glassformer.observe.seams import Change, insert
-
-_NO_SINK = -1e30
-"""A logit without a share of any softmax. Not -inf: the gradient of a query without a key would be NaN."""
 
 
 @contextmanager
@@ -52,14 +49,17 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
     require(
         not hasattr(model, "_orig_mod"), "a compiled model", "the plain one", "Pass the model before torch.compile()."
     )
+    wrong = next((type(edit).__name__ for edit in edits if not isinstance(edit, Edit)), None)
+    require(wrong is None, f"an edit of type {wrong}", "edits of observe.edits", "Pass them one by one: *edits.")
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model)
     plans = [_Plan(edit, _points_of(edit, points)) for edit in edits]
     with ExitStack() as attached:
         if plans:
+            attached.enter_context(uncompiled())
             _Attachment(attached, points, foreign).attach(plans)
         yield
-    missed = ", ".join(plan.edit.site for plan in plans if not plan.reached)
+    missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
     require(
         not missed, f"edits that no call reached: {missed}", "positions that the model computes", "Check queries, keys."
     )
@@ -72,6 +72,25 @@ class _Plan:
     edit: Edit
     points: dict[HookPoint, tuple[int, ...]]
     reached: bool = False
+    found: dict[str, set[int]] = field(default_factory=lambda: {"queries": set(), "keys": set()})
+    """The chosen queries and keys that a call had, as they were given."""
+
+    def note(self, axis: Literal["queries", "keys"], total: int, positions: Sequence[int]) -> None:
+        """Keep which of the chosen queries or keys are among ``positions`` of a text that is ``total`` long by now."""
+        given = getattr(self.edit, axis)
+        if given is not None and not isinstance(given, slice):
+            self.found[axis] |= {
+                each for each in whole_numbers(axis, given) if (each + total if each < 0 else each) in positions
+            }
+
+    def missing(self) -> str:
+        """What no call reached; empty if that is nothing."""
+        if not self.reached:
+            return self.edit.site
+        axes = {axis: getattr(self.edit, axis) for axis in self.found}
+        given = {axis: each for axis, each in axes.items() if each is not None and not isinstance(each, slice)}
+        lost = {axis: sorted({*whole_numbers(axis, each)} - self.found[axis]) for axis, each in given.items()}
+        return ", ".join(f"{self.edit.site} at {axis} {each}" for axis, each in lost.items() if each)
 
     def apply(self, values: Tensor, point: HookPoint, places: dict[str, Sequence[int]], labels: Labels) -> Tensor:
         """``values`` with the change made at ``places``, indices on the site's axes; others are whole.
@@ -85,7 +104,7 @@ class _Plan:
             return values
         index = _mesh(values, given)
         part = values if index is None else values[index]
-        new = _fitting(edit.change(part, point, labels), part, edit.site, point)
+        new = _fitting(edit.change(part, point, {"batch": examples, **labels}), part, edit.site, point)
         self.reached = True
         return new if index is None else values.clone().index_put_(index, new)
 
@@ -110,7 +129,7 @@ def _fitting(new: Tensor | float, part: Tensor, site: str, point: HookPoint) -> 
             "Return a value for the part that the function received.",
         ) from error
     require(
-        not bool(value.isnan().any()) or bool(part.isnan().any()),
+        not bool((value.isnan() & part.isfinite()).any()),  # scores that are -inf stay so
         f"an edit of {site} at {point.name} that gives NaN",
         "numbers",
         "Check the function and its vector.",
@@ -182,38 +201,49 @@ class _Attachment:
 
         def here(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
             if torch.compiler.is_compiling():
-                raise RuntimeError("a model is exported or traced within an intervention: do it before or after")
+                raise InputError(
+                    "a model that is exported or traced within an intervention",
+                    "a run of it",
+                    "Trace it before or after.",
+                )
             return change(values, given) if threading.get_ident() == self._thread else None
 
         self._attached.callback(insert(module, where, here, order))
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
+        self._attention = None  # one that has raised has not left
         self._cache = cache_of(given)
         self._start, self._shape = start_of(self._cache, point.layer), values.shape
 
     def _enter_attention(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
-        self._attention = point
         if point.block is None:
             self._enter_block(point, values, given)
+        self._attention = point
 
     def _leave_attention(self, values: Tensor, given: tuple[Any, ...]) -> None:
         self._attention = None
 
-    def _rows(self, selection: Selection | None, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return rows_of(selection, self._start, length, self._cache is not None)
+    def _rows(
+        self, plan: _Plan, length: int, start: int | None = None, cached: bool | None = None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The chosen queries of a call of ``length`` positions: from its first one, and from the text's start."""
+        start = self._start if start is None else start
+        cached = self._cache is not None if cached is None else cached
+        rows, positions = rows_of(plan.edit.queries, start, length, cached)
+        plan.note("queries", start + length, positions)
+        return rows, positions
 
     def _stream(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         """An edit of [batch, position, ...]; a classifier's logits have one position."""
-        if values.dim() == 2:
-            rows, names = rows_of(plan.edit.queries, 0, 1, False)
+        if values.dim() == 2 and plan.edit.site == "logits":
+            rows, names = self._rows(plan, 1, 0, False)
             return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]
+        if values.dim() == 2:  # one text of a single head
+            return self._stream(plan, point, values[None], given)[0]
         length = values.shape[1]
-        if plan.edit.site == "logits":  # of the last positions, where only these are asked for
-            rows, names = rows_of(
-                plan.edit.queries, self._start + self._shape[1] - length, length, self._cache is not None
-            )
-        else:
-            rows, names = self._rows(plan.edit.queries, length)
+        # Of the last positions, where only their logits are asked for.
+        start = self._start + self._shape[1] - length if plan.edit.site == "logits" else self._start
+        rows, names = self._rows(plan, length, start)
         return plan.apply(values, point, {"query": rows}, {"query": names})
 
     def _attach_between(self, point: HookPoint, change: Change) -> None:
@@ -244,7 +274,7 @@ class _Attachment:
         self._seam(block, "output", again, 0)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
-        heads, (rows, names) = plan.points[point], self._rows(plan.edit.queries, values.shape[1])
+        heads, (rows, names) = plan.points[point], self._rows(plan, values.shape[1])
         split = values.unflatten(-1, (point.heads, -1)).transpose(1, 2)
         new = plan.apply(split, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
         return new.transpose(1, 2).flatten(2)
@@ -253,7 +283,7 @@ class _Attachment:
         """Scores that have the edited probabilities as their softmax, up to a factor."""
         wide = torch.promote_types(values.dtype, torch.float32)
         probabilities = values.softmax(-1, dtype=wide).view(*self._shape[:2], -1)
-        rows, names = self._rows(plan.edit.queries, self._shape[1])
+        rows, names = self._rows(plan, self._shape[1])
         experts = select("experts", plan.edit.experts, values.shape[-1])
         new = plan.apply(probabilities, point, {"query": rows, "expert": experts}, {"query": names})
         if new is probabilities:
@@ -274,7 +304,7 @@ class _Attachment:
         assert point.expert_outputs is not None
         x = given[0]
         _, choices, shares = point.route(x)
-        rows, names = self._rows(plan.edit.queries, x.shape[1])
+        rows, names = self._rows(plan, x.shape[1])
         wanted = torch.zeros_like(choices, dtype=torch.bool)
         examples = select("examples", plan.edit.examples, len(x))
         experts = select("experts", plan.edit.experts, point.experts)
@@ -302,12 +332,12 @@ class _Attachment:
     def _edited(self, plan: _Plan, point: HookPoint, heads: tuple[int, ...], call: Attended) -> Attended:
         edit, site = plan.edit, plan.edit.site
         length, keys = call.q.shape[2], call.k.shape[2]
-        rows, names = self._rows(edit.queries, length)
+        rows, names = self._rows(plan, length)
         if site == "q":
             new = plan.apply(call.q, point, {"head": heads, "query": rows}, {"head": heads, "query": names})
             return replace(call, q=new)
         cross = point.cross or (not call.pattern.causal and length != keys and self._cache is None)
-        chosen, positions = self._keys(edit.keys, length, keys, cross)
+        chosen, positions = self._keys(plan, length, keys, cross)
         if site in ("k", "v"):
             labels = {"head": heads, "key": positions}
             new = plan.apply(getattr(call, site), point, {"head": heads, "key": chosen}, labels)
@@ -315,7 +345,9 @@ class _Attachment:
         if edit.kernel == "no sink":
             assert call.sinks is not None
             plan.reached = True
-            return replace(call, sinks=call.sinks.index_fill(0, torch.tensor(heads, device=call.q.device), _NO_SINK))
+            # Not -inf: the gradient of a query without a key would be NaN.
+            lowest = torch.finfo(call.sinks.dtype).min
+            return replace(call, sinks=call.sinks.index_fill(0, torch.tensor(heads, device=call.q.device), lowest))
         places, labels = {"query": rows, "key": chosen}, {"head": heads, "query": names, "key": positions}
         if edit.kernel == "forbid":
             shape = (len(call.q), call.q.shape[1], length, keys)
@@ -325,18 +357,18 @@ class _Attachment:
         rewrite = Rewrite(site, heads, lambda values: plan.apply(values, point, places, labels))  # type: ignore[arg-type]
         return replace(call, rewrites=(*call.rewrites, rewrite))
 
-    def _keys(
-        self, selection: Selection | None, length: int, keys: int, cross: bool
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _keys(self, plan: _Plan, length: int, keys: int, cross: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Indices and positions of the chosen keys."""
         if cross:
-            chosen = select("keys", selection, keys)
+            chosen = select("keys", plan.edit.keys, keys)
+            plan.note("keys", keys, chosen)
             return chosen, chosen
         order, first = key_order(self._cache, self._start, length, keys)
         there = range(first, first + keys) if order is None else (first + torch.arange(len(order))).tolist()
         index = range(keys) if order is None else order.tolist()
         total = self._start + length
-        asked = rows_of(selection, 0, total, self._cache is not None)[1]
+        asked = rows_of(plan.edit.keys, 0, total, self._cache is not None, "keys")[1]
+        plan.note("keys", total, asked)
         place = dict(zip(there, index, strict=False))
         positions = tuple(each for each in asked if each in place)
         return tuple(place[each] for each in positions), positions

@@ -137,6 +137,7 @@ class Recorder:
 
     def stream(self, kind: str, module: nn.Module, tensor: Tensor, frame: Frame) -> None:
         """Record the residual stream at a block, or an attention's output, if that is asked for."""
+        tensor = tensor if tensor.dim() == 3 else tensor[None]  # one text of a single head
         self._last = frame, tensor.shape[1]
         if kind in self.kinds:
             for point in self.chosen:
@@ -230,7 +231,7 @@ class Recorder:
 
 
 def rows_of(
-    queries: Selection | None, start: int, length: int, cached: bool
+    queries: Selection | None, start: int, length: int, cached: bool, name: str = "queries"
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The chosen positions of a call of ``length`` positions, counted from its first one, and from the text's start.
 
@@ -242,12 +243,12 @@ def rows_of(
     if isinstance(queries, slice):
         asked = set(range(total)[queries])
     else:
-        given = whole_numbers("queries", queries)
+        given = whole_numbers(name, queries)
         asked = {each + total if each < 0 else each for each in given}
         wrong = [each for each in given if not -total <= each < total]
         require(
             cached or not wrong,
-            f"queries {wrong} of a text of {total} positions",
+            f"{name} {wrong} of a text of {total} positions",
             f"numbers from {-total} to {total - 1}",
             "Choose among these, capture other modules, or pass a slice.",
         )

@@ -1,0 +1,110 @@
+"""Every edit of every model against its formula: random configurations, texts, places and combinations of edits."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from edit_cases import KINDS, Case, Subject, case, sites
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from plain import Place
+from torch import Tensor
+
+from glassformer.observe.capture import capture
+from glassformer.observe.captured import AXES, Captured, Record
+from glassformer.observe.intervene import intervene
+from refusals import refused
+
+
+def close(found: Tensor, expected: Tensor, subject: Subject, axes: Any = ("batch", "query")) -> None:
+    """Equal to the subject's tolerance, where the positions mean something."""
+    if subject.real is not None:
+        for axis in ("query", "key"):
+            if axis in axes:
+                place = [1] * found.dim()
+                place[0], place[axes.index(axis)] = subject.real.shape
+                found, expected = (each.masked_fill(~subject.real.view(place), 0.0) for each in (found, expected))
+    torch.testing.assert_close(found, expected, rtol=subject.near, atol=subject.near)
+
+
+def other_run(subject: Subject, asked: list[str]) -> Captured:
+    patchable = [site for site in asked if site not in ("sinks", "scores", "weights", "experts")]
+    with capture(subject.model, what=patchable) as seen:
+        subject.run(subject.theirs)
+    return seen
+
+
+def check(subject: Subject, cases: list[Case], nested: int, other: Captured, there: dict[Place, Tensor]) -> None:
+    """The output and every edited site are those of the formula, with the first ``nested`` edits in outer blocks."""
+    touched = [False] * len(cases)
+    expected: dict[Place, Tensor] = {}
+
+    def visit(place: Place, tensor: Tensor, choices: Tensor | None) -> Tensor:
+        plain = tensor
+        for number, one in enumerate(cases):
+            if one.site == place.site and place.layer in layers_of(one, place, there):
+                tensor, chosen = one.apply(tensor, choices, there[place])
+                touched[number] |= bool(chosen.any())
+        if place.site == "scores":  # what is forbidden stays forbidden
+            tensor = tensor.masked_fill(plain == -torch.inf, -torch.inf)
+        expected[place] = tensor
+        if place.site == "residual_before" and place.layer == 0:
+            expected[place._replace(site="embedding")] = tensor
+        return tensor
+
+    output = subject.plainly(visit)
+    edits = [one.edit(other) for one in cases]
+    watched = sorted({one.site for one in cases} - {"sinks", "experts"})
+    with ExitStack() as blocks:
+        if not all(touched):
+            blocks.enter_context(refused("no call reached"))
+        for edit in edits[:nested]:
+            blocks.enter_context(intervene(subject.model, edit))
+        blocks.enter_context(intervene(subject.model, *edits[nested:]))
+        if watched:
+            seen = blocks.enter_context(capture(subject.model, what=watched))
+        found = subject.run()
+        close(found, output, subject)
+        for record in [each for each in seen.records if each.what in watched] if watched else []:
+            values = expected[place_of(record)]
+            if record.what == "router":
+                values = values / values.sum(-1, keepdim=True)
+            found = record.values
+            if record.what == "scores":  # transformers' masks of numbers forbid with the lowest
+                found = found.masked_fill(found < -1e30, -torch.inf)
+            close(found, values.to(found.dtype), subject, AXES[record.what])
+
+
+def place_of(record: Record) -> Place:
+    return Place(record.what, record.layer, record.source, "cross" in record.name)
+
+
+def layers_of(one: Case, place: Place, there: dict[Place, Tensor]) -> list[int]:
+    from edit_cases import resolved
+
+    count = max(each.layer for each in there if each.source == place.source) + 1
+    return resolved(one.where.get("layers", slice(None)), count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=4, phases=[Phase.generate], report_multiple_bugs=False)  # shrinking takes minutes
+@torch.no_grad()
+def test_edits_are_those_of_the_formulas(kind: str, seed: int) -> None:
+    chance = Random(seed)
+    subject = KINDS[kind](chance)
+    there, record = subject.record(subject.theirs), subject.record()
+    plain = subject.run()
+    close(plain, subject.plainly(lambda place, tensor, choices: tensor), subject)
+    other = other_run(subject, sites(record))
+    cases = [case(chance, site, record, subject.real is None) for site in sites(record)]
+    for one in cases:
+        check(subject, [one], 0, other, there)
+    several = [one for one in cases if one.site != "embedding"]  # which is the first residual_before
+    several = chance.sample(several, min(len(several), chance.randint(2, 4)))
+    check(subject, several, chance.randint(0, len(several)), other, there)
+    assert torch.equal(subject.run(), plain)
