@@ -22,6 +22,7 @@ VIEWS = {
     "scramble": "lookup-course",
     "sampling": "recurrence",
     "experts": "recurrence",
+    "whatif": "sentiment",
 }
 """A model for each view."""
 
@@ -50,7 +51,11 @@ FOCUSED = """
 
 def open_view(go: Go, page: Page, view: str, **state: object) -> None:
     go(page, model=VIEWS[view], view=view, **state)
-    expect(page.get_by_role("tab", selected=True)).to_have_text(view.capitalize())
+    expect(page.get_by_role("tab", selected=True)).to_have_text(title(view))
+
+
+def title(view: str) -> str:
+    return "What if" if view == "whatif" else view.capitalize()
 
 
 def text_field(page: Page) -> Any:
@@ -88,8 +93,8 @@ def test_every_model_opens_in_every_of_its_views(
         page.locator(".model select").select_option(card.name)
         expect(page.locator(".about")).to_have_text(card.about)
         for view in card.views:
-            page.get_by_role("tab", name=view.capitalize()).click()
-            expect(page.get_by_role("tabpanel", name=view.capitalize())).to_be_visible()
+            page.get_by_role("tab", name=title(view)).click()
+            expect(page.get_by_role("tabpanel", name=title(view))).to_be_visible()
             settled(page)
             expect(page.locator(".view")).not_to_be_empty()
             expect(page.locator(".fault")).to_have_count(0)

@@ -14,6 +14,7 @@ import { ExpertsView } from "./views/experts";
 import { SamplingView } from "./views/sampling";
 import type { ViewProps } from "./views/props";
 import { ScrambleView } from "./views/scramble";
+import { WhatIfView } from "./views/what-if";
 
 const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JSX.Element }> = {
   attention: { title: "Attention", show: AttentionView },
@@ -21,7 +22,7 @@ const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JS
   scramble: { title: "Scramble", show: ScrambleView },
   sampling: { title: "Sampling", show: SamplingView },
   experts: { title: "Experts", show: ExpertsView },
-  whatif: { title: "What if", show: AttentionView },
+  whatif: { title: "What if", show: WhatIfView },
 };
 
 export interface AppProps {

@@ -1,5 +1,5 @@
 // Requests from within a component: the answer to the current request, or the previous answer while it is awaited.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { Unanswered, refusalOf, type CallName, type Calls, type Refusal, type Source } from "./source";
 
 export interface Asked<N extends CallName> {
@@ -77,4 +77,22 @@ export function useAsk<N extends CallName>(
   }, [source, name, key]);
   const { answer, of, refusal } = result;
   return { answer, of, refusal: key === result.key ? refusal : null, busy: key !== null && key !== result.key };
+}
+
+/**
+ * The same, one request at a time: while one is under way, only the newest of those that follow is sent when it is
+ * answered. A slider that is dragged then shows as many answers as are given, and overtakes none of them.
+ */
+export function useAskInTurn<N extends CallName>(source: Source, name: N, asked: Calls[N]["asked"] | null): Asked<N> {
+  const sent = useRef(asked);
+  const under = useRef(false);
+  const [, again] = useReducer((times: number) => times + 1, 0);
+  if (!under.current) sent.current = asked;
+  const result = useAsk(source, name, sent.current);
+  under.current = result.busy;
+  const newer = JSON.stringify(sent.current) !== JSON.stringify(asked);
+  useEffect(() => {
+    if (newer && !result.busy) again(undefined);
+  });
+  return newer ? { ...result, busy: true, refusal: null } : result;
 }

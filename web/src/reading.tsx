@@ -16,7 +16,7 @@ interface ReadingProps {
 export function Reading({ source, store, state, card, run, busy }: ReadingProps) {
   const help = useId();
   const long = state.text.length > 120;
-  const set = (text: string, step: boolean | string) => store.set({ text, pin: null, window: null, written: [] }, step);
+  const set = (text: string, step: boolean | string) => store.set({ text, pin: null, window: null, written: [], place: null, forbidden: [] }, step);
   const field = {
     value: state.text,
     readOnly: !source.live,

@@ -109,11 +109,15 @@ export function resolved(address: Address, card: ModelCard | null): State {
   return { ...address, text: address.text ?? card?.text ?? "", view: address.view ?? card?.views[0] ?? "attention" };
 }
 
+/** The fields of the view What if that change the model, at nothing. */
+export const UNCHANGED = (({ removed, forbidden, steer, swaps }) => ({ removed, forbidden, steer, swaps }))(START);
+
 /** The state with which a model is first shown. */
 export function startOf(card: ModelCard): Partial<State> {
-  const { source, order, versus, pin, window, cells, written, expertLayer } = START;
+  const { source, order, versus, pin, window, cells, written, expertLayer, place, target, other } = START;
   return {
-    ...{ source, order, versus, pin, window, cells, written, expertLayer },
+    ...{ source, order, versus, pin, window, cells, written, expertLayer, place, target, other },
+    ...UNCHANGED,
     model: card.name,
     view: card.views[0] ?? "attention",
     text: card.text,

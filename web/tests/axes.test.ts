@@ -13,6 +13,7 @@ const paint: Paint = {
   accent: "#0000ff",
   accentInk: "#ffffff",
   second: "#ff0000",
+  bad: "#aa0000",
   mono: "monospace",
 };
 
@@ -69,10 +70,10 @@ test("the hovered and the pinned cell have their words even where others have no
   const words = { queries: Array.from({ length: count }, (_, at) => `q${at}`), keys: Array.from({ length: count }, (_, at) => `k${at}`) };
   const box = boxFor(count, count, { width: 500, height: 500 });
   const { context, texts, frames } = canvas();
-  paintMarks(context, words, whole(box), box, 14, { hover: { query: 20, key: 10 }, pin: 700 }, paint);
+  paintMarks(context, words, whole(box), box, 14, { hover: { query: 20, key: 10 }, pin: 700, crossed: [] }, paint);
   assert.deepEqual(texts, ["q700", "q20", "k10"]);
   assert.equal(frames.length, 4);
   const away = canvas();
-  paintMarks(away.context, words, { query: 0, key: 0, size: 100 }, box, 14, { hover: null, pin: 700 }, paint);
+  paintMarks(away.context, words, { query: 0, key: 0, size: 100 }, box, 14, { hover: null, pin: 700, crossed: [] }, paint);
   assert.deepEqual([away.texts, away.frames], [[], []]);
 });

@@ -95,7 +95,7 @@ export function paintMarks(
   view: View,
   box: Box,
   letters: number,
-  marks: { hover: Cell | null; pin: number | null },
+  marks: { hover: Cell | null; pin: number | null; crossed: Cell[] },
   paint: Paint,
 ): void {
   const cell = cellOf(view, box);
@@ -110,6 +110,7 @@ export function paintMarks(
   context.beginPath();
   context.rect(-1, -1, box.width + 2, box.height + 2);
   context.clip();
+  for (const { query, key } of marks.crossed) cross(context, key - view.key, query - view.query, cell, paint);
   if (marks.pin !== null) band(marks.pin, paint.second, 2);
   if (marks.hover) {
     const x = (marks.hover.key - view.key) * cell.width;
@@ -146,5 +147,23 @@ export function paintMarks(
     const y = inside((query + 0.5 - view.query) * cell.height, box.height);
     chip(shown(words.queries[query] ?? "", letters), 0, y, false, paint.accent);
     chip(shown(words.keys[key] ?? "", letters), inside((key + 0.5 - view.key) * cell.width, box.width), 0, true, paint.accent);
+  }
+}
+
+/** A cross over the cell in this column and row, visible on any colour. */
+function cross(context: CanvasRenderingContext2D, column: number, row: number, cell: { width: number; height: number }, paint: Paint): void {
+  const side = Math.max(8, Math.min(cell.width, cell.height));
+  const [x, y] = [(column + 0.5) * cell.width, (row + 0.5) * cell.height];
+  const arm = 0.5 * side - Math.min(4, 0.2 * side);
+  context.beginPath();
+  context.moveTo(x - arm, y - arm);
+  context.lineTo(x + arm, y + arm);
+  context.moveTo(x + arm, y - arm);
+  context.lineTo(x - arm, y + arm);
+  context.lineCap = "round";
+  for (const [style, width] of [[paint.panel, 5], [paint.bad, 2.5]] as const) {
+    context.strokeStyle = style;
+    context.lineWidth = width;
+    context.stroke();
   }
 }

@@ -82,15 +82,16 @@ export interface Paint {
   accent: string;
   accentInk: string;
   second: string;
+  bad: string;
   mono: string;
 }
 
-const NAMES = ["panel", "ink", "quiet", "line", "accent", "accent-ink", "second"];
+const NAMES = ["panel", "ink", "quiet", "line", "accent", "accent-ink", "second", "bad"];
 
 function readPaint(element: HTMLElement): Paint {
-  const [panel = "", ink = "", quiet = "", line = "", accent = "", accentInk = "", second = ""] = coloursIn(element, NAMES);
+  const [panel = "", ink = "", quiet = "", line = "", accent = "", accentInk = "", second = "", bad = ""] = coloursIn(element, NAMES);
   const mono = getComputedStyle(element).getPropertyValue("--mono").trim() || "monospace";
-  return { dark: luminance(panel) < 0.2, panel, ink, quiet, line, accent, accentInk, second, mono };
+  return { dark: luminance(panel) < 0.2, panel, ink, quiet, line, accent, accentInk, second, bad, mono };
 }
 
 /** The page's colours at `element`, updated when they change. Null before it is mounted. */

@@ -73,7 +73,7 @@ interface PlaceFieldsProps {
   choose: (next: Partial<Place>) => void;
 }
 
-function PlaceFields({ name, place, stack, choose }: PlaceFieldsProps) {
+export function PlaceFields({ name, place, stack, choose }: PlaceFieldsProps) {
   const all = (count: number) => Array.from({ length: count }, (_, at) => at);
   const title = (text: string) => (name ? name + text.toLowerCase() : text);
   return (

@@ -11,8 +11,10 @@ export interface Handled {
   top: number;
   view: Signal<View | null>;
   hover: Signal<Cell | null>;
-  pin: number | null;
-  setPin: (query: number | null) => void;
+  /** Called by a click on a cell, and by Enter. */
+  press: (cell: Cell) => void;
+  /** Called by Escape; returns whether there was something to let go of. */
+  release: () => boolean;
 }
 
 /** Milliseconds after a wheel event elsewhere during which the page keeps scrolling over a map. */
@@ -79,7 +81,7 @@ export function useGestures(element: RefObject<HTMLElement | null>, handled: Han
       const { x, y } = local(event);
       const cell = cellAt(current(), latest.current.box, x, y);
       latest.current.hover.value = cell;
-      if (cell) latest.current.setPin(cell.query === latest.current.pin ? null : cell.query);
+      if (cell) latest.current.press(cell);
     };
     const leave = (event: PointerEvent) => {
       // After a touch ends, the touched cell stays selected.
@@ -126,9 +128,9 @@ export function useGestures(element: RefObject<HTMLElement | null>, handled: Han
   return (event) => keyed(event, latest.current);
 }
 
-/** Arrows move from cell to cell, with Shift the view moves; + and - zoom, Home shows all, Enter pins, Escape unpins. */
+/** Arrows move from cell to cell, with Shift the view moves; + and - zoom, Home shows all, Enter presses, Escape lets go. */
 function keyed(event: KeyboardEvent, handled: Handled): void {
-  const { box, view, hover, pin, setPin } = handled;
+  const { box, view, hover, press, release } = handled;
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const now = view.value ?? whole(box);
   const arrows: Record<string, [number, number]> = {
@@ -157,10 +159,11 @@ function keyed(event: KeyboardEvent, handled: Handled): void {
     view.value = clamped(whole(box), box);
   } else if (event.key === "Enter" || event.key === " ") {
     if (!hover.value) return;
-    setPin(hover.value.query === pin ? null : hover.value.query);
-  } else if (event.key === "Escape" && (hover.value || pin !== null)) {
+    press(hover.value);
+  } else if (event.key === "Escape") {
+    const hovered = hover.value !== null;
     hover.value = null;
-    setPin(null);
+    if (!release() && !hovered) return;
   } else {
     return;
   }

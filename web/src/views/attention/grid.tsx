@@ -1,10 +1,10 @@
 // A thumbnail of every head, layer by layer. Clicking or the arrow keys choose one.
-import { useEffect, useRef } from "preact/hooks";
-import { screenDensity, useWidth } from "../../measuring";
+import { useCallback } from "preact/hooks";
 import { short } from "../../parts";
 import type { Attention, Measures } from "../../source";
 import type { Place, State, Store } from "../../state";
-import { letterOn, share, stepOf, table, usePaint, type Paint } from "./colours";
+import { letterOn, share, stepOf, table, type Paint } from "./colours";
+import { HeadCells, type Ground } from "./head-cells";
 import { hatching } from "./paint";
 import { named, samePlace, seen } from "./stack";
 
@@ -26,103 +26,39 @@ interface GridProps {
   most: number;
 }
 
-const LEAST = 20;
-const GAP = 4;
 /** The largest side on a narrow screen. */
 const NARROW = 48;
-const LABEL = 22;
-
-/** The width of a panel that holds all heads of a layer in one row, if that is not too wide. */
-export const panelWidth = (heads: number): number => Math.min(380, Math.max(268, heads * 44 + LABEL + 42));
 
 export function HeadGrid({ store, state, stack, measures, place, most }: GridProps) {
-  const frame = useRef<HTMLDivElement>(null);
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const width = useWidth(frame);
-  const paint = usePaint(frame);
-  const side = Math.max(LEAST, Math.min(width < 400 && state.shape !== "heads" ? Math.min(most, NARROW) : most, Math.floor((width - LABEL - 2) / stack.heads) - GAP));
-  const step = side + GAP;
   const chosen = !measures || measures[state.measure === "pictures" ? "entropy" : state.measure] === null ? "pictures" : state.measure;
-  const size = { width: stack.heads * step, height: stack.layers * step };
-  const density = screenDensity();
-  useEffect(() => {
-    const context = canvas.current?.getContext("2d");
-    if (!context || !paint || width === 0) return;
-    context.setTransform(density, 0, 0, density, 0, 0);
-    context.clearRect(0, 0, size.width, size.height);
-    for (let layer = 0; layer < stack.layers; layer += 1) {
-      for (let head = 0; head < stack.heads; head += 1) {
-        context.save();
-        context.translate(head * step + GAP / 2, layer * step + GAP / 2);
-        if (!measures) empty(context, side, paint);
-        else if (chosen === "pictures") picture(context, stack, layer, measures.thumbnails[layer]?.[head] ?? [], side, paint);
-        else figure(context, measures[chosen] ?? [], layer, head, side, paint, chosen === "sink");
-        context.restore();
-      }
-    }
-  }, [measures, chosen, side, paint, stack, width === 0, density]);
-  const keys = (event: KeyboardEvent) => {
-    const steps: Record<string, [number, number]> = {
-      ArrowUp: [-1, 0],
-      ArrowDown: [1, 0],
-      ArrowLeft: [0, -1],
-      ArrowRight: [0, 1],
-    };
-    const by = steps[event.key];
-    if (!by) return;
-    event.preventDefault();
-    const held = (at: number, count: number) => Math.min(count - 1, Math.max(0, at));
-    const next = { layer: held(place.layer + by[0], stack.layers), head: held(place.head + by[1], stack.heads) };
-    store.set(next);
-    const list = event.currentTarget as HTMLElement;
-    requestAnimationFrame(() => list.querySelector<HTMLElement>('[aria-checked="true"]')?.focus());
-  };
-  const choose = (event: MouseEvent, next: Place) => {
+  const draw = useCallback(
+    ({ context, side, paint }: Ground, { layer, head }: Place) => {
+      if (!measures || chosen === "pictures") drawHead({ context, side, paint }, stack, layer, measures?.thumbnails[layer]?.[head] ?? null);
+      else figure(context, measures[chosen] ?? [], layer, head, side, paint, chosen === "sink");
+    },
+    [measures, chosen, stack],
+  );
+  const choose = (next: Place, event: MouseEvent) => {
     if (event.shiftKey) store.set({ versus: samePlace(state.versus, next) || samePlace(place, next) ? null : next }, true);
     else store.set({ ...next, ...(state.shape === "heads" ? { shape: "matrix" as const } : {}) }, true);
   };
   return (
-    <div class="head-grid" ref={frame}>
-      {width > 0 && (
-        <div class="heads" role="radiogroup" aria-label="Head" onKeyDown={keys} style={{ width: `${size.width + LABEL}px` }}>
-          <canvas
-            ref={canvas}
-            aria-hidden="true"
-            width={Math.round(size.width * density)}
-            height={Math.round(size.height * density)}
-            style={{ width: `${size.width}px`, height: `${size.height}px`, left: `${LABEL}px` }}
-          />
-          {count(stack.layers).map((layer) => (
-            <div class="layer" style={{ height: `${step}px` }}>
-              <span class="number quiet" aria-hidden="true">
-                {layer}
-              </span>
-              {count(stack.heads).map((head) => {
-                const here = { layer, head };
-                const about = measures ? `${named(here)}: ${inWords(measures, here)}` : named(here);
-                return (
-                  <button
-                    type="button"
-                    role="radio"
-                    aria-checked={samePlace(place, here)}
-                    aria-label={about}
-                    title={about}
-                    data-versus={samePlace(state.versus, here)}
-                    tabIndex={samePlace(place, here) ? 0 : -1}
-                    style={{ width: `${step}px`, height: `${step}px` }}
-                    onClick={(event) => choose(event, here)}
-                  />
-                );
-              })}
-            </div>
-          ))}
-        </div>
-      )}
-    </div>
+    <HeadCells
+      {...{ stack, place, draw, choose }}
+      label="Head"
+      role="radiogroup"
+      most={most}
+      narrow={state.shape === "heads" ? most : NARROW}
+      move={(next) => store.set(next)}
+      cell={(here) => ({
+        role: "radio",
+        "aria-checked": samePlace(place, here),
+        "aria-label": measures ? `${named(here)}: ${inWords(measures, here)}` : named(here),
+        "data-versus": samePlace(state.versus, here),
+      })}
+    />
   );
 }
-
-const count = (size: number): number[] => Array.from({ length: size }, (_, at) => at);
 
 function empty(context: CanvasRenderingContext2D, side: number, paint: Paint): void {
   context.strokeStyle = paint.line;
@@ -145,14 +81,9 @@ export function inWords(measures: Measures, { layer, head }: Place): string {
     .join(", ");
 }
 
-function picture(
-  context: CanvasRenderingContext2D,
-  stack: Attention,
-  layer: number,
-  rows: number[][],
-  side: number,
-  paint: Paint,
-): void {
+/** Draw a head's thumbnail, or an empty square. */
+export function drawHead({ context, side, paint }: Ground, stack: Attention, layer: number, rows: number[][] | null): void {
+  if (!rows) return empty(context, side, paint);
   const { styles } = table("weights", paint.dark);
   const largest = rows.reduce((most, row) => row.reduce((each, value) => Math.max(each, value), most), 0);
   const height = side / rows.length;

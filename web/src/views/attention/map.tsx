@@ -25,7 +25,12 @@ interface MapProps {
   paint: Paint;
   shared: Shared;
   pin: number | null;
-  setPin: (query: number | null) => void;
+  /** Cells with a cross. */
+  crossed?: Cell[];
+  press: (cell: Cell) => void;
+  release: () => boolean;
+  /** What the Enter key does with a cell, in words. */
+  does: string;
   box: Box;
   margins: Margins;
   /** What is visible, in words. */
@@ -33,7 +38,7 @@ interface MapProps {
 }
 
 export function CellMap(props: MapProps) {
-  const { cells, words, kind, largest, root, paint, shared, pin, setPin, box, margins, name } = props;
+  const { cells, words, kind, largest, root, paint, shared, pin, crossed, press, release, does, box, margins, name } = props;
   const help = useId();
   const frame = useRef<HTMLDivElement>(null);
   const base = useRef<HTMLCanvasElement>(null);
@@ -80,7 +85,7 @@ export function CellMap(props: MapProps) {
       const context = ready(over.current);
       if (!context) return;
       const view = clamped(shared.view.peek() ?? whole(box), box);
-      paintMarks(context, words, view, box, margins.letters, { hover: shared.hover.peek(), pin }, paint);
+      paintMarks(context, words, view, box, margins.letters, { hover: shared.hover.peek(), pin, crossed: crossed ?? [] }, paint);
     };
     const stop = effect(() => {
       const view = shared.view.value;
@@ -93,7 +98,7 @@ export function CellMap(props: MapProps) {
       stop();
       cancelAnimationFrame(due);
     };
-  }, [words, box, margins, pin, paint, density, shared]);
+  }, [words, box, margins, pin, crossed, paint, density, shared]);
 
   const keys = useGestures(frame, {
     box,
@@ -101,8 +106,8 @@ export function CellMap(props: MapProps) {
     top: margins.top,
     view: shared.view,
     hover: shared.hover,
-    pin,
-    setPin,
+    press,
+    release,
   });
   const size = { width: `${width}px`, height: `${height}px` };
   return (
@@ -123,7 +128,7 @@ export function CellMap(props: MapProps) {
       <canvas ref={over} style={size} aria-hidden="true" />
       <span id={help} class="hidden">
         Arrow keys go from cell to cell, with Shift they move the part that is seen. Plus and minus zoom, Home shows all,
-        Enter pins the query of the cell, Escape lets go.
+        Enter {does}, Escape lets go.
       </span>
     </div>
   );

@@ -13,7 +13,7 @@ import { CellReadout, Reads } from "./reading";
 import { roomAbove, useShared } from "./shared";
 import { named, type Words } from "./stack";
 import { Difference, type HeadTiles } from "./tiles";
-import { boxFor, clamped, isWhole, levelFor, whole } from "./viewport";
+import { boxFor, clamped, isWhole, levelFor, whole, type Cell } from "./viewport";
 
 interface MatrixProps {
   store: Store;
@@ -53,7 +53,10 @@ export function Matrix({ store, state, one, other, words, largest, root, pin, se
   useEffect(() => difference?.follow(), [difference]);
   const layers: [number, number] = [one.layer, (other ?? one).layer];
   const about = `${stack.label}, ${stack.queries} queries by ${stack.keys} keys`;
-  const common = box && paint && { words, root, paint, shared, pin, setPin, box, margins };
+  const press = ({ query }: Cell) => setPin(query === pin ? null : query);
+  const release = () => (setPin(null), pin !== null);
+  const does = "pins the query of the cell";
+  const common = box && paint && { words, root, paint, shared, pin, press, release, does, box, margins };
   return (
     <div class={other ? "matrix several" : wide ? "matrix wide" : "matrix"} ref={place}>
       <div class="maps" style={{ gridTemplateColumns: other ? `repeat(${beside}, minmax(0, 1fr))` : "max-content" }}>
@@ -103,7 +106,7 @@ export function Matrix({ store, state, one, other, words, largest, root, pin, se
 type Sharing = ReturnType<typeof useShared>;
 type BoxOf = ReturnType<typeof boxFor>;
 
-function Zoom({ shared, box }: { shared: Sharing; box: BoxOf }) {
+export function Zoom({ shared, box }: { shared: Sharing; box: BoxOf }) {
   const view = clamped(shared.view.value ?? whole(box), box);
   // All cells have their largest size already.
   if (clamped({ ...view, size: 0 }, box).size >= whole(box).size) return null;

@@ -1,0 +1,429 @@
+"""Changing a model in a browser: what is clicked, what is asked, and what is shown before and after."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+
+from glassformer.explorer import messages as m
+
+from .attention_page import cell_at, state
+from .conftest import Go
+
+TEXT = "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"
+COUNT = len(TEXT.split())
+SIZE = (COUNT, COUNT)
+
+
+class Model:
+    """What the server answers about a text: the independent side of what the page shows."""
+
+    def __init__(self, explorer: Any, model: str, text: str) -> None:
+        self.explorer = explorer
+        card = next(each for each in explorer.catalogue().models if each.name == model)
+        source = card.source
+        self.run = explorer.answer(
+            "run", m.Ask(model=model, text=text, source=source, order=source and [*range(len(source))])
+        )
+
+    def what_if(self, **changes: Any) -> m.WhatIf:
+        ask = m.AskWhatIf.model_validate({"ask": self.run.ask.model_dump(), **changes})
+        answer = self.explorer.answer("whatif", ask)
+        assert isinstance(answer, m.WhatIf)
+        return answer
+
+    def sweep(self) -> m.HeadSweep:
+        answer = self.explorer.answer("sweep", m.AskSweep(ask=self.run.ask))
+        assert isinstance(answer, m.HeadSweep)
+        return answer
+
+    def contributions(self, **asked: Any) -> m.Contributions:
+        answer = self.explorer.answer("contributions", m.AskContributions(ask=self.run.ask, **asked))
+        assert isinstance(answer, m.Contributions)
+        return answer
+
+    def lens(self) -> m.Lens:
+        answer = self.explorer.answer("lens", m.AskLens(ask=self.run.ask))
+        assert isinstance(answer, m.Lens)
+        return answer
+
+
+@pytest.fixture
+def show(go: Go) -> Go:
+    def show(page: Page, **words: object) -> None:
+        go(page, **{"model": "recurrence", "view": "whatif", "text": TEXT, **words})
+        expect(page.locator(".outcome").first).to_be_visible()
+
+    return show
+
+
+@pytest.fixture
+def model(explorer: Any) -> Model:
+    return Model(explorer, "recurrence", TEXT)
+
+
+def share(value: float) -> str:
+    """A probability as the page shows it."""
+    if 0 < value < 0.0005:
+        return "<0.1 %"
+    text = f"{100 * value:.1f}"
+    return f"{float(text):.0f} %" if float(text) in (0, 100) else f"{text} %"
+
+
+def chance(log_odds: float) -> str:
+    return share(1 / (1 + math.exp(-log_odds)))
+
+
+def head(page: Page, layer: int, number: int) -> Locator:
+    group = page.get_by_role("group", name="Heads to remove")
+    return group.get_by_role("button", name=re.compile(f"^layer {layer}, head {number}(,|$)"))
+
+
+def chips(page: Page) -> Locator:
+    return page.get_by_role("list", name="What is changed").get_by_role("button")
+
+
+def slider(page: Page) -> Locator:
+    return page.get_by_role("slider", name="Strength")
+
+
+def press_cell(page: Page, query: int, key: int) -> None:
+    page.locator(".cell-map").click(position=cell_at(page, query, key, SIZE))
+
+
+def shows(page: Page, answer: m.WhatIf) -> None:
+    """Wait until the bars are those of this answer."""
+    for each in answer.outcomes[:6]:
+        label = f"{each.name}: {share(each.before)} before, {share(each.after)} after"
+        expect(page.get_by_role("radio", name=label, exact=True)).to_be_visible()
+
+
+def test_nothing_is_changed_at_first(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    answer = model.what_if()
+    assert all(each.before == each.after for each in answer.outcomes)
+    shows(page, answer)
+    expect(page.get_by_role("region", name="Changes")).to_contain_text("Nothing is changed yet")
+    expect(page.get_by_role("region", name="Before and after")).to_contain_text("Nothing has changed.")
+    expect(page.get_by_role("button", name="Undo all")).to_have_count(0)
+
+
+def test_a_click_removes_a_head_and_another_one_brings_it_back(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    there = model.what_if()
+    head(page, 0, 2).click()
+    answer = model.what_if(removed=[{"part": "self", "layer": 0, "head": 2}])
+    assert answer.distance > 0.02
+    shows(page, answer)
+    expect(head(page, 0, 2)).to_have_attribute("aria-pressed", "true")
+    expect(chips(page)).to_have_text([re.compile("^Without layer 0, head 2")])
+    # The matrix follows.
+    expect(page.get_by_role("heading", name="Forbid edges of layer 0, head 2")).to_be_visible()
+    head(page, 1, 1).click()
+    expect(chips(page)).to_have_count(2)
+    shows(page, model.what_if(removed=[{"part": "self", "layer": at, "head": 2 - at} for at in (0, 1)]))
+    page.go_back()
+    shows(page, answer)
+    head(page, 0, 2).click()
+    shows(page, there)
+    expect(chips(page)).to_have_count(0)
+
+
+def test_a_click_on_a_cell_forbids_the_edge(page: Page, show: Go, model: Model) -> None:
+    show(page, layer=0, head=2)
+    edge = {"part": "self", "layer": 0, "head": 2, "query": COUNT - 1, "key": COUNT - 2}
+    press_cell(page, COUNT - 1, COUNT - 2)
+    answer = model.what_if(forbidden=[edge])
+    assert answer.distance > 1e-3
+    shows(page, answer)
+    expect(chips(page)).to_have_text([re.compile(r"^4 \(14\) does not read 6 \(13\) in layer 0, head 2")])
+    # Again: it is allowed.
+    press_cell(page, COUNT - 1, COUNT - 2)
+    shows(page, model.what_if())
+    page.get_by_role("group", name="Where a click forbids it").get_by_role("button", name="Every layer").click()
+    press_cell(page, COUNT - 1, COUNT - 2)
+    shows(page, model.what_if(forbidden=[{**edge, "layer": None, "head": None}]))
+    # It holds in every head, and can be taken back from each.
+    head(page, 3, 1).focus()
+    page.get_by_role("region", name="Forbid edges").get_by_role("combobox").first.select_option("3")
+    press_cell(page, COUNT - 1, COUNT - 2)
+    shows(page, model.what_if())
+    # What the causal mask forbids cannot be forbidden again.
+    press_cell(page, 2, 9)
+    page.wait_for_timeout(200)
+    expect(chips(page)).to_have_count(0)
+
+
+def test_the_strength_steers_and_a_drag_is_one_step(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    panel = page.get_by_role("region", name="Steer")
+    target = model.what_if().target
+    toward = next(each.id for each in model.what_if().outcomes if each.id != target)
+    panel.get_by_label("Towards").select_option(str(toward))
+    panel.get_by_label("After layer").select_option("2")
+    steer = {"layer": 2, "toward": toward, "away": None, "strength": 1.0}
+    slider(page).evaluate(
+        """(slider) => {
+          for (const value of [0.2, 0.5, 0.8, 1]) {
+            slider.value = value;
+            slider.dispatchEvent(new Event("input", { bubbles: true }));
+          }
+          slider.dispatchEvent(new Event("change", { bubbles: true }));
+        }"""
+    )
+    answer = model.what_if(steer=steer)
+    assert answer.distance > 0.1
+    shows(page, answer)
+    expect(slider(page)).to_have_attribute("aria-valuetext", "1 lengths of the stream")
+    page.get_by_label("Strength, exact").fill("-3.5")
+    shows(page, model.what_if(steer={**steer, "strength": -3.5}))
+    expect(chips(page)).to_have_text([re.compile("^After layer 2: \u22123.5 lengths towards ")])
+    page.go_back()
+    shows(page, answer)
+    page.go_back()
+    # Before the drag.
+    expect(slider(page)).to_have_attribute("aria-valuetext", "0 lengths of the stream")
+
+
+def test_of_a_quick_drag_the_newest_is_asked_and_the_last_is_shown(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    asked: list[float] = []
+
+    def slowly(route: Route) -> None:
+        steer = json.loads(route.request.post_data or "{}")["steer"]
+        asked.append(steer["strength"])
+        time.sleep(0.15)
+        route.continue_()
+
+    page.route("**/api/whatif", slowly)
+    target = model.what_if().target
+    slider(page).evaluate(
+        """async (slider) => {
+          for (let at = 1; at <= 20; at += 1) {
+            slider.value = -at / 20;
+            slider.dispatchEvent(new Event("input", { bubbles: true }));
+            await new Promise((done) => setTimeout(done, 10));
+          }
+        }"""
+    )
+    shows(page, model.what_if(steer={"layer": 1, "toward": target, "away": None, "strength": -1.0}))
+    assert asked[0] == -0.05
+    assert asked[-1] == -1
+    assert len(asked) < 8
+
+
+def test_experts_are_forbidden_and_replaced(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    group = page.get_by_role("group", name="Experts to forbid")
+    chosen = group.get_by_role("button", name=re.compile("^layer 3, expert ., chosen here")).first
+    letter = (chosen.get_attribute("aria-label") or "")[len("layer 3, expert ")]
+    expert = "ABCD".index(letter)
+    chosen.click()
+    answer = model.what_if(swaps=[{"layer": 3, "expert": expert, "instead": None}])
+    assert answer.distance > 1e-3
+    shows(page, answer)
+    expect(chips(page)).to_have_text([re.compile(f"^Layer 3: no expert {letter}")])
+    other = (expert + 1) % 4
+    instead = page.get_by_role("region", name="Swap experts").get_by_role("combobox")
+    instead.select_option(str(other))
+    shows(page, model.what_if(swaps=[{"layer": 3, "expert": expert, "instead": other}]))
+    expect(chips(page)).to_have_text([re.compile(f"^Layer 3: expert {'ABCD'[other]} for {letter}")])
+    instead.select_option("own")
+    shows(page, model.what_if())
+
+
+def test_the_sweep_shows_each_head_and_opens_it(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    sweep = model.sweep()
+    group = page.get_by_role("group", name=re.compile("^The effect of removing each head on "))
+    for layer, row in enumerate(sweep.stacks[0].after):
+        for number, after in enumerate(row):
+            sign = "" if after <= sweep.before else r"\+"
+            label = re.compile(rf"^layer {layer}, head {number}: {sign}.*, {chance(sweep.before)} to {chance(after)}$")
+            expect(group.get_by_role("button", name=label)).to_have_count(1)
+    group.get_by_role("button", name=re.compile("^layer 2, head 3:")).click()
+    expect(page.get_by_role("tab", selected=True)).to_have_text("Attention")
+    words = state(page, lambda words: words.get("head") == "3")
+    assert (words["layer"], words.get("view")) == ("2", "attention")
+    page.go_back()
+    expect(page.get_by_role("tab", selected=True)).to_have_text("What if")
+
+
+def test_the_lens_is_a_table_of_layers_and_positions(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    lens = model.lens()
+    table = page.get_by_role("region", name="The logit lens").get_by_role("table")
+    rows = table.locator("tbody tr")
+    expect(rows).to_have_count(len(lens.stages))
+    # The last layer is at the top.
+    for row, stage in enumerate(reversed(range(len(lens.stages)))):
+        assert rows.nth(row).locator("td").all_inner_texts() == lens.names[stage]
+    page.get_by_role("group", name="What the colours show").get_by_role("button").nth(1).click()
+    texts = rows.first.locator("td").all_inner_texts()
+    for text, value in zip(texts, lens.targets[-1], strict=True):
+        assert text == ("<1" if value < 0.005 else f"{100 * value:.0f}")
+    # A click asks for what follows that token.
+    rows.first.locator("td button").nth(6).click()
+    shows(page, model.what_if(place=6))
+    assert state(page, lambda words: "place" in words)["place"] == "6"
+
+
+def test_contributions_sum_to_the_logit(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    truth = model.contributions()
+    panel = page.get_by_role("region", name="What adds to the logit")
+    expect(panel.locator(".total .number")).to_have_text(short(truth.total))
+    panel.get_by_role("button", name=re.compile("^Show all")).click()
+    values = [number(text) for text in panel.locator("li:not(.total) .number").all_inner_texts()]
+    assert len(values) == len(truth.parts)
+    assert sum(values) == pytest.approx(truth.total, abs=0.01)
+    other = next(each.id for each in model.what_if().outcomes if each.id != truth.target)
+    panel.get_by_label("Minus").select_option(str(other))
+    expect(panel.locator(".total .number")).to_have_text(short(model.contributions(other=other).total))
+
+
+def short(value: float) -> str:
+    return f"{'+' if value > 0 else chr(0x2212)}{float(f'{abs(value):.3g}'):g}"
+
+
+def number(text: str) -> float:
+    return float(text.replace("\u2212", "-"))
+
+
+def test_another_token_can_be_the_target(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    second = model.what_if().outcomes[1]
+    page.get_by_role("radio", name=re.compile(f"^{second.name}: ")).click()
+    expect(page.get_by_role("heading", name=f"What adds to {second.name}")).to_be_visible()
+    expect(page.get_by_role("group", name=re.compile(f"on {second.name}; "))).to_be_visible()
+    truth = model.contributions(target=second.id)
+    expect(page.locator(".contributions .total .number")).to_have_text(short(truth.total))
+
+
+def test_everything_by_keyboard(page: Page, show: Go, model: Model) -> None:
+    show(page)
+    head(page, 0, 0).focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+    expect(head(page, 1, 1)).to_be_focused()
+    expect(page.get_by_role("heading", name="Forbid edges of layer 1, head 1")).to_be_visible()
+    page.keyboard.press("Space")
+    shows(page, model.what_if(removed=[{"part": "self", "layer": 1, "head": 1}]))
+    page.keyboard.press("Enter")
+    shows(page, model.what_if())
+    matrix = page.get_by_role("application")
+    matrix.focus()
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    expect(chips(page)).to_have_text([re.compile(r"^5 \(1\) does not read 1 \(0\) in layer 1, head 1")])
+    chips(page).first.focus()
+    page.keyboard.press("Enter")
+    expect(chips(page)).to_have_count(0)
+    page.get_by_role("radiogroup", name="Next tokens, before and after").get_by_role("radio", checked=True).focus()
+    page.keyboard.press("ArrowDown")
+    expect(
+        page.get_by_role("radiogroup", name="Next tokens, before and after").get_by_role("radio").nth(1)
+    ).to_be_checked()
+
+
+def test_a_link_shows_the_same_changes(page: Page, open_page: Callable[..., Page], show: Go, model: Model) -> None:
+    show(page)
+    head(page, 0, 2).click()
+    press_cell(page, COUNT - 1, COUNT - 2)
+    slider(page).fill("0.5")
+    expect(chips(page)).to_have_count(3)
+    state(page, lambda words: {"removed", "forbidden", "steer"} <= set(words))
+    other = open_page()
+    other.goto(page.url)
+    expect(chips(other)).to_have_text(chips(page).all_inner_texts())
+    page.get_by_role("button", name="Undo all").click()
+    shows(page, model.what_if())
+    page.go_back()
+    expect(chips(page)).to_have_count(3)
+
+
+def test_what_does_not_exist_is_said_and_can_be_taken_back(page: Page, go: Go, model: Model, watch: Any) -> None:
+    watch.forgive("422")
+    removed = json.dumps([{"part": "self", "layer": 9, "head": 0}])
+    go(page, model="recurrence", view="whatif", text=TEXT, removed=removed)
+    expect(page.get_by_role("alert")).to_contain_text("9")
+    chips(page).click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    shows(page, model.what_if())
+
+
+def test_typing_keeps_heads_and_drops_edges(page: Page, show: Go, explorer: Any) -> None:
+    show(page)
+    head(page, 0, 2).click()
+    press_cell(page, COUNT - 1, COUNT - 2)
+    expect(chips(page)).to_have_count(2)
+    page.get_by_label("Text", exact=True).fill("1 2 3")
+    expect(chips(page)).to_have_text([re.compile("^Without layer 0, head 2")])
+    shows(page, Model(explorer, "recurrence", "1 2 3").what_if(removed=[{"part": "self", "layer": 0, "head": 2}]))
+
+
+def test_a_classifier(page: Page, show: Go, explorer: Any) -> None:
+    text = "a fine film"
+    show(page, model="sentiment", text=text)
+    model = Model(explorer, "sentiment", text)
+    shows(page, model.what_if())
+    head(page, 0, 1).click()
+    answer = model.what_if(removed=[{"part": "self", "layer": 0, "head": 1}])
+    assert answer.distance > 1e-3
+    shows(page, answer)
+    expect(page.get_by_role("region", name="Swap experts")).to_have_count(0)
+    expect(page.get_by_label(re.compile("^After token"))).to_have_count(0)
+    expect(page.get_by_role("region", name="The logit lens").locator("tbody tr")).to_have_count(4)
+
+
+def test_without_the_edge_to_its_fact_the_answer_goes(page: Page, show: Go, explorer: Any) -> None:
+    show(page, model="lookup-facts", text="emma", part="cross")
+    model = Model(explorer, "lookup-facts", "emma")
+    page.get_by_role("group", name="Where a click forbids it").get_by_role("button", name="Every layer").click()
+    stack = next(each for each in model.run.attentions if each.part == "cross")
+    page.locator(".cell-map").click(position=cell_at(page, 0, 1, (stack.queries, stack.keys)))
+    answer = model.what_if(forbidden=[{"part": "cross", "layer": None, "head": None, "query": 0, "key": 1}])
+    assert answer.distance > 0.9
+    shows(page, answer)
+    expect(chips(page)).to_have_text(
+        [re.compile(r"^Emma \(0\) does not read emma=42 \(1\) in every head of cross-attention", re.IGNORECASE)]
+    )
+
+
+def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
+    show(page, text=" ".join(str((3 * at * at + at) % 7) for at in range(200)))
+    pages = page.get_by_role("group", name="Part of the text")
+    expect(pages).to_contain_text("192 to 199")
+    pages.get_by_role("button", name="Earlier").click()
+    expect(pages).to_contain_text("128 to 191")
+    expect(page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")).to_have_count(64)
+
+
+@pytest.mark.parametrize("kind", ["wide", "wide-dark", "phone", "phone-dark"])
+@pytest.mark.parametrize("which", ["recurrence", "sentiment", "lookup-facts"])
+def test_it_looks_right(
+    kind: str,
+    which: str,
+    open_page: Callable[..., Page],
+    go: Go,
+    screenshot: Callable[[Page, str], Path],
+    check_accessible: Callable[[Page], None],
+    check_fits: Callable[[Page], None],
+) -> None:
+    page = open_page(phone="phone" in kind, dark="dark" in kind)
+    part = "cross" if which == "lookup-facts" else "self"
+    removed = json.dumps([{"part": part, "layer": 0, "head": 1}])
+    forbidden = json.dumps([{"part": part, "layer": 0, "head": 0, "query": 0, "key": 0}])
+    go(page, model=which, view="whatif", part=part, removed=removed, forbidden=forbidden)
+    expect(chips(page)).to_have_count(2)
+    screenshot(page, f"what-if-{which}-{kind}")
+    check_fits(page)
+    check_accessible(page)

@@ -1,0 +1,310 @@
+// What a model would answer without some heads, edges or experts, or with its residual stream steered; and what
+// each head, layer and part does for the answer.
+import { useMemo, useState } from "preact/hooks";
+import type { ViewProps } from "./props";
+import { useAsk, useAskInTurn } from "../asking";
+import { Awaited, Choice, Fault, Field, capital, percent, visible } from "../parts";
+import type { Attention, Refusal, Run, Source, WhatIf } from "../source";
+import { UNCHANGED } from "../state";
+import "./what-if.css";
+import { PlaceFields } from "./attention/controls";
+import { panelWidth } from "./attention/head-cells";
+import { chosenStack, named, shown, within, wordsOf } from "./attention/stack";
+import { headTiles } from "./attention/tiles";
+import { ContributionBars } from "./what-if/contributions";
+import { Edges } from "./what-if/edges";
+import { answering, changesOf, type Change, type Edits } from "./what-if/edits";
+import { ExpertSwaps } from "./what-if/expert-swaps";
+import { Heads } from "./what-if/heads";
+import { LensTable } from "./what-if/lens";
+import { Outcomes } from "./what-if/outcomes";
+import { Steering } from "./what-if/steering";
+import { SweepMap } from "./what-if/sweep";
+
+/** Positions in one answer to `lens`. */
+const LENS_POSITIONS = 64;
+/** Of so few positions the lens has room beside the controls. */
+const FEW = 8;
+
+export function WhatIfView(props: ViewProps) {
+  const stack = props.run ? chosenStack(props.run, props.state) : null;
+  if (!props.run || !stack) return <Awaited busy={props.busy} />;
+  return <Asked key={props.card.name} {...props} run={props.run} stack={stack} />;
+}
+
+interface Shown extends Omit<ViewProps, "edits"> {
+  run: Run;
+  stack: Attention;
+}
+
+function Asked(props: Shown) {
+  const { source, store, state, run, stack } = props;
+  const { removed, forbidden, steer, swaps, place, target, other } = state;
+  const edits: Edits = { removed, forbidden, steer, swaps };
+  const what = useAskInTurn(source, "whatif", { ask: run.ask, place, target, other, ...edits });
+  const { answer } = what;
+  const words = useMemo(() => new Map(run.attentions.map((each) => [each.part, wordsOf(run, each)])), [run]);
+  const changes = changesOf(
+    edits,
+    run.attentions,
+    ({ part, query, key }, side) => {
+      const word = side === "query" ? words.get(part)?.queries[query] : words.get(part)?.keys[key];
+      return `${shown(word ?? "", 12)} (${side === "query" ? query : key})`;
+    },
+    (id) => visible(answer?.outcomes.find((each) => each.id === id)?.name ?? `#${id}`),
+  );
+  const layers = answer?.offers.includes("lens");
+  const wide = answer?.kind === "token" && run.tokens.length > FEW;
+  return (
+    <div class="what-if">
+      <Changes {...{ store, changes }} live={source.live} />
+      {what.refusal && <Fault refusal={what.refusal} />}
+      {!answer && !what.refusal && <Awaited busy />}
+      {answer && (
+        <div class="sides">
+          <Controls {...props} {...{ edits, answer }} key={stack.part} />
+          <div class="results">
+            <Prediction {...props} {...{ answer }} busy={what.busy} />
+            <Explained {...props} {...{ answer }} />
+            {layers && !wide && <LensPanel {...props} {...{ answer }} />}
+          </div>
+        </div>
+      )}
+      {answer && layers && wide && <LensPanel {...props} {...{ answer }} />}
+    </div>
+  );
+}
+
+function Changes({ store, changes, live }: { store: ViewProps["store"]; changes: Change[]; live: boolean }) {
+  return (
+    <section class="changes" aria-label="Changes">
+      {changes.length === 0 ? (
+        <p class="quiet">
+          {live
+            ? "Nothing is changed yet. Click a head to remove it, a cell of its matrix to forbid the edge, or move the strength."
+            : "Nothing is changed in this saved file, which holds only the changes that it was saved with."}
+        </p>
+      ) : (
+        <>
+          <ul aria-label="What is changed">
+            {changes.map(({ text, without }) => (
+              <li>
+                <button type="button" class="change" disabled={!live} aria-label={`Take back: ${text}`} onClick={() => store.set(without, true)}>
+                  {capital(text)} <span aria-hidden="true">{"\u00D7"}</span>
+                </button>
+              </li>
+            ))}
+          </ul>
+          <button type="button" disabled={!live} onClick={() => store.set(UNCHANGED, true)}>
+            Undo all
+          </button>
+        </>
+      )}
+    </section>
+  );
+}
+
+interface Answered extends Shown {
+  answer: WhatIf;
+}
+
+function Controls({ source, store, state, run, stack, edits, answer }: Answered & { edits: Edits }) {
+  const place = within({ layer: state.layer, head: state.head }, stack);
+  const words = useMemo(() => wordsOf(run, stack), [run, stack]);
+  const measured = useAsk(source, "measures", { run: run.run, part: stack.part });
+  const fits = measured.answer?.entropy.length === stack.layers && measured.answer.entropy[0]?.length === stack.heads;
+  const measures = fits ? measured.answer : null;
+  const tiles = headTiles(source, run.run, stack, place);
+  const thumbnail = measures?.thumbnails[place.layer]?.[place.head];
+  const offers = (what: WhatIf["offers"][number]) => answer.offers.includes(what);
+  const experts = useAsk(source, "experts", offers("experts") ? { run: run.run } : null);
+  const blocks = answering(run.attentions);
+  const can = source.live;
+  return (
+    <div class="doing">
+      {run.attentions.length > 1 && (
+        <Choice
+          label="Stack"
+          chosen={stack.part}
+          options={run.attentions.map(({ part, label }) => ({ name: part, title: capital(label) }))}
+          choose={(part) => store.set({ part, layer: 0, head: 0, window: null }, true)}
+        />
+      )}
+      <div class="touching" style={{ "--heads-width": `${panelWidth(stack.heads)}px` }}>
+        <div class="knobs">
+          <section class="panel" aria-label="Remove heads">
+            <div class="title">
+              <h2>Remove heads</h2>
+              <p class="quiet">Rows are layers, columns are heads. A click removes one.</p>
+            </div>
+            <Heads {...{ store, edits, stack, measures, place, can }} />
+          </section>
+          {offers("steer") && blocks && (
+            <section class="panel" aria-label="Steer">
+              <div class="title">
+                <h2>Steer</h2>
+                <p class="quiet">Adds a direction of the output to the residual stream of every token.</p>
+              </div>
+              <Steering {...{ store, edits, answer, can }} layers={blocks.layers} />
+            </section>
+          )}
+          {offers("experts") && experts.answer && (
+            <section class="panel" aria-label="Swap experts">
+              <div class="title">
+                <h2>Swap experts</h2>
+                <p class="quiet">Filled: chosen for token {answer.place}. A click forbids one.</p>
+              </div>
+              <ExpertSwaps {...{ store, edits, can }} experts={experts.answer} token={answer.place ?? 0} />
+            </section>
+          )}
+        </div>
+        <section class="panel" aria-label="Forbid edges">
+          <div class="title row">
+            <h2>Forbid edges of {named(place)}</h2>
+            <PlaceFields name="" {...{ stack, place }} choose={(next) => store.set({ part: stack.part, ...next }, true)} />
+          </div>
+          <Edges
+            {...{ store, state, edits, tiles, words, can }}
+            largest={Math.max(0, ...(thumbnail?.flat() ?? [])) || 1}
+          />
+        </section>
+      </div>
+    </div>
+  );
+}
+
+function Prediction({ source, store, run, state, answer, busy }: Answered) {
+  const top = (when: "before" | "after") => answer.outcomes.reduce((best, each) => (each[when] > best[when] ? each : best));
+  const [before, after] = [top("before"), top("after")];
+  const last = run.tokens.length - 1;
+  return (
+    <section class="panel prediction" aria-label="Before and after">
+      <div class="title row">
+        <div>
+          <h2>{answer.kind === "class" ? "The class" : "The next token"}</h2>
+          <p class="quiet" role="status">
+            {answer.outcomes.length === 0 || answer.distance === 0 ? (
+              "Nothing has changed."
+            ) : (
+              <>
+                {before.id === after.id ? "Still " : <><span class="word">{visible(before.name)}</span>{" becomes "}</>}
+                <span class="word">{visible(after.name)}</span>; {percent(answer.distance)} of the probability moved.
+              </>
+            )}
+          </p>
+        </div>
+        {answer.kind === "token" && answer.place !== null && last > 0 && (
+          <Field label={`After token, 0\u2013${last}`}>
+            <input
+              type="number"
+              min={0}
+              max={last}
+              step={1}
+              disabled={!source.live}
+              placeholder={String(answer.place)}
+              value={state.place ?? ""}
+              onInput={(event) => {
+                const { value, valueAsNumber } = event.currentTarget;
+                if (value === "") store.set({ place: null }, "place");
+                else if (Number.isInteger(valueAsNumber) && valueAsNumber >= 0 && valueAsNumber <= last) store.set({ place: valueAsNumber }, "place");
+              }}
+            />
+          </Field>
+        )}
+      </div>
+      <Outcomes {...{ answer, busy }} choose={source.live ? (target) => store.set({ target }, true) : null} />
+    </section>
+  );
+}
+
+function Explained({ source, store, state, run, stack, answer }: Answered) {
+  const { place, target, other } = state;
+  const asked = { ask: run.ask, place, target };
+  const sweep = useAsk(source, "sweep", answer.offers.includes("sweep") ? asked : null);
+  const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? { ...asked, other } : null);
+  const own = answer.outcomes.find(({ id }) => id === answer.target);
+  return (
+    <>
+      {(sweep.answer || sweep.refusal) && (
+        <section class="panel" aria-label="What each head does" data-busy={sweep.busy}>
+          <div class="title">
+            <h2>
+              Each head alone, for <span class="word">{visible(sweep.answer?.name ?? own?.name ?? "")}</span>
+            </h2>
+            <p class="quiet">What removing only this head does to it. Click one to see its attention.</p>
+          </div>
+          {sweep.answer && <SweepMap {...{ store, stack }} sweep={sweep.answer} place={within({ layer: state.layer, head: state.head }, stack)} />}
+          <Refused {...{ source }} refusal={sweep.refusal} />
+        </section>
+      )}
+      {(parts.answer || parts.refusal) && (
+        <section class="panel" aria-label="What adds to the logit" data-busy={parts.busy}>
+          <div class="title row">
+            <div>
+              <h2>
+                What adds to <span class="word">{visible(own?.name ?? "")}</span>
+              </h2>
+              <p class="quiet">The parts of the unchanged model, which sum to its logit.</p>
+            </div>
+            <Field label="Minus">
+              <select
+                class="word"
+                disabled={!source.live}
+                value={other ?? ""}
+                onChange={(event) => store.set({ other: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) }, true)}
+              >
+                <option value="" selected={other === null}>nothing</option>
+                {answer.outcomes
+                  .filter(({ id }) => id !== answer.target)
+                  .map(({ id, name }) => (
+                    <option value={id} selected={id === other}>
+                      {visible(name)}
+                    </option>
+                  ))}
+              </select>
+            </Field>
+          </div>
+          {parts.answer && <ContributionBars contributions={parts.answer} />}
+          <Refused {...{ source }} refusal={parts.refusal} />
+        </section>
+      )}
+    </>
+  );
+}
+
+/** A saved file holds these answers only as far as they were shown when it was saved. */
+function Refused({ source, refusal }: { source: Source; refusal: Refusal | null }) {
+  if (!refusal) return null;
+  return source.live ? <Fault refusal={refusal} /> : <p class="quiet">Not in this file: it was saved while another view or part was shown.</p>;
+}
+
+function LensPanel({ source, store, state, run, answer }: Answered) {
+  const [turned, setFirst] = useState<number | null>(null);
+  const own = LENS_POSITIONS * Math.floor((answer.place ?? 0) / LENS_POSITIONS);
+  const first = turned !== null && turned < run.tokens.length ? turned : own;
+  const asked = useAsk(source, "lens", { ask: run.ask, target: state.target, first });
+  const lens = asked.answer;
+  const many = run.tokens.length > LENS_POSITIONS && lens && lens.positions.length > 1;
+  return (
+    <section class="panel" aria-label="The logit lens" data-busy={asked.busy}>
+      <div class="title row">
+        <div>
+          <h2>What each layer already says</h2>
+          <p class="quiet">The output layer applied to the residual stream after every layer, without the changes.</p>
+        </div>
+        {many && (
+          <div class="pages" role="group" aria-label="Part of the text">
+            <button type="button" disabled={first === 0} onClick={() => setFirst(first - LENS_POSITIONS)}>Earlier</button>
+            <span class="number quiet">
+              {lens.first} to {lens.first + lens.positions.length - 1}
+            </span>
+            <button type="button" disabled={first + LENS_POSITIONS >= run.tokens.length} onClick={() => setFirst(first + LENS_POSITIONS)}>Later</button>
+          </div>
+        )}
+      </div>
+      {lens && <LensTable lens={lens} place={answer.place} choose={source.live && answer.place !== null ? (place) => store.set({ place }, true) : null} />}
+      {!lens && !asked.refusal && <Awaited busy />}
+      <Refused {...{ source }} refusal={asked.refusal} />
+    </section>
+  );
+}

@@ -1,0 +1,81 @@
+// The matrix of the chosen head; a click on a cell forbids the query to read the key, or allows it again.
+import { useMemo, useRef, useState } from "preact/hooks";
+import { screenDensity, useWidth } from "../../measuring";
+import { Choice } from "../../parts";
+import type { State, Store } from "../../state";
+import { marginsFor } from "../attention/axes";
+import { usePaint } from "../attention/colours";
+import { CellMap } from "../attention/map";
+import { Refusals, Zoom } from "../attention/matrix";
+import { CellReadout } from "../attention/reading";
+import { roomAbove, useShared } from "../attention/shared";
+import { named, seen, type Words } from "../attention/stack";
+import type { HeadTiles } from "../attention/tiles";
+import { boxFor, levelFor, whole, type Cell } from "../attention/viewport";
+import { edgesOf, headOf, MOST, toggleEdge, type Edits, type Scope } from "./edits";
+
+interface EdgesProps {
+  store: Store;
+  state: State;
+  edits: Edits;
+  tiles: HeadTiles;
+  words: Words;
+  largest: number;
+  can: boolean;
+}
+
+const SCOPES: { name: Scope; title: string; hint: string }[] = [
+  { name: "head", title: "This head", hint: "Only in the head that is shown" },
+  { name: "layer", title: "Its layer", hint: "In every head of the layer that is shown" },
+  { name: "stack", title: "Every layer", hint: "In every head of every layer" },
+];
+
+export function Edges({ store, state, edits, tiles, words, largest, can }: EdgesProps) {
+  const [scope, setScope] = useState<Scope>("head");
+  const frame = useRef<HTMLDivElement>(null);
+  const width = useWidth(frame);
+  const paint = usePaint(frame);
+  const { stack, place } = tiles;
+  const head = headOf(stack.part, place);
+  const margins = useMemo(() => marginsFor(words, width), [words, width < 480]);
+  const box = useMemo(() => {
+    if (width === 0) return null;
+    return boxFor(stack.queries, stack.keys, { width: width - margins.left - 2, height: roomAbove(300, 480) - margins.top - 2 });
+  }, [stack, width, margins]);
+  const shared = useShared(store, state, box);
+  const crossed = useMemo(() => edgesOf(edits, head), [edits.forbidden, stack.part, place.layer, place.head]);
+  const press = (cell: Cell) => {
+    const { first, end } = seen(stack, place.layer, cell.query);
+    const there = crossed.some((each) => each.query === cell.query && each.key === cell.key);
+    // The model's own mask forbids the others.
+    if (!can || cell.key < first || cell.key >= end || (!there && edits.forbidden.length >= MOST)) return;
+    store.set(toggleEdge(edits, head, cell, scope), true);
+  };
+  const cut = box && levelFor(shared.view.value ?? whole(box), box, screenDensity()) > 0;
+  return (
+    <div class="edges" ref={frame}>
+      <div class="scopes">
+        <span class="quiet" id="what-if-scope">
+          A click forbids it in
+        </span>
+        <Choice label="Where a click forbids it" chosen={scope} options={SCOPES} choose={setScope} />
+      </div>
+      {box && paint && (
+        <CellMap
+          {...{ words, paint, shared, box, margins, largest, crossed, press }}
+          cells={tiles}
+          kind="weights"
+          root={state.root ?? stack.keys > 64}
+          pin={null}
+          release={() => false}
+          does="forbids or allows its query to read its key"
+          name={`${named(place)}, ${stack.label}, ${stack.queries} queries by ${stack.keys} keys`}
+        />
+      )}
+      {box && <Zoom {...{ shared, box }} />}
+      {cut && <p class="quiet">Zoom in to choose single cells.</p>}
+      <CellReadout hover={shared.hover} pin={null} one={tiles} other={null} words={words} layers={[place.layer, place.layer]} />
+      <Refusals one={tiles} other={null} />
+    </div>
+  );
+}

@@ -1,0 +1,82 @@
+// A vector added to the residual stream after one block: its direction and its strength.
+import { Field, short, visible } from "../../parts";
+import { Exact, Slider } from "../../slider";
+import type { WhatIf } from "../../source";
+import type { Store } from "../../state";
+import type { Edits, Steer } from "./edits";
+
+interface SteeringProps {
+  store: Store;
+  edits: Edits;
+  answer: WhatIf;
+  layers: number;
+  can: boolean;
+}
+
+/** The ends of the slider, in lengths of the residual stream; the field takes up to the second. */
+const [FAR, FARTHEST] = [2, 100];
+
+export function Steering({ store, edits, answer, layers, can }: SteeringProps) {
+  const { outcomes, target, kind } = answer;
+  const steer: Steer = edits.steer ?? { layer: Math.floor((layers - 1) / 2), toward: target, away: null, strength: 0 };
+  const change = (next: Partial<Steer>, step: boolean) => store.set({ steer: { ...steer, ...next } }, step);
+  const names = [...outcomes].sort((one, other) => (outcomes.length + answer.rest > 64 ? 0 : one.id - other.id));
+  const options = (chosen: number | null) => names.map(({ id, name }) => (
+    <option value={id} selected={id === chosen}>
+      {visible(name)}
+    </option>
+  ));
+  const numbers = Array.from({ length: layers }, (_, at) => at);
+  return (
+    <fieldset class="steering" disabled={!can}>
+      <div class="fields">
+        <Field label="Towards">
+          <select class="word" value={steer.toward} onChange={(event) => change({ toward: Number(event.currentTarget.value) }, true)}>
+            {options(steer.toward)}
+          </select>
+        </Field>
+        <Field label="Away from">
+          <select
+            class="word"
+            value={steer.away ?? ""}
+            onChange={(event) => change({ away: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) }, true)}
+          >
+            <option value="" selected={steer.away === null}>
+              no {kind}
+            </option>
+            {options(steer.away)}
+          </select>
+        </Field>
+        {layers > 1 && (
+          <Field label="After layer">
+            <select value={steer.layer} onChange={(event) => change({ layer: Number(event.currentTarget.value) }, true)}>
+              {numbers.map((layer) => (
+                <option value={layer} selected={layer === steer.layer}>
+                  {layer}
+                </option>
+              ))}
+            </select>
+          </Field>
+        )}
+      </div>
+      <Slider
+        label="Strength"
+        hint="In lengths of the residual stream: at 1 the added vector is as long as the stream itself."
+        {...{ min: -FAR, max: FAR, step: 0.05 }}
+        value={Math.max(-FAR, Math.min(FAR, steer.strength))}
+        said={`${short(steer.strength)} lengths of the stream`}
+        change={(strength, step) => change({ strength }, step)}
+      >
+        <Exact
+          label="Strength, exact"
+          text={String(steer.strength)}
+          read={(text) => {
+            const value = text === "" ? NaN : Number(text.replace("\u2212", "-"));
+            return Math.abs(value) <= FARTHEST ? value : undefined;
+          }}
+          change={(strength) => change({ strength: strength ?? 0 }, true)}
+        />
+      </Slider>
+    </fieldset>
+  );
+}

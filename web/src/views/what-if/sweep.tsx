@@ -1,0 +1,70 @@
+// What removing each head alone does to the chosen token or class. A click opens the head in the attention view.
+import { useCallback, useRef, useState } from "preact/hooks";
+import { share as chance, visible } from "../../parts";
+import type { Attention, HeadSweep } from "../../source";
+import type { Place, Store } from "../../state";
+import { letterOn, share, stepOf, table, usePaint } from "../attention/colours";
+import { HeadCells, type Ground } from "../attention/head-cells";
+import { Legend } from "../attention/legend";
+import { signed } from "../attention/reading";
+import { named, samePlace } from "../attention/stack";
+import { chanceOf } from "./edits";
+
+interface SweepMapProps {
+  store: Store;
+  sweep: HeadSweep;
+  stack: Attention;
+  place: Place;
+}
+
+export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
+  const frame = useRef<HTMLDivElement>(null);
+  const paint = usePaint(frame);
+  const [own, setOwn] = useState(place);
+  const after = sweep.stacks.find(({ part }) => part === stack.part)?.after ?? [];
+  const effect = ({ layer, head }: Place) => (after[layer]?.[head] ?? sweep.before) - sweep.before;
+  const largest = Math.max(1e-9, ...sweep.stacks.flatMap((each) => each.after.flat().map((value) => Math.abs(value - sweep.before))));
+  const draw = useCallback(
+    ({ context, side, paint: { dark, mono, line } }: Ground, here: Place) => {
+      const ground = table("difference", dark).styles[stepOf("difference", share(effect(here), largest, false))] ?? line;
+      context.fillStyle = ground;
+      context.fillRect(0, 0, side, side);
+      context.strokeStyle = line;
+      context.strokeRect(0.5, 0.5, side - 1, side - 1);
+      if (side < 32) return;
+      context.font = `${side >= 42 ? 12 : 11}px ${mono}`;
+      context.fillStyle = letterOn(ground);
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillText(rounded(effect(here)), side / 2, side / 2 + 1);
+    },
+    [sweep, stack],
+  );
+  const inWords = (here: Place) =>
+    `${named(here)}: ${signed(effect(here))}, ${chance(chanceOf(sweep.before))} to ${chance(chanceOf(sweep.before + effect(here)))}`;
+  const focused = { layer: Math.min(own.layer, stack.layers - 1), head: Math.min(own.head, stack.heads - 1) };
+  return (
+    <div class="sweep" ref={frame}>
+      <HeadCells
+        {...{ stack, draw }}
+        place={focused}
+        label={`The effect of removing each head on ${visible(sweep.name)}; Enter opens the head`}
+        role="group"
+        most={52}
+        narrow={44}
+        move={setOwn}
+        choose={(next) => store.set({ view: "attention", part: stack.part, ...next, pin: null }, true)}
+        cell={(here) => ({ "aria-label": inWords(here), "data-shown": samePlace(here, place), onFocus: () => setOwn(here) })}
+      />
+      {paint && <Legend kind="difference" label="Change of its log-odds" hatched={false} root={false} {...{ largest, paint }} />}
+    </div>
+  );
+}
+
+/** An effect in at most four characters. */
+function rounded(value: number): string {
+  const size = Math.abs(value);
+  if (size < 0.05) return "0";
+  const text = size >= 9.95 ? size.toFixed(0) : size >= 0.95 ? size.toFixed(1) : size.toFixed(1).slice(1);
+  return `${value < 0 ? "\u2212" : "+"}${text}`;
+}
