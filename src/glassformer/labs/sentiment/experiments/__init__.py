@@ -17,6 +17,7 @@ from glassformer.labs.sentiment.experiments import model_figures as tables
 from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
 from glassformer.labs.sentiment.experiments.counts import BIGRAM_TFIDF, FULL_TFIDF
 from glassformer.labs.sentiment.experiments.models import ModelResult, Models, measure_models
+from glassformer.labs.sentiment.experiments.ranking import RankingResult, draw_ranking, measure_ranking
 from glassformer.labs.sentiment.experiments.reach import ReachResult, measure_reach
 from glassformer.labs.sentiment.experiments.recipes import FROM_MINILM, FROM_SCRATCH, one_thread
 from glassformer.labs.sentiment.experiments.timeline import draw_timeline
@@ -33,6 +34,8 @@ class Settings:
     data: str | None = None
     seeds: int = 3  # of each network of the table
     pretrained: bool = True
+    ranked_texts: int = 200  # of each encoder from scratch, whose words are ranked
+    ranked_seeds: int = 3  # trainings of the course's model for the same; 0: none
     course_epochs: int = 10
     all_kinds: bool = True  # train the course's model on reviews of all kinds as well
     leak_seeds: int = 10
@@ -50,6 +53,8 @@ class Settings:
 QUICK: Mapping[str, Any] = {
     "seeds": 1,
     "pretrained": False,
+    "ranked_texts": 20,
+    "ranked_seeds": 0,
     "all_kinds": False,
     "leak_seeds": 2,
     "leak_epochs": 5,  # enough to learn twenty sentences by heart
@@ -70,6 +75,7 @@ class Results:
     seed: int
     models: Models
     asked: Asked
+    ranking: RankingResult
     course: mini_transformer.CourseResult
     leak: pitfalls.LeakResult
     padding: pitfalls.PaddingResult
@@ -96,6 +102,7 @@ def _heads(run: Run, s: Settings, seeds: tuple[int, ...]) -> heads.HeadsResult |
 _STEPS: dict[str, Callable[[Run], Any]] = {
     "models": measure_models,
     "asked": _alone(lambda run, s, seeds: measure_asked(run)),
+    "ranking": _alone(lambda run, s, seeds: measure_ranking(run, s.ranked_texts, seeds[: s.ranked_seeds])),
     "course": _alone(
         lambda run, s, seeds: mini_transformer.measure_course(run.seed, s.course_epochs, all_kinds=s.all_kinds)
     ),
@@ -136,6 +143,7 @@ _FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "heads-blame": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["blame"]),
     "heads-both": lambda r: mini_transformer.draw_heads(r.course.readings["both"]),
     "attention-rows": lambda r: mini_transformer.draw_attention_rows(r.course.readings["both"]),
+    "ranking": lambda r: draw_ranking(r.ranking),
     "effects": lambda r: tables.draw_effects(r.asked.looks, r.asked.classes),
     "best-architecture": lambda r: architecture(mini_transformer.outline(r.asked.config)),
     "complexity": lambda r: draw_complexity(r.growth.growths, overtakes=r.growth.overtakes, tail=r.growth.tail),

@@ -1,0 +1,199 @@
+"""Whether attention ranks the words of a text as removing them does."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from glassformer.classifier import ENCODER, Classifier, load_classifier
+from glassformer.data.examples import CLASSES, split_by_text
+from glassformer.data.sentiment_sources import find_data
+from glassformer.labs.run import Run
+from glassformer.labs.sentiment.experiments.mini_transformer import SPLIT, plain_reviews, train_course
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH
+from glassformer.models.encoder import Encoder
+from glassformer.observe.capture import capture
+from glassformer.observe.detectors import attention_faithfulness, rank_correlation
+from glassformer.observe.edits import put
+from glassformer.observe.figures.style import BLACK, LINES, in_style, new_figure
+from glassformer.observe.intervene import intervene
+
+LEAST_WORDS, STEPS = 5, 8
+ATTENTION, GRADIENT, INTEGRATED = "attention", "gradient × input", "integrated gradients"
+EDGES, MASKED, SIGNED = "edges, size", "masked, size", "masked, signed"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One classifier: rank correlations over the words of a text, means over texts.
+
+    Attributes:
+        correlations: ``correlations[estimate][removal]``, each the mean and its standard error.
+        heads: Of the attention of each head alone with the sizes for removed edges, layer by layer.
+        top: The share of texts whose most attended word is the one whose masking changes most.
+        chance_top: That share for a random word.
+        random_error: The standard deviation of a mean over these texts for random rankings.
+    """
+
+    seed: int
+    num_texts: int
+    correlations: dict[str, dict[str, tuple[float, float]]]
+    heads: list[float]
+    top: float
+    chance_top: float
+    random_error: float
+
+
+@dataclass(frozen=True)
+class RankingResult:
+    """Classifiers of all seeds by the name of their network."""
+
+    networks: dict[str, list[Ranked]]
+
+    def means(self, network: str, estimate: str, removal: str) -> list[float]:
+        """The mean correlation of each seed."""
+        return [each.correlations[estimate][removal][0] for each in self.networks[network]]
+
+    @property
+    def largest_error(self) -> float:
+        """Of all standard errors."""
+        every = chain.from_iterable(self.networks.values())
+        return max(error for each in every for kinds in each.correlations.values() for _, error in kinds.values())
+
+    @property
+    def random_bound(self) -> float:
+        """Two standard deviations of the mean of random rankings, for the classifier with the fewest words."""
+        return max(2 * each.random_error for each in chain.from_iterable(self.networks.values()))
+
+
+def measure_ranking(run: Run, num_texts: int, seeds: Sequence[int]) -> RankingResult:
+    """Rank the words of test texts with the encoders from scratch of ``run``, and those of held-out plain reviews with
+    the course's model, trained from each of ``seeds``."""
+    texts = [example.text for example in find_data(run.settings.data)[1].test]
+    networks: dict[str, list[Ranked]] = {FROM_SCRATCH.name: []}
+    for row in run.done.models.of(FROM_SCRATCH.name):
+        classifier = load_classifier(run.out / "trainings" / row.slug / ENCODER)
+        networks[FROM_SCRATCH.name].append(compare(classifier, texts, num_texts, row.seed))
+    for seed in seeds:
+        train, held_out = split_by_text(plain_reviews(), SPLIT, seed)
+        model, tokenizer, _ = train_course(train, held_out, seed)
+        classifier = Classifier(model.encoder, tokenizer.words, CLASSES)
+        found = compare(classifier, [example.text for example in held_out], num_texts, seed)
+        networks.setdefault("the course's model", []).append(found)
+    return RankingResult(networks)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Numbers for each word of one text.
+
+    Attributes:
+        attention: The weight that each head gives it, mean over queries.
+        estimates: Of its importance, by name; the attention's is the mean over heads.
+        edges: What the margin of the predicted class loses if no query may attend to it.
+        masked: What it loses if the word is masked like padding.
+    """
+
+    attention: Float[Tensor, "head word"]
+    estimates: dict[str, Float[Tensor, " word"]]
+    edges: Float[Tensor, " word"]
+    masked: Float[Tensor, " word"]
+
+    def correlations(self) -> dict[str, dict[str, float]]:
+        """Spearman's, of sizes or, for :data:`SIGNED`, of the numbers as they are."""
+        return {
+            name: {
+                EDGES: float(rank_correlation(values.abs(), self.edges.abs())),
+                MASKED: float(rank_correlation(values.abs(), self.masked.abs())),
+                SIGNED: float(rank_correlation(values, self.masked)),
+            }
+            for name, values in self.estimates.items()
+        }
+
+
+def rank(encoder: Encoder, row: Sequence[int], words: Sequence[int]) -> Ranking:
+    """Rank the ``words``, given by their positions, of the text with the token ids ``row``."""
+    tokens, count = torch.tensor([row]), len(words)
+    with torch.no_grad(), capture(encoder, what="embedding") as seen:
+        label = int(encoder(tokens).argmax())
+
+    def margin(logits: Tensor) -> Tensor:
+        return logits[..., label] - logits[..., 1 - label]
+
+    faithful = attention_faithfulness(encoder, tokens, margin, keys=words)
+    real = torch.ones(count, len(row), dtype=torch.bool)
+    real[torch.arange(count), words] = False
+    with torch.no_grad():
+        masked = margin(encoder(tokens)) - margin(encoder(tokens.expand(count, -1), real))
+    # Integrated gradients start from the mean vector of the text: an all-zero one has no direction for a norm to keep.
+    (given,) = seen.last("embedding").values()
+    start, along = given.mean(1, keepdim=True), (torch.arange(STEPS) + 0.5) / STEPS
+    leaf = torch.lerp(start, given, along[:, None, None]).requires_grad_()
+    with intervene(encoder, put("embedding", leaf)):
+        (gradient,) = torch.autograd.grad(margin(encoder(tokens.expand(STEPS, -1))).mean(), leaf)
+    integrated = ((given - start) * gradient).sum((0, 2))[words]
+    attention = faithful.weights[0].flatten(0, 1)
+    estimates = {ATTENTION: attention.mean(0), GRADIENT: faithful.gradients[0], INTEGRATED: integrated}
+    return Ranking(attention, estimates, faithful.effects[0, 0, 0], masked)
+
+
+def compare(classifier: Classifier, texts: Sequence[str], most: int, seed: int) -> Ranked:
+    """Compare the rankings on the first ``most`` texts that have at least five words."""
+    special, found = set(classifier.tokenizer.encode("")), list[Ranking]()
+    for row in classifier.rows(texts):
+        words = [place for place, token in enumerate(row) if token not in special]
+        if len(words) >= LEAST_WORDS and len(found) < most:
+            found.append(rank(classifier.encoder, row, words))
+    each = [ranking.correlations() for ranking in found]
+    counts = [len(ranking.masked) for ranking in found]
+    heads = [rank_correlation(ranking.attention, ranking.edges.abs().expand_as(ranking.attention)) for ranking in found]
+    same = [ranking.estimates[ATTENTION].argmax() == ranking.masked.abs().argmax() for ranking in found]
+    return Ranked(
+        seed=seed,
+        num_texts=len(found),
+        correlations={
+            name: {kind: _mean([one[name][kind] for one in each]) for kind in kinds} for name, kinds in each[0].items()
+        },
+        heads=torch.stack(heads).mean(0).tolist(),
+        top=statistics.fmean(map(float, same)),
+        chance_top=statistics.fmean(1 / count for count in counts),
+        # The correlation of n numbers with a random order of n others has the variance 1 / (n - 1).
+        random_error=sum(1 / (count - 1) for count in counts) ** 0.5 / len(counts),
+    )
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
+
+
+@in_style
+def draw_ranking(result: RankingResult) -> Figure:
+    """For each network and estimate the mean correlations of each seed; heads alone; the band of random rankings."""
+    figure, panels = new_figure(10, 3.4, columns=len(result.networks), sharey=True)
+    for ax, (network, seeds) in zip(panels, result.networks.items(), strict=False):
+        names = [ATTENTION, GRADIENT, INTEGRATED]
+        for look, (series, removal) in zip(LINES, enumerate((EDGES, MASKED, SIGNED)), strict=False):
+            for place, name in enumerate(names):
+                means = result.means(network, name, removal)
+                places = [place + 0.18 * (series - 1)] * len(means)
+                label = f"removal: {removal}" if place == 0 else None
+                ax.plot(means, places, look["marker"], color=look["color"], label=label, markersize=6, alpha=0.7)
+        alone = [head for each in seeds for head in each.heads]
+        ax.plot(alone, [len(names)] * len(alone), LINES[0]["marker"], color=LINES[0]["color"], markersize=6, alpha=0.3)
+        bound = max(2 * each.random_error for each in seeds)
+        ax.axvspan(-bound, bound, color="#808080", alpha=0.3, linewidth=0, label="random rankings, 95 %")
+        ax.axvline(0, color=BLACK, linewidth=0.8)
+        ax.set(title=f"{network}, {len(seeds)} trainings", xlabel="mean rank correlation over texts", xlim=(-0.5, 1))
+        ax.set_yticks(range(len(names) + 1), [*names, "attention, each head"])
+        ax.set_ylim(len(names) + 0.5, -0.5)
+        ax.grid(False, axis="y")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
