@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import Outcomes, Readout, outcomes_of, part_of, readout_of
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedModel
+from glassformer.modes import evaluating
 from glassformer.observe.edits import Edit, change, forbid, zero
+from glassformer.observe.sweep import ablation_sweep
 
 MOST_OUTCOMES = 64
 """Number of listed outcomes that are the likeliest before."""
@@ -68,64 +72,34 @@ def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
         InputError: A model or a text without such an output, one outcome alone, or too much to compute.
     """
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
-    target = outcomes.chosen(ask.target)
-    stacks = outcomes.run.message.attentions
-    cells = [
-        (stack.part, layer, head) for stack in stacks for layer in range(stack.layers) for head in range(stack.heads)
-    ]
-    tokens = max(each.shape[1] for each in outcomes.run.inputs)
+    target, inputs = outcomes.chosen(ask.target), outcomes.run.inputs
+    heads = sum(stack.layers * stack.heads for stack in outcomes.run.message.attentions)
+    tokens = max(each.shape[1] for each in inputs)
     size = sum(each.numel() for each in outcomes.model.parameters())
     require(
-        size * tokens * len(cells) <= MOST_SWEPT,
-        f"a sweep over {len(cells)} heads of {size:,} weights and {tokens:,} tokens",
-        f"at most {int(MOST_SWEPT / size / len(cells)):,} tokens",
+        size * tokens * heads <= MOST_SWEPT,
+        f"a sweep over {heads:,} heads of {size:,} weights and {tokens:,} tokens",
+        f"at most {int(MOST_SWEPT / size / heads):,} tokens",
         "Shorten the text, or use ablation_sweep() in Python.",
     )
-    found: dict[tuple[m.Part, int, int], float] = {}
-    count = max(1, _TOKENS_AT_ONCE // tokens)
-    for start in range(0, len(cells), count):
-        some = cells[start : start + count]
-        odds = _log_odds(outcomes.after(_each_without(outcomes, some), len(some)), target)
-        found.update(zip(some, odds.tolist(), strict=True))
-    return m.HeadSweep(
-        target=target,
-        name=outcomes.name(target),
-        before=float(_log_odds(outcomes.before()[None], target)),
-        stacks=[
-            m.SweptStack(
-                part=stack.part,
-                label=stack.label,
-                after=[
-                    [found[stack.part, layer, head] for head in range(stack.heads)] for layer in range(stack.layers)
-                ],
-            )
-            for stack in stacks
-        ],
-    )
+    both = isinstance(loaded, LoadedEncoderDecoder)
+    options: dict[str, Any] = {"logits": -1 if outcomes.place is None else outcomes.place}
+    options["batch_size"] = max(1, _TOKENS_AT_ONCE // tokens)
+    stacks = []
+    with outcomes.loaded.lock, evaluating(outcomes.model):
+        for stack in outcomes.run.message.attentions:
+            part = None if stack.part == "self" else stack.part
+            texts = {"source": inputs[0], "target": inputs[1]} if both else inputs[0]
+            found = ablation_sweep(outcomes.model, texts, partial(_log_odds, target), part=part, **options)
+            stacks.append(m.SweptStack(part=stack.part, label=stack.label, after=found.values.tolist()))
+    return m.HeadSweep(target=target, name=outcomes.name(target), before=found.clean, stacks=stacks)
 
 
-def _log_odds(logits: Tensor, target: int) -> Tensor:
-    others = logits.index_fill(1, torch.tensor(target), -torch.inf)
-    odds = logits[:, target] - others.logsumexp(-1)
-    finite = bool(odds.isfinite().all())
-    require(finite, "a probability of exactly 0 or 1", "one of several possible outcomes", "Choose another target.")
-    return odds
-
-
-def _each_without(outcomes: Outcomes, cells: list[tuple[m.Part, int, int]]) -> list[Edit]:
-    """Edits that remove one head from each copy of the text."""
-    edits = []
-    for place in dict.fromkeys((part, layer) for part, layer, _ in cells):
-        point = outcomes.attention(*place, "the sweep")
-        gone = torch.zeros(len(cells), point.heads, 1, 1, dtype=torch.bool)
-        for row, (part, layer, head) in enumerate(cells):
-            gone[row, head] = (part, layer) == place
-        edits.append(change("heads", partial(_without, gone), modules=[point.name]))
-    return edits
-
-
-def _without(gone: Tensor, values: Tensor) -> Tensor:
-    return values.masked_fill(gone.to(values.device), 0)
+def _log_odds(target: int, logits: Float[Tensor, "one position outcome"]) -> Float[Tensor, " position"]:
+    """``log(p / (1 - p))`` of the target at the last position."""
+    wide = logits[:, -1].double()
+    others = wide.index_fill(1, torch.tensor(target, device=wide.device), -torch.inf)
+    return wide[:, target] - others.logsumexp(-1)
 
 
 def _offers(outcomes: Outcomes, readout: Readout | None) -> list[m.Offer]:
