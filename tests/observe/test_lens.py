@@ -98,10 +98,48 @@ def test_the_lens_ends_at_the_logits(name: str) -> None:
         torch.testing.assert_close(found[0], first, rtol=near, atol=near)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@torch.no_grad()
+def test_a_classifier_is_read_through_its_pooling(pooling: str) -> None:
+    model = encoder(norm_first=True, final_norm=True, pooling=pooling).eval().double()
+    for weight in model.parameters():
+        weight.add_(torch.randn_like(weight) / 5)
+    tokens = torch.randint(1, 50, (3, 7))
+    tokens[1, 4:] = 0  # padding
+    logits = model(tokens)
+    torch.testing.assert_close(logit_lens(model, tokens)[-1, :, 0], logits)
+    first = model.classifier(model.pool(model.final_norm(model._embed(tokens, None)), tokens != 0))
+    torch.testing.assert_close(logit_lens(model, tokens)[0, :, 0], first)
+    found = direct_logits(model, tokens, 1, 0)
+    torch.testing.assert_close(found.total, logits[:, 1] - logits[:, 0])
+    torch.testing.assert_close(found.values.sum(0), found.total)
+    with refused("queries of a classifier"):
+        logit_lens(model, tokens, queries=1)
+
+
+@torch.no_grad()
+def test_an_encoder_decoder_is_read_in_its_decoder() -> None:
+    model = encoder_decoder(norm_first=True, final_norm=True).eval().double()
+    for weight in model.parameters():
+        weight.add_(torch.randn_like(weight) / 5)
+    texts = {"source": torch.randint(1, 50, (2, 5)), "target": torch.randint(1, 50, (2, 4))}
+    logits = model(**texts)
+    torch.testing.assert_close(logit_lens(model, texts)[-1], logits)
+    found = direct_logits(model, texts, 7, query=2)
+    torch.testing.assert_close(found.total, logits[:, 2, 7])
+    torch.testing.assert_close(found.values.sum(0), found.total)
+    assert "layer 2 cross-attention head 1" in found.names
+    assert "layer 2 head 1" in found.names
+    post_norm = encoder_decoder(norm_first=False).eval()
+    torch.testing.assert_close(logit_lens(post_norm, texts)[-1], post_norm(**texts))
+    with refused("post-norm"):
+        direct_logits(post_norm, texts, 7)
+
+
 @torch.no_grad()
 def test_other_models_are_refused() -> None:
     tokens = torch.randint(2, 20, (2, 6))
-    for model in (encoder(), encoder_decoder(), FAMILIES["bert"]()):
+    for model in (encoder(num_classes=None), encoder(pooling="max"), FAMILIES["bert"]()):
         for look in (lambda each: logit_lens(each, tokens), lambda each: direct_logits(each, tokens, 1)):
             with refused(type(model).__name__):
                 look(model)

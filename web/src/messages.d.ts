@@ -452,6 +452,8 @@ export interface components {
              * @enum {string}
              */
             kind: "embedding" | "head" | "ffn" | "expert" | "bias";
+            /** Part */
+            part: ("self" | "encoder" | "decoder" | "cross") | null;
             /** Layer */
             layer: number | null;
             /** Number */

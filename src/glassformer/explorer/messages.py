@@ -636,6 +636,8 @@ class Contribution(Message):
 
     name: str
     kind: Literal["embedding", "head", "ffn", "expert", "bias"]
+    part: Part | None
+    """Of a head."""
     layer: int | None
     number: int | None
     """Of a head or an expert."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,37 +13,43 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.layers.norms import RMSNorm
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture, find_hook_points
-from glassformer.observe.hook_points import Selection, select
+from glassformer.observe.hook_points import HookPoint, Selection, select
+from glassformer.observe.seams import standing_in
 
-_NORMS = ("final_norm", "transformer.ln_f", "model.norm", "ln_f", "norm")
+_NORMS = ("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm")
 
 
 @torch.no_grad()
 def logit_lens(
-    model: nn.Module, tokens: Int[Tensor, "batch position"], *, queries: Selection | None = None
+    model: nn.Module, tokens: Tensor | Mapping[str, Tensor], *, queries: Selection | None = None
 ) -> Float[Tensor, "stage batch query vocab"]:
     """The logits that the output projection would give after each layer::
 
         lens[l] = output(final_norm(residual stream after l layers)),   l = 0 ... num_layers
 
-    The first stage is the embedding, the last one the model's logits.
+    The first stage is the embedding, the last one the model's logits. Those of a classifier are of the pooled text, at
+    one position; those of an encoder-decoder of its decoder.
 
     Args:
-        model: A decoder of glassformer, or a GPT-2, Llama, Mistral, Qwen2, Mixtral or GptOss of ``transformers``.
-        tokens: Token ids.
+        model: A decoder, an encoder-decoder, or an encoder with a classifier and mean or CLS pooling of glassformer; or
+            a GPT-2, Llama, Mistral, Qwen2, Mixtral or GptOss of ``transformers``.
+        tokens: Token ids, or the arguments of the model by name.
         queries: Positions; all when None.
 
     Raises:
-        InputError: A model that is no pre-norm decoder with an output projection.
+        InputError: A model of another kind; ``queries`` of a classifier.
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
-    norm, output = final_norm_and_output(model)
-    with capture(model, what=("embedding", "residual"), queries=queries) as seen:
-        model(tokens)
-    stages = [record.values for record in seen.records]
-    return torch.stack([output(norm(stage)) for stage in stages])
+    readout = readout_of(model)
+    shares = readout.shares(tokens)
+    require(queries is None or shares is None, "queries of a classifier", "the whole text", "Omit queries.")
+    with capture(model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen:
+        readout.run(tokens, -1)
+    return torch.stack([readout.logits(record.values, shares) for record in seen.records])
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +76,7 @@ class DirectLogits:
 @torch.no_grad()
 def direct_logits(
     model: nn.Module,
-    tokens: Int[Tensor, "batch position"],
+    tokens: Tensor | Mapping[str, Tensor],
     targets: Int[Tensor, " batch"] | int,
     others: Int[Tensor, " batch"] | int | None = None,
     *,
@@ -78,63 +86,73 @@ def direct_logits(
 
         logit_t = sum over parts p of  scale * (centred(p) * norm_weight) . output_t   (+ biases of norm and output)
 
-    where ``scale`` is the final norm's for the whole stream, and only a LayerNorm centres.
+    where ``scale`` is the final norm's for the whole stream, and only a LayerNorm centres. A classifier's logit is the
+    mean of this over the pooled positions.
 
     Args:
-        model: As for :func:`logit_lens`.
-        tokens: Token ids.
+        model: As for :func:`logit_lens`, with blocks that normalise their input (pre-norm).
+        tokens: As there.
         targets: The class of each text, or one for all.
         others: Split the difference from the logit of these instead.
-        query: The position, of all texts.
+        query: The position, of all texts; ignored for a classifier.
 
     Raises:
-        InputError: As for :func:`logit_lens`; a position or a class that does not exist.
+        InputError: As for :func:`logit_lens`; post-norm blocks; a position or a class that does not exist.
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", section "Logit attribution".
     """
-    norm, output = final_norm_and_output(model)
-    points = find_hook_points(model)
-    routed = {point.layer for point in points if point.role == "experts"}
-    kinds = ("embedding", "heads", "attention", "ffn", "residual", "logits")
+    readout = readout_of(model)
+    require(
+        all(block.pre_norm for block in readout.of("block")),
+        f"{type(model).__name__} with post-norm blocks",
+        "blocks that normalise their input",
+        "Use logit_lens().",
+    )
+    norm, output, shares = readout.norm, readout.output, readout.shares(tokens)
+    decoded = tokens if isinstance(tokens, Tensor) else tokens.get("target", next(iter(tokens.values())))
+    count, length = decoded.shape
+    (place,) = select("query", query, length) if shares is None else (None,)
+    routed = {point.layer for point in readout.of("experts")}
+    kinds = ("embedding", "heads", "attention", "ffn", "residual")
     more = ("choices", "shares", "experts") if routed else ()
-    (place,) = select("query", query, tokens.shape[1])
-    with capture(model, what=(*kinds, *more), queries=place) as seen:
-        model(tokens)
-    rows = torch.arange(len(tokens), device=tokens.device)
-    first = _classes("targets", targets, len(tokens), output).to(tokens.device)
-    direction = output.weight[first]
-    total = next(iter(seen.last("logits").values()))[:, 0]
-    expected = total[rows, first]
-    bias = 0 * expected if output.bias is None else output.bias[first]
+    with capture(model, readout.names(), what=(*kinds, *more), queries=place) as seen:
+        total = readout.run(tokens, place)
+    rows = torch.arange(count, device=total.device)
+    first = _classes("targets", targets, count, output).to(total.device)
+    direction, expected = output.weight[first], total[rows, first]
+    bias = None if output.bias is None else output.bias[first]
     if others is not None:
-        second = _classes("others", others, len(tokens), output).to(tokens.device)
-        direction = direction - output.weight[second]
-        expected = expected - total[rows, second]
-        bias = bias if output.bias is None else bias - output.bias[second]
-    stream = [record.values[:, 0] for record in seen.records if record.what == "residual"][-1]
-    parts: dict[str, Tensor] = {"embedding": next(iter(seen.last("embedding").values()))[:, 0]}
-    for point in points:
+        second = _classes("others", others, count, output).to(total.device)
+        direction, expected = direction - output.weight[second], expected - total[rows, second]
+        bias = None if bias is None else bias - output.bias[second]
+    stream = [record.values for record in seen.records if record.what == "residual"][-1]
+    parts: dict[str, Tensor] = {"embedding": next(iter(seen.last("embedding").values()))}
+    for point in readout.points:
         if point.role == "attention":
             assert point.merged is not None
-            heads = seen.last("heads")[point.name][:, :, 0]
-            added = added_by_heads(point.merged, heads)
+            added = added_by_heads(point.merged, seen.last("heads")[point.name])
+            layer = f"layer {point.layer} cross-attention" if point.cross else f"layer {point.layer}"
             for head in range(point.heads):
-                parts[f"layer {point.layer} head {head}"] = added[:, head]
+                parts[f"{layer} head {head}"] = added[:, head]
             if point.merged.bias is not None:
-                parts[f"layer {point.layer} attention bias"] = seen.last("attention")[point.name][:, 0] - added.sum(1)
+                name = f"{layer} bias" if point.cross else f"{layer} attention bias"
+                parts[name] = seen.last("attention")[point.name] - added.sum(1)
         elif point.role == "experts":
-            choices, shares, made = (seen.last(kind)[point.name][:, 0] for kind in more)
+            choices, weights, made = (seen.last(kind)[point.name] for kind in more)
             for expert in range(point.experts):
-                mixed = (shares * (choices == expert))[..., None] * made
-                parts[f"layer {point.layer} expert {expert}"] = mixed.sum(1)
+                mixed = (weights * (choices == expert))[..., None] * made
+                parts[f"layer {point.layer} expert {expert}"] = mixed.sum(2)
         elif point.role == "ffn" and point.layer not in routed:
-            parts[f"layer {point.layer} ffn"] = seen.last("ffn")[point.name][:, 0]
+            parts[f"layer {point.layer} ffn"] = seen.last("ffn")[point.name]
     names, values = list(parts), torch.stack([part.to(stream.dtype) for part in parts.values()])
     scaled, norm_bias = _scaled(norm, values, stream)
-    found = (scaled * direction).sum(-1)
+    pooled = scaled.sum(2) if shares is None else torch.einsum("nbqh,bq->nbh", scaled, shares)
+    found = (pooled * direction).sum(-1)
+    if norm_bias is not None and shares is not None:
+        norm_bias = shares.sum(1, keepdim=True) * norm_bias
     for name, extra in (
-        ("norm bias", None if norm_bias is None else direction @ norm_bias),
-        ("output bias", None if output.bias is None else bias),
+        ("norm bias", None if norm_bias is None else (direction * norm_bias).sum(-1)),
+        ("output bias", bias),
     ):
         if extra is not None:
             names.append(name)
@@ -142,21 +160,84 @@ def direct_logits(
     return DirectLogits(tuple(names), found, expected)
 
 
-def final_norm_and_output(model: nn.Module) -> tuple[nn.Module, Any]:
-    """The final norm and the output projection of a pre-norm decoder."""
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """What turns the last residual stream into logits: ``output(pool(norm(stream)))``.
+
+    Args:
+        model: The model.
+        norm: The final norm, if there is one.
+        output: The projection.
+        points: Those of the stack whose stream is read.
+    """
+
+    model: Any
+    norm: nn.Module | None
+    output: Any
+    points: tuple[HookPoint, ...]
+
+    def of(self, role: str) -> list[HookPoint]:
+        """The hook points of a role."""
+        return [point for point in self.points if point.role == role]
+
+    def names(self, role: str | None = None) -> list[str]:
+        """The names of the hook points, or of those of a role."""
+        return list(dict.fromkeys(point.name for point in self.points if role in (None, point.role)))
+
+    def shares(self, tokens: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "batch position"] | None:
+        """The weight of each position in the pooled text; None where each position has logits of its own."""
+        if not isinstance(self.model, Encoder):
+            return None
+        given = {"tokens": tokens} if isinstance(tokens, Tensor) else tokens
+        real = given.get("real", given["tokens"] != self.model.config.pad_id)
+        if self.model.config.pooling == "cls":
+            real = torch.zeros_like(real).index_fill(1, torch.tensor(0, device=real.device), True)
+        return (real / real.sum(1, keepdim=True).clamp(min=1)).to(self.output.weight.dtype)
+
+    def logits(self, stream: Tensor, shares: Tensor | None) -> Float[Tensor, "batch position vocab"]:
+        """The logits that a residual stream would give."""
+        normed = stream if self.norm is None else self.norm(stream)
+        pooled = normed if shares is None else torch.einsum("bp,bph->bh", shares, normed)[:, None]
+        logits: Tensor = self.output(pooled)
+        return logits
+
+    def run(self, tokens: Tensor | Mapping[str, Tensor], place: int | None) -> Float[Tensor, "batch vocab"]:
+        """Run the model. The logits at one position, which alone are computed, or of the classes."""
+        found: list[Tensor] = []
+
+        def shortened(own: Callable[..., Tensor], x: Tensor) -> Tensor:
+            found.append(own(x if x.dim() == 2 or place is None else x[:, [place]]))
+            raise _Read
+
+        with suppress(_Read), standing_in(self.output, shortened):
+            self.model(tokens) if isinstance(tokens, Tensor) else self.model(**tokens)
+        return found[-1] if found[-1].dim() == 2 else found[-1][:, 0]
+
+
+class _Read(Exception):
+    """The logits have been read."""
+
+
+def readout_of(model: nn.Module) -> Readout:
+    """The readout of a model that :func:`logit_lens` can read.
+
+    Raises:
+        InputError: Another model.
+    """
+    model = getattr(model, "_orig_mod", model)
     points = find_hook_points(model)
     output = next((point.module for point in points if point.role == "logits"), None)
     modules = dict(model.named_modules())
     norm = next((modules[name] for name in _NORMS if name in modules), None)
-    blocks = [point for point in points if point.role == "block"]
-    if output is None or norm is None or not all(point.pre_norm and not point.source for point in blocks):
+    own = isinstance(model, EncoderDecoder) or (isinstance(model, Encoder) and model.config.pooling != "max")
+    if output is None or isinstance(model, Encoder) > own or not (own or (norm and not hasattr(model, "classifier"))):
         raise InputError(
-            f"{type(model).__name__}, which is no pre-norm decoder with an output projection",
-            "a Decoder, or a GPT-2, Llama, Mistral, Qwen2, Mixtral or GptOss of transformers",
-            "Pass the language model with its head.",
+            f"{type(model).__name__}, whose logits are no linear map of its normed residual stream",
+            "a Decoder, an EncoderDecoder, an Encoder with a classifier and mean or CLS pooling, or a GPT-2, Llama, "
+            "Mistral, Qwen2, Mixtral or GptOss of transformers",
+            "Pass the language model or the classifier with its head.",
         )
-    require(not hasattr(model, "classifier"), "a classifier", "a model that predicts tokens", "Pass a decoder.")
-    return norm, output
+    return Readout(model, norm, output, tuple(point for point in points if not point.source and point.role != "logits"))
 
 
 def _classes(name: str, classes: Tensor | int, count: int, output: nn.Linear) -> Tensor:
@@ -172,19 +253,23 @@ def _classes(name: str, classes: Tensor | int, count: int, output: nn.Linear) ->
     return given.expand(count).long()
 
 
-def added_by_heads(projection: Any, heads: Float[Tensor, "batch head dim"]) -> Float[Tensor, "batch head hidden"]:
+def added_by_heads(
+    projection: Any, heads: Float[Tensor, "batch head *query dim"]
+) -> Float[Tensor, "batch head *query hidden"]:
     """What each head adds to the residual stream, without the projection's bias."""
     weight = projection.weight if isinstance(projection, nn.Linear) else projection.weight.T  # GPT-2 keeps [in, out]
-    split = weight.unflatten(1, heads.shape[1:])
-    return torch.einsum("bhd,ohd->bho", heads.to(weight.dtype), split)
+    split = weight.unflatten(1, (heads.shape[1], heads.shape[-1]))
+    return torch.einsum("bh...d,ohd->bh...o", heads.to(weight.dtype), split)
 
 
 def _scaled(norm: Any, parts: Tensor, stream: Tensor) -> tuple[Tensor, Tensor | None]:
     """Each part times the norm's weight and its scale for the whole stream; and the norm's bias, if it has one."""
+    if norm is None:
+        return parts, None
     if isinstance(norm, nn.LayerNorm):
         centred = parts - parts.mean(-1, keepdim=True)
-        scale = (stream.var(-1, unbiased=False) + norm.eps).rsqrt()
-        return centred * scale[:, None] * norm.weight, norm.bias
+        scale = (stream.var(-1, keepdim=True, unbiased=False) + norm.eps).rsqrt()
+        return centred * scale * norm.weight, norm.bias
     eps = norm.eps if isinstance(norm, RMSNorm) else norm.variance_epsilon
-    scale = (stream.square().mean(-1) + eps).rsqrt()
-    return parts * scale[:, None] * norm.weight, None
+    scale = (stream.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return parts * scale * norm.weight, None

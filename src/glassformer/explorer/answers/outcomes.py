@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -21,13 +21,12 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedHead,
     LoadedModel,
 )
-from glassformer.models.encoder import Encoder
 from glassformer.modes import evaluating
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.intervene import intervene
-from glassformer.observe.lens import final_norm_and_output
+from glassformer.observe.lens import Readout, readout_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +38,7 @@ class Outcomes:
         run: The run.
         place: The position; None for a classifier.
         points: The model's hook points.
+        readout: What turns its residual stream into logits; None if they are no linear map of it.
         cache: For the outcome without changes.
     """
 
@@ -46,6 +46,7 @@ class Outcomes:
     run: KeptRun
     place: int | None
     points: Sequence[HookPoint]
+    readout: Readout | None
     cache: SizedCache
 
     @property
@@ -53,6 +54,23 @@ class Outcomes:
         """The network."""
         model: nn.Module = self.loaded.model
         return model
+
+    @property
+    def texts(self) -> Tensor | Mapping[str, Tensor]:
+        """The arguments of the model as functions of ``observe`` take them."""
+        inputs = self.run.inputs
+        return inputs[0] if len(inputs) == 1 else {"source": inputs[0], "target": inputs[1]}
+
+    def readable(self, what: str) -> Readout:
+        """The readout.
+
+        Raises:
+            InputError: There is none.
+        """
+        if self.readout is None:
+            got = f"{what} of {self.loaded.card.name!r}"
+            raise InputError(got, "a model whose logits are a linear map of its normed stream", "Use another view.")
+        return self.readout
 
     def before(self) -> Float[Tensor, " outcome"]:
         """The logits without changes, in float64.
@@ -109,19 +127,31 @@ class Outcomes:
         require(asked < len(before), f"{name} = {asked}", known, "Name one of the outcomes of the call 'whatif'.")
         return asked
 
+    @property
+    def own_part(self) -> m.Part:
+        """The part of the attentions whose queries and keys are tokens."""
+        return "decoder" if isinstance(self.loaded, LoadedEncoderDecoder) else "self"
+
+    def attentions(self, part: m.Part) -> list[HookPoint]:
+        """The attentions of a part, by layer."""
+        return [
+            point
+            for point in self.points
+            if point.role == "attention"
+            and part == ("cross" if point.cross else "encoder" if point.source else self.own_part)
+        ]
+
     def attention(self, part: m.Part, layer: int, asked: str) -> HookPoint:
         """The attention of a layer.
 
         Raises:
             InputError: There is none.
         """
-        attentions = [point for point in self.points if point.role == "attention"]
-        found = {(part_of(point, self.points), point.layer): point for point in attentions}
-        layers = [each for at, each in found if at == part]
-        parts = ", ".join(dict.fromkeys(at for at, _ in found))
-        require(len(layers) > 0, f"{asked}: part = {part!r}", f"one of {parts}", "See the attentions of the run.")
-        require(layer in layers, f"{asked}: layer = {layer}", f"0 to {max(layers)}", "Count from 0.")
-        return found[part, layer]
+        found = {point.layer: point for point in self.attentions(part)}
+        parts = ", ".join(stack.part for stack in self.run.message.attentions)
+        require(len(found) > 0, f"{asked}: part = {part!r}", f"one of {parts}", "See the attentions of the run.")
+        require(layer in found, f"{asked}: layer = {layer}", f"0 to {max(found)}", "Count from 0.")
+        return found[layer]
 
 
 def outcomes_of(runs: Runs, loaded: LoadedModel, ask: m.Ask, place: int | None = None) -> Outcomes:
@@ -138,58 +168,8 @@ def outcomes_of(runs: Runs, loaded: LoadedModel, ask: m.Ask, place: int | None =
     elif place is not None:
         last = len(run.message.tokens) - 1
         require(place <= last, f"place = {place}", f"0 to {last}", "Name a position of the text.")
+    readout = None
+    with suppress(InputError):
+        readout = readout_of(loaded.model)
     points = find_hook_points(loaded.model)
-    return Outcomes(loaded, run, run.place if place is None else place, points, runs.derived)
-
-
-def part_of(point: HookPoint, points: Sequence[HookPoint]) -> m.Part:
-    """The part of the model to which an attention belongs, as runs name it."""
-    if point.cross:
-        return "cross"
-    if point.source:
-        return "encoder"
-    return "decoder" if any(each.source for each in points) else "self"
-
-
-@dataclass(frozen=True, eq=False)
-class Readout:
-    """What turns the residual stream into logits.
-
-    Args:
-        norm: The final norm, if there is one.
-        output: The projection.
-        pool: What makes one position of all; None: each position has its own logits.
-    """
-
-    norm: nn.Module | None
-    output: nn.Linear
-    pool: Any = None
-
-    def logits(self, stream: Float[Tensor, "batch position hidden"]) -> Float[Tensor, "batch position outcome"]:
-        """The logits that the stream would give."""
-        hidden = stream if self.norm is None else self.norm(stream)
-        hidden = hidden if self.pool is None else self.pool(hidden)[:, None]
-        logits: Tensor = self.output(hidden)
-        return logits
-
-    def direction(self, toward: int, away: int | None) -> Float[Tensor, " hidden"]:
-        """The unit vector that raises one logit most, or its difference from another."""
-        rows = self.output.weight.detach()
-        found = rows[toward] if away is None else rows[toward] - rows[away]
-        weight = getattr(self.norm, "weight", None)
-        found = found.float() if weight is None else found.float() * weight.detach().float()
-        return found / found.norm().clamp_min(1e-30)
-
-
-def readout_of(loaded: Any) -> Readout | None:
-    """The readout of a model; None if its logits are no linear map of one normed stream."""
-    model = loaded.model
-    if isinstance(loaded, LoadedEncoderDecoder):
-        return Readout(model.decoder_norm, model.output)
-    if isinstance(model, Encoder):
-        return None if model.classifier is None else Readout(model.final_norm, model.classifier, model.pool)
-    try:
-        norm, output = final_norm_and_output(model)
-    except InputError:
-        return None
-    return Readout(norm, output)
+    return Outcomes(loaded, run, run.place if place is None else place, points, readout, runs.derived)

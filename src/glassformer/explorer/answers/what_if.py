@@ -10,13 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.outcomes import Outcomes, Readout, outcomes_of, part_of, readout_of
+from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedModel
+from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.modes import evaluating
 from glassformer.observe.edits import Edit, change, forbid, zero
+from glassformer.observe.lens import Readout
 from glassformer.observe.sweep import ablation_sweep
 
 MOST_OUTCOMES = 64
@@ -38,8 +39,7 @@ def whatif(runs: Runs, loaded: LoadedModel, ask: m.AskWhatIf) -> m.WhatIf:
     """
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     before, target = outcomes.before().softmax(-1), outcomes.chosen(ask.target)
-    readout = readout_of(loaded)
-    edits = list(_edits(outcomes, readout, ask))
+    edits = list(_edits(outcomes, ask))
     after = outcomes.after([edit for edit, _ in edits])[0].softmax(-1) if edits else before
     named = [target, *([] if ask.other is None else [outcomes.chosen(ask.other, "other")])]
     if ask.steer is not None:
@@ -61,7 +61,7 @@ def whatif(runs: Runs, loaded: LoadedModel, ask: m.AskWhatIf) -> m.WhatIf:
         rest_after=float(after[rest].sum()),
         distance=float((before - after).abs().sum() / 2),
         changes=[words for _, words in edits],
-        offers=_offers(outcomes, readout),
+        offers=_offers(outcomes),
     )
 
 
@@ -82,15 +82,14 @@ def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
         f"at most {int(MOST_SWEPT / size / heads):,} tokens",
         "Shorten the text, or use ablation_sweep() in Python.",
     )
-    both = isinstance(loaded, LoadedEncoderDecoder)
     options: dict[str, Any] = {"logits": -1 if outcomes.place is None else outcomes.place}
     options["batch_size"] = max(1, _TOKENS_AT_ONCE // tokens)
     stacks = []
     with outcomes.loaded.lock, evaluating(outcomes.model):
         for stack in outcomes.run.message.attentions:
             part = None if stack.part == "self" else stack.part
-            texts = {"source": inputs[0], "target": inputs[1]} if both else inputs[0]
-            found = ablation_sweep(outcomes.model, texts, partial(_log_odds, target), part=part, **options)
+            metric = partial(_log_odds, target)
+            found = ablation_sweep(outcomes.model, outcomes.texts, metric, part=part, **options)
             stacks.append(m.SweptStack(part=stack.part, label=stack.label, after=found.values.tolist()))
     return m.HeadSweep(target=target, name=outcomes.name(target), before=found.clean, stacks=stacks)
 
@@ -102,28 +101,29 @@ def _log_odds(target: int, logits: Float[Tensor, "one position outcome"]) -> Flo
     return wide[:, target] - others.logsumexp(-1)
 
 
-def _offers(outcomes: Outcomes, readout: Readout | None) -> list[m.Offer]:
-    found: list[m.Offer] = ["heads", "edges"]
-    if readout is not None:
-        found.append("steer")
-    if outcomes.run.routed:
-        found.append("experts")
-    found.append("sweep")
-    if readout is not None:
-        found.append("lens")
-        if isinstance(outcomes.loaded, LoadedDecoder):
-            found.append("contributions")
-    return found
+def _offers(outcomes: Outcomes) -> list[m.Offer]:
+    read = outcomes.readout is not None
+    pre_norm = all(point.pre_norm for point in outcomes.points if point.role == "block")
+    there: dict[m.Offer, bool] = {
+        "heads": True,
+        "edges": True,
+        "steer": read,
+        "experts": len(outcomes.run.routed) > 0,
+        "sweep": True,
+        "lens": read,
+        "contributions": read and pre_norm,
+    }
+    return [offer for offer, exists in there.items() if exists]
 
 
-def _edits(outcomes: Outcomes, readout: Readout | None, ask: m.AskWhatIf) -> Iterator[tuple[Edit, str]]:
+def _edits(outcomes: Outcomes, ask: m.AskWhatIf) -> Iterator[tuple[Edit, str]]:
     """The edits, and each in words."""
     for head in ask.removed:
         yield _removed(outcomes, head)
     for edge in ask.forbidden:
         yield _forbidden(outcomes, edge)
     if ask.steer is not None:
-        yield _steered(outcomes, readout, ask.steer)
+        yield _steered(outcomes, ask.steer)
     for swap in ask.swaps:
         yield _replaced(outcomes, swap)
 
@@ -143,13 +143,8 @@ def _forbidden(outcomes: Outcomes, asked: m.ForbiddenEdge) -> tuple[Edit, str]:
     (stack,) = (each for each in outcomes.run.message.attentions if each.part == asked.part)
     _require_below(f"{what}: query", asked.query, stack.queries)
     _require_below(f"{what}: key", asked.key, stack.keys)
-    modules = [
-        point.name
-        for point in outcomes.points
-        if point.role == "attention"
-        and part_of(point, outcomes.points) == asked.part
-        and asked.layer in (None, point.layer)
-    ]
+    attentions = outcomes.attentions(asked.part)
+    modules = [point.name for point in attentions if asked.layer in (None, point.layer)]
     run = outcomes.run.message
     texts = {"tokens": run.tokens, "source": run.source or []}
     query, key = texts[stack.queries_are][asked.query], texts[stack.keys_are][asked.key]
@@ -159,15 +154,13 @@ def _forbidden(outcomes: Outcomes, asked: m.ForbiddenEdge) -> tuple[Edit, str]:
     return forbid(asked.query, asked.key, modules=modules, heads=asked.head), words
 
 
-def _steered(outcomes: Outcomes, readout: Readout | None, asked: m.Steering) -> tuple[Edit, str]:
-    if readout is None:
-        got = f"steering of {outcomes.loaded.card.name!r}"
-        raise InputError(got, "a model whose logits are a linear map of the normed stream", "Remove heads or edges.")
-    blocks = {point.layer: point for point in outcomes.points if point.role == "block" and not point.source}
+def _steered(outcomes: Outcomes, asked: m.Steering) -> tuple[Edit, str]:
+    readout = outcomes.readable("steering")
+    blocks = {point.layer: point for point in readout.of("block")}
     _require_below("the steering: layer", asked.layer, len(blocks))
     toward = outcomes.chosen(asked.toward, "toward")
     away = None if asked.away is None else outcomes.chosen(asked.away, "away")
-    direction = readout.direction(toward, away)
+    direction = _direction(readout, toward, away)
 
     def steered(values: Tensor) -> Tensor:
         return values + asked.strength * values.norm(dim=-1, keepdim=True) * direction.to(values)
@@ -175,6 +168,15 @@ def _steered(outcomes: Outcomes, readout: Readout | None, asked: m.Steering) -> 
     words = f"steered after layer {asked.layer} by {asked.strength:g} toward {outcomes.name(toward)}"
     words += "" if away is None else f" and away from {outcomes.name(away)}"
     return change("residual", steered, modules=[blocks[asked.layer].name]), words
+
+
+def _direction(readout: Readout, toward: int, away: int | None) -> Float[Tensor, " hidden"]:
+    """The unit vector that raises one logit most, or its difference from another."""
+    rows = readout.output.weight.detach().float()
+    found = rows[toward] if away is None else rows[toward] - rows[away]
+    weight = getattr(readout.norm, "weight", None)
+    found = found if weight is None else found * weight.detach().float()
+    return found / found.norm().clamp_min(1e-30)
 
 
 def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[Edit, str]:
