@@ -17,6 +17,7 @@ from glassformer.checkpoints.shards import Planned, plan
 from glassformer.errors import require
 from glassformer.kernels.options import Clamp
 from glassformer.layers.blocks import Block
+from glassformer.layers.norms import RMSNorm
 from glassformer.models import Decoder
 from glassformer.quantized.packed_experts import PackedMixture
 
@@ -152,8 +153,8 @@ def _unreachable(decoder: Decoder) -> float:
     reached = [torch.zeros(1, dtype=torch.float64)]
     for block in decoder.layers:
         assert isinstance(block, Block)
-        weights = as_experts(block.ffn)
-        norm = block.ffn_norm.weight.double()
+        assert isinstance(block.ffn_norm, RMSNorm)
+        weights, norm = as_experts(block.ffn), block.ffn_norm.weight.double()
         for matrix, bias in ((weights.gate, weights.gate_bias), (weights.up, weights.up_bias)):
             for weight, its_bias in zip(matrix, _or_zeros(bias, matrix), strict=True):
                 reach = (weight.double() * norm).norm(dim=-1) * math.sqrt(len(norm)) + its_bias.double().abs()

@@ -1,0 +1,259 @@
+"""The QK and OV circuits of heads in a trained model, as products of thin matrices, and how heads compose.
+
+A head reads the residual stream through a norm. With row vectors x, which are the stream divided by its root mean
+square (for a LayerNorm also without its mean)::
+
+    score of query i and key j = x_i QK x_jᵀ          what key j adds to query i = weight_ij x_j OV
+
+QK and OV are ``[hidden, hidden]`` of rank head_dim. The norm's weight is part of both, biases are not. With LayerNorms,
+what is written along the mean is left out of OV, as every reader subtracts it.
+
+Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", sections on splitting attention head
+terms into circuits, and on composition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor, nn
+
+from glassformer.errors import InputError, require_positive
+from glassformer.kernels.rotation import Rotation, rotate
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.models.decoder import Decoder
+from glassformer.observe.capture import find_hook_points
+from glassformer.observe.hook_points import HookPoint, select
+from glassformer.observe.lens import final_norm_and_output
+
+_ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit:
+    """The matrix ``left @ right.T``, which is never formed unless ``matrix`` is asked for."""
+
+    left: Float[Tensor, "row rank"]
+    right: Float[Tensor, "column rank"]
+
+    @property
+    def matrix(self) -> Float[Tensor, "row column"]:
+        """All entries."""
+        return self.left @ self.right.T
+
+    @property
+    def diagonal(self) -> Float[Tensor, " row"]:
+        """The diagonal of a square circuit."""
+        return (self.left * self.right).sum(1)
+
+    @property
+    def norm(self) -> float:
+        """The Frobenius norm."""
+        return math.sqrt(max(0.0, float(((self.left.T @ self.left) * (self.right.T @ self.right)).sum())))
+
+    @property
+    def eigenvalues(self) -> Complex[Tensor, " rank"]:
+        """The eigenvalues of a square circuit that may differ from 0."""
+        return torch.linalg.eigvals(self.right.T @ self.left)
+
+    @property
+    def positivity(self) -> float:
+        """Sum of the eigenvalues over the sum of their sizes, in [-1, 1]: 1 for a head that copies what it reads."""
+        values = self.eigenvalues
+        return float(values.real.sum() / values.abs().sum())
+
+    @property
+    def diagonal_share(self) -> float:
+        """The share of rows whose largest entry is on the diagonal."""
+        hits = 0
+        for start in range(0, len(self.left), _ROWS_AT_ONCE):
+            best = (self.left[start : start + _ROWS_AT_ONCE] @ self.right.T).argmax(1)
+            hits += int((best == torch.arange(start, start + len(best), device=best.device)).sum())
+        return hits / len(self.left)
+
+    @property
+    def T(self) -> Circuit:
+        """The transposed circuit."""
+        return Circuit(self.right, self.left)
+
+    def __matmul__(self, other: Circuit) -> Circuit:
+        return Circuit(self.left @ (self.right.T @ other.left), other.right)
+
+    def between(self, rows: Float[Tensor, "row hidden"], columns: Float[Tensor, "column hidden"]) -> Circuit:
+        """``rows @ self @ columns.T``: with :func:`token_vectors`, the circuit between tokens."""
+        return Circuit(rows @ self.left, columns @ self.right)
+
+
+@torch.no_grad()
+def qk_circuit(model: nn.Module, layer: int, head: int, *, distance: int = 0) -> Circuit:
+    """The scores of a head between directions of the residual stream, queries by keys.
+
+    Args:
+        model: A pre-norm decoder, as for :func:`~glassformer.observe.lens.logit_lens`.
+        layer: Index of the block.
+        head: A query head.
+        distance: From the key to the query, for a model with rotary positions.
+
+    Raises:
+        InputError: Another model, layer or head; a distance in a model without rotary positions.
+    """
+    return _Reader(model).qk(layer, head, distance)
+
+
+@torch.no_grad()
+def ov_circuit(model: nn.Module, layer: int, head: int) -> Circuit:
+    """What a head adds to the residual stream for what it reads at a key; arguments as for :func:`qk_circuit`.
+
+    Raises:
+        InputError: As there.
+    """
+    return _Reader(model).ov(layer, head)
+
+
+@torch.no_grad()
+def token_vectors(model: nn.Module) -> tuple[Float[Tensor, "vocab hidden"], Float[Tensor, "vocab hidden"]]:
+    """The embedding of each token, and the direction that its logit reads, with the final norm's weight.
+
+    ``qk.between(embedding, embedding)`` is the full QK circuit, ``ov.between(embedding, unembedding)`` the full OV
+    circuit; both up to the norms' scales.
+
+    Raises:
+        InputError: As for :func:`qk_circuit`.
+    """
+    return _Reader(model).vectors()
+
+
+@dataclass(frozen=True, eq=False)
+class Composition:
+    """How much each head reads of what each earlier head writes; NaN for a sender that is not in an earlier layer.
+
+    Args:
+        q, k, v: Of the receiver's queries, keys and values: ``|OV₁ QK₂|``, ``|QK₂ OV₁ᵀ|``, ``|OV₁ OV₂|`` over the
+            product of the norms of both, all Frobenius norms.
+        random: Mean and standard deviation of this ratio for random matrices of the same shapes and ranks.
+    """
+
+    q: Float[Tensor, "layer head layer head"]
+    k: Float[Tensor, "layer head layer head"]
+    v: Float[Tensor, "layer head layer head"]
+    random: tuple[float, float]
+
+
+@torch.no_grad()
+def composition_scores(model: nn.Module, *, distance: int = 0, samples: int = 50, seed: int = 0) -> Composition:
+    """The composition of every pair of heads; the first two axes are the sender, the others the receiver.
+
+    Args:
+        model: As for :func:`qk_circuit`.
+        distance: As there, of the receivers' queries and keys.
+        samples: Random pairs for the baseline.
+        seed: Of these.
+
+    Raises:
+        InputError: As there.
+    """
+    require_positive(samples=samples)
+    reader = _Reader(model)
+    layers, heads = len(reader.points), reader.points[0].heads
+    qk = [[reader.qk(layer, head, distance) for head in range(heads)] for layer in range(layers)]
+    ov = [[reader.ov(layer, head) for head in range(heads)] for layer in range(layers)]
+    found = torch.full((3, layers, heads, layers, heads), math.nan)
+    for receiver in range(layers):
+        for sender in range(receiver):
+            for first in range(heads):
+                for second in range(heads):
+                    writes, scores, values = ov[sender][first], qk[receiver][second], ov[receiver][second]
+                    pairs = (writes, scores), (scores, writes.T), (writes, values)
+                    found[:, sender, first, receiver, second] = torch.tensor([_ratio(*pair) for pair in pairs])
+    width, rank = ov[0][0].left.shape
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn() -> Circuit:
+        return Circuit(*torch.randn(2, width, rank, generator=generator, dtype=torch.float64))
+
+    by_chance = torch.tensor([_ratio(drawn(), drawn()) for _ in range(samples)])
+    q, k, v = found
+    return Composition(q, k, v, (float(by_chance.mean()), float(by_chance.std(unbiased=False))))
+
+
+def _ratio(first: Circuit, second: Circuit) -> float:
+    return (first @ second).norm / (first.norm * second.norm)
+
+
+class _Reader:
+    """The matrices of the heads of a pre-norm decoder."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._final, self._output = final_norm_and_output(model)
+        self.points = [point for point in find_hook_points(model) if point.role == "attention"]
+        self._centred = isinstance(self._final, nn.LayerNorm)
+
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        model: Any = self._model
+        embedding = model.embedding if isinstance(model, Decoder) else model.get_input_embeddings()
+        return embedding.weight.detach(), self._read(self._final, self._output.weight)
+
+    def qk(self, layer: int, head: int, distance: int) -> Circuit:
+        point, head = self._point(layer, head)
+        attention: Any = point.module
+        norm, (query, key, _) = self._norm(point), self._projections(point)
+        q = self._read(norm, query.unflatten(0, (point.heads, -1))[head])
+        k = self._read(norm, key.unflatten(0, (point.heads // point.group, -1))[head // point.group])
+        scale = getattr(attention, "scaling", len(q) ** -0.5)
+        if getattr(attention, "key_weights", None) is not None:
+            scale = scale * attention.key_weights[head]
+        return Circuit(self._rotated(q, attention, distance).T * scale, self._rotated(k, attention, 0).T)
+
+    def ov(self, layer: int, head: int) -> Circuit:
+        point, head = self._point(layer, head)
+        value = self._projections(point)[2].unflatten(0, (point.heads // point.group, -1))[head // point.group]
+        merged: Any = point.merged
+        weight = merged.weight if isinstance(merged, nn.Linear) else merged.weight.T  # GPT-2 keeps [in, out]
+        writes = weight.detach().unflatten(1, (point.heads, -1))[:, head]
+        if self._centred:
+            writes = writes - writes.mean(0)
+        return Circuit(self._read(self._norm(point), value).T, writes)
+
+    def _point(self, layer: int, head: int) -> tuple[HookPoint, int]:
+        point = self.points[select("layer", layer, len(self.points))[0]]
+        return point, select("head", head, point.heads)[0]
+
+    def _read(self, norm: Any, weight: Tensor) -> Tensor:
+        """Rows of a matrix that reads the normalised stream, as rows that read the stream over its scale."""
+        weight = weight.detach() * norm.weight.detach()
+        return weight - weight.mean(1, keepdim=True) if self._centred else weight
+
+    def _norm(self, point: HookPoint) -> Any:
+        block: Any = point.block
+        names = ("attention_norm", "input_layernorm", "ln_1")
+        return next(getattr(block, name) for name in names if hasattr(block, name))
+
+    def _projections(self, point: HookPoint) -> tuple[Tensor, Tensor, Tensor]:
+        attention: Any = point.module
+        if hasattr(attention, "c_attn"):
+            query, key, value = attention.c_attn.weight.detach().T.chunk(3)
+            return query, key, value
+        ours = isinstance(attention, GroupedQueryAttention)
+        names = ("query", "key", "value") if ours else ("q_proj", "k_proj", "v_proj")
+        query, key, value = (getattr(attention, name).weight.detach() for name in names)
+        return query, key, value
+
+    def _rotated(self, rows: Tensor, attention: Any, position: int) -> Tensor:
+        """The rows of a query or key matrix, rotated as at ``position``, with YaRN's factor."""
+        at = torch.tensor([position], device=rows.device)
+        if isinstance(self._model, Decoder):
+            rotation: Rotation = self._model.rotary.rotation_at(at)
+            return rotate(rows.T[None, :, None], rotation, attention.layout)[0, :, 0].T
+        rotary = getattr(getattr(self._model, "model", None), "rotary_emb", None)
+        if rotary is not None:
+            cos, sin = (each[..., : len(rows) // 2] for each in rotary(rows, at[None]))
+            return rotate(rows.T[None, :, None], (cos, sin))[0, :, 0].T
+        if position != 0:
+            got = f"distance = {position} in {type(self._model).__name__}"
+            raise InputError(got, "a model with rotary positions", "Omit distance.")
+        return rows
