@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -13,6 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import require
+from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.grouped_query import KeysAndValues
+from glassformer.models.decoder import Decoder
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
@@ -26,6 +31,8 @@ Part = Literal["encoder", "decoder", "cross"]
 """Of an encoder-decoder: its encoder, its decoder's blocks and their self-attention, their cross-attention."""
 
 Stage = Literal["residual_before", "residual_between", "residual"]
+
+_NONE: Mapping[int, KeysAndValues] = MappingProxyType({})
 
 
 class _Done(Exception):
@@ -63,16 +70,37 @@ class Runner:
         require(len(found) > 0, f"{site} of {type(self.model).__name__}", "a site that it has", "Choose another site.")
         return found
 
-    def run(self, texts: Mapping[str, Tensor], copies: int = 1) -> Float[Tensor, "copy text"]:
-        """The metric of each text of each copy, or one number for each copy."""
-        repeated = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
+    def first_needed(self, texts: Mapping[str, Tensor]) -> int:
+        """The first position that must be computed for these texts, if the earlier keys and values are known."""
+        names, model = set(texts), self.model
+        if isinstance(model, Decoder):
+            known = names <= {"", "tokens", "key_padding"}
+        else:
+            known = names <= {"", "input_ids", "attention_mask", "position_ids"} and all(
+                point.pre_norm and getattr(model, "can_generate", bool)() for point in self.blocks
+            )
+        return min(select("logits", self._logits, _size(texts)[1])) if known else 0
+
+    def run(
+        self, texts: Mapping[str, Tensor], copies: int = 1, start: int = 0, before: Mapping[int, KeysAndValues] = _NONE
+    ) -> Float[Tensor, "copy text"]:
+        """The metric of each text of each copy, or one number for each copy.
+
+        Args:
+            texts: As given to the model.
+            copies: How often they are repeated.
+            start: The first position to compute.
+            before: Keys and values of each layer, of which those before ``start`` are used.
+        """
+        repeated: dict[str, Any] = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
         found: list[Tensor] = []
         thread = threading.get_ident()
 
         def shorten(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
             if args[0].dim() == 2 or threading.get_ident() != thread:
                 return None
-            return (args[0][:, list(select("logits", self._logits, args[0].shape[1]))],)
+            read = select("logits", self._logits, start + args[0].shape[1])
+            return (args[0][:, [position - start for position in read]],)
 
         def note(_: nn.Module, __: Any, output: Tensor) -> None:
             if threading.get_ident() == thread:
@@ -81,7 +109,9 @@ class Runner:
 
         hooks = self._head.register_forward_pre_hook(shorten), self._head.register_forward_hook(note)
         try:
-            self.model(repeated[""]) if "" in repeated else self.model(**repeated)
+            if start:
+                repeated = self._continued(repeated, start, before)
+            self.model(*([repeated.pop("")] if "" in repeated else ()), **repeated)
         except _Done:
             pass
         finally:
@@ -101,6 +131,7 @@ class Runner:
         stage: Stage,
         stream: Float[Tensor, "row position dim"],
         memory: Float[Tensor, "text source dim"] | None = None,
+        before: Mapping[int, KeysAndValues] = _NONE,
         edits: Sequence[Edit] = (),
     ) -> Float[Tensor, "copy text"]:
         """:meth:`run` from a stage of ``layer`` on, at which the residual stream is ``stream``.
@@ -109,15 +140,18 @@ class Runner:
             texts: The texts, of which ``stream`` holds one copy or several, one after another.
             layer: A layer of the part.
             stage: Of a post-norm block not ``residual_between``.
-            stream: What the blocks before would give.
+            stream: What the blocks before would give, at all positions or, if :meth:`first_needed` allows it, the last.
             memory: The last residual stream of the encoder, where it is not resumed itself.
+            before: The keys and values of each layer in the unchanged run.
             edits: What else is changed.
         """
-        copies = len(stream) // len(next(iter(texts.values())))
+        rows, length = _size(texts)
+        start = length - stream.shape[1] if before else 0
         if stage == "residual" and layer + 1 < len(self.blocks):
             layer, stage = layer + 1, "residual_before"
         block = self.blocks[layer]
         skipped = [*self.blocks[: layer + (stage == "residual")], *self.memory]
+        copies = len(stream) // rows
         changes = [put(stage, stream, modules=[block.name]), *edits]
         if memory is not None:
             changes.insert(0, put("residual", memory.repeat(copies, 1, 1), modules=[self.memory[-1].name]))
@@ -128,8 +162,48 @@ class Runner:
                 attention = next(p.module for p in self.points if p.role == "attention" and p.block is block.module)
                 foreign = type(attention).__module__.startswith("transformers.")
                 attached.enter_context(standing_in(attention, partial(_nothing, foreign)))
+            if before:
+                read = [each - start for each in select("logits", self._logits, length)]
+                last = [point for point in self.points if point.block is self.blocks[-1].module]
+                if not any(point.role == "experts" for point in last):
+                    ffn = next(point.module for point in last if point.role == "ffn")
+                    attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
             attached.enter_context(intervene(self.model, *changes))
-            return self.run(texts, copies)
+            nothing = stream.new_zeros(1, 1, length, 1)
+            left = {each: known if each >= layer else (nothing, nothing) for each, known in before.items()}
+            return self.run(texts, copies, start, left)
+
+    def _continued(
+        self, texts: Mapping[str, Tensor], start: int, before: Mapping[int, KeysAndValues]
+    ) -> dict[str, Any]:
+        """The arguments of a run of the positions from ``start`` on, with a cache of those before."""
+        rows, length = _size(texts)
+        given: dict[str, Any] = {name: each[:, start:] for name, each in texts.items() if name != "attention_mask"}
+        known = [
+            [each[:, :, :start].repeat(rows // len(each), 1, 1, 1) for each in before[layer]]
+            for layer in sorted(before)
+        ]
+        if not isinstance(self.model, Decoder):
+            cache: Any = importlib.import_module("transformers").DynamicCache()
+            for layer, (k, v) in enumerate(known):
+                cache.update(k, v, layer)
+            mask = {name: each for name, each in texts.items() if name == "attention_mask"}
+            return {**given, **mask, "past_key_values": cache}
+        windows = map(self.model.config.layer_window, range(len(known)))
+        sizes = [(rows, k.shape[1], k.shape[3], length) for k, _ in known]
+        options: Any = {"dtype": known[-1][0].dtype, "device": known[-1][0].device}
+        cache = Cache([LayerCache(*size, window, **options) for size, window in zip(sizes, windows, strict=True)])
+        padding = texts.get("key_padding")
+        cache.begin(rows, start, None if padding is None else padding[:, :start])
+        for own, (k, v) in zip(cache.layers, known, strict=True):
+            own.append(k, v)
+        return {**given, "cache": cache}
+
+
+def _size(texts: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Texts and positions."""
+    first = next(iter(texts.values()))
+    return first.shape[0], first.shape[1]
 
 
 def _unchanged(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -141,3 +215,9 @@ def _nothing(foreign: bool, own: Callable[..., Any], *args: Any, **kwargs: Any) 
     """Zeros instead of the output of an attention."""
     zeros = torch.zeros_like(_unchanged(own, *args, **kwargs))
     return (zeros, None) if foreign else zeros
+
+
+def _at_positions(positions: Sequence[int], own: Callable[..., Any], x: Tensor) -> Tensor:
+    """The output of a feed-forward network at some positions, zeros at the others."""
+    made = own(x[:, positions])
+    return made.new_zeros(*x.shape[:2], made.shape[-1]).index_copy(1, torch.tensor(positions, device=x.device), made)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from typing import Any, Literal, get_args
 
 import torch
@@ -169,7 +169,9 @@ def _swept(
     chosen = tuple(sorted(points)) if layers is None else select("layers", layers, max(points) + 1)
     missing = [layer for layer in chosen if layer not in points]
     require(not missing, f"{site} of layers {missing}", f"among {sorted(points)}", "Choose among these.")
-    with capture(runner.model, what=(*_kinds(site), "residual_before", "residual_between", "residual")) as base:
+    needed = 0 if site in ("k", "v") else runner.first_needed(given[-1])
+    stages = ("residual_before", "residual_between", "residual", *(("k", "v") if needed else ()))
+    with capture(runner.model, what=(*_kinds(site), *stages)) as base:
         unchanged = runner.run(given[-1])
     ours, best = None, unchanged
     if len(given) == 2:
@@ -177,43 +179,46 @@ def _swept(
             best = runner.run(given[0])
     expected = float(unchanged.double().mean())
     places = _places(axes, site, points[chosen[0]], base)
-    cells = list(product(*map(range, places)))
-    found = torch.full((len(chosen), len(cells)), math.nan, dtype=torch.float64)
-    count = max(1, batch_size // len(next(iter(given[0].values()))))
+    found = torch.full((len(chosen), *places), math.nan, dtype=torch.float64)
+    most = max(1, batch_size // len(next(iter(given[0].values()))))
     bar = tqdm(total=found.numel(), disable=not progress, desc=f"sweep over {site}", unit="place")
     try:
         for row, layer in zip(found, chosen, strict=True):
             difference = _difference(site, points[layer], base, ours)
-            for start in range(0, len(cells), count):
-                part = cells[start : start + count]
-                means = dict.fromkeys(part, expected)
-                flows = {cell: flow for cell in part if bool((flow := _at(difference, axes, site, cell)).any())}
-                if flows:
-                    run = _resumed(runner, given[-1], site, points[layer], base, torch.cat([*flows.values()]))
-                    means |= dict(zip(flows, run.double().mean(1).tolist(), strict=True))
-                row[start : start + len(part)] = torch.tensor([*means.values()], dtype=torch.float64)
-                bar.update(len(part))
+            starts = _starts(difference, axes, site)
+            for cell in set(product(*map(range, places))) - set(starts):
+                row[cell] = expected
+                bar.update()
+            for cells in _batches(starts, most, difference.shape[-2]):
+                flows = torch.cat([_at(difference, axes, site, cell) for cell in cells])
+                values = _resumed(runner, given[-1], site, points[layer], base, flows, min(needed, starts[cells[0]]))
+                for cell, value in zip(cells, values.double().mean(1).tolist(), strict=True):
+                    row[cell] = value
+                bar.update(len(cells))
     except KeyboardInterrupt:
         pass
     finally:
         bar.close()
-    values = found.view(len(chosen), *places)
-    return Sweep(values, axes, chosen, float(best.double().mean()), None if ours is None else expected)
+    return Sweep(found, axes, chosen, float(best.double().mean()), None if ours is None else expected)
 
 
 def _resumed(
-    runner: Runner, texts: Mapping[str, Tensor], site: Site, point: HookPoint, base: Captured, flows: Tensor
+    runner: Runner, texts: Mapping[str, Tensor], site: Site, point: HookPoint, base: Captured, flows: Tensor, start: int
 ) -> Float[Tensor, "copy text"]:
-    """The metric with ``flows`` added at a site, of as many copies of the texts as they have."""
+    """The metric with ``flows``, which are 0 before ``start``, added at a site of as many copies of the texts."""
     block = runner.blocks[point.layer]
     copies = len(flows) // len(next(iter(texts.values())))
     stage = _stage(runner, block, site)
-    stream = base.last(stage or "residual_before")[block.name].repeat(copies, 1, 1)
+    stream = base.last(stage or "residual_before")[block.name][:, start:].repeat(copies, 1, 1)
+    flows = flows[..., start:, :]
     memory = base.last("residual")[runner.memory[-1].name] if runner.memory else None
+    keys, values = base.last("k"), base.last("v")
+    places = runner.places("k").items() if site not in ("k", "v") and keys else ()
+    before = {layer: (keys[each.name], values[each.name]) for layer, each in places}
     if stage is not None:
-        return runner.resumed(texts, point.layer, stage, stream + flows, memory)
+        return runner.resumed(texts, point.layer, stage, stream + flows, memory, before)
     edit = change(_TARGETS.get(site, site), lambda values: values + flows, modules=[point.name])
-    return runner.resumed(texts, point.layer, "residual_before", stream, memory, [edit])
+    return runner.resumed(texts, point.layer, "residual_before", stream, memory, before, (edit,))
 
 
 def _stage(runner: Runner, block: HookPoint, site: Site) -> Stage | None:
@@ -226,6 +231,27 @@ def _stage(runner: Runner, block: HookPoint, site: Site) -> Stage | None:
         return "residual"
     alone = sum(point.role == "attention" and point.block is block.module for point in runner.points) == 1
     return "residual_between" if alone or site == "residual_between" else None
+
+
+Cell = tuple[int, ...]
+"""A place within a layer: an index on each further axis."""
+
+
+def _starts(difference: Tensor, axes: Sequence[Axis], site: Site) -> dict[Cell, int]:
+    """The first position that differs, for each place at which anything differs."""
+    differs = (difference != 0).any(-1).any(0)
+    wanted = [_names(site).index(axis) - 1 for axis in axes[1:]]
+    found: dict[Cell, int] = {}
+    for index in sorted(differs.nonzero().tolist(), key=lambda each: each[-1]):
+        found.setdefault(tuple(index[axis] for axis in wanted), index[-1])
+    return found
+
+
+def _batches(starts: Mapping[Cell, int], most: int, length: int) -> Iterator[list[Cell]]:
+    """Places that are run together: at most ``most``, whose first positions lie in the same quarter of the text."""
+    for _, group in groupby(starts, key=lambda cell: 4 * starts[cell] // length):
+        cells = list(group)
+        yield from (cells[at : at + most] for at in range(0, len(cells), most))
 
 
 _TARGETS: Mapping[str, Site] = {"heads": "attention", "experts": "ffn"}
@@ -258,7 +284,7 @@ def _values(site: Site, point: HookPoint, seen: Captured) -> Tensor:
     return torch.stack([mixed.sum(2) for mixed in each], 1).to(made.dtype)
 
 
-def _at(difference: Tensor, axes: Sequence[Axis], site: Site, cell: Sequence[int]) -> Tensor:
+def _at(difference: Tensor, axes: Sequence[Axis], site: Site, cell: Cell) -> Tensor:
     """The difference at one place, 0 elsewhere; of heads and experts what it adds to the residual stream."""
     index: list[Any] = [slice(None)] * difference.dim()
     for axis, place in zip(axes[1:], cell, strict=True):
