@@ -12,7 +12,7 @@ import torch
 from plain import Place
 from small_models import BERT, decoder, encoder, encoder_decoder
 from torch import Tensor, nn
-from transformers_models import bert, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, roberta
+from transformers_models import bert, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, roberta
 
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.kernels.options import Clamp
@@ -185,23 +185,16 @@ def own_single_head(chance: Random) -> Subject:
 def foreign(make: Callable[..., nn.Module], formula: Callable[..., Tensor], implementations: Sequence[str]) -> Any:
     def made(chance: Random) -> Subject:
         model = drawn(chance, make())
-        for name, module in list(model.named_modules()):
-            if type(module).__name__.endswith("RMSNorm"):  # they compute in float32
-                norm = nn.RMSNorm(module.weight.shape, module.variance_epsilon, dtype=torch.float64)
-                norm.weight = module.weight
-                model.set_submodule(name, norm)
+        exact(model)
         implementation = chance.choice(implementations)
         model.set_attn_implementation(implementation)
-        if hasattr(model, "set_experts_implementation"):
-            model.set_experts_implementation("eager")  # the others have no float64
         rows, length = chance.randint(1, 3), chance.randint(2, 9)
-        # Mistral itself gives NaN where a window has padding alone.
-        real = None if make is mistral else padded(chance, rows, length)
+        # Eager attention in Llama's relatives has a softmax in float32, in which float64's lowest number is -inf: NaN.
+        narrow = implementation == "eager" and make in (llama, mistral, qwen2, mixtral)
+        real = None if narrow else padded(chance, rows, length)
         ours, theirs = texts(chance, rows, length), texts(chance, rows, length)
         options = {} if real is None else {"attention_mask": real.long()}
-        # Mixtral's routing weights, and the softmax of eager attention in Llama's relatives, are float32.
-        narrow = make is mixtral or (implementation == "eager" and make in (llama, mistral, qwen2))
-        near = 1e-6 if narrow else 1e-12
+        near = 1e-6 if narrow or make is mixtral else 1e-12  # Mixtral's routing weights are float32
         return Subject(model, formula, (ours,), (theirs,), options, near, real)
 
     return made
@@ -210,6 +203,7 @@ def foreign(make: Callable[..., nn.Module], formula: Callable[..., Tensor], impl
 BOTH = ("sdpa", "eager")
 KINDS: dict[str, Callable[[Random], Subject]] = {
     "decoder": own_decoder,
+    "attention only": lambda chance: own_decoder(chance, ff_dim=0, ff_bias=False, clamp=None),
     "experts": own_experts,
     "packed": packed,
     "encoder": own_encoder,

@@ -69,7 +69,9 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
             seen = blocks.enter_context(capture(subject.model, what=watched))
         found = subject.run()
         close(found, output, subject)
-        for record in [each for each in seen.records if each.what in watched] if watched else []:
+        records = [each for each in seen.records if each.what in watched] if watched else []
+        assert {each.what for each in records} == set(watched)
+        for record in records:
             values = expected[place_of(record)]
             if record.what == "router":
                 values = values / values.sum(-1, keepdim=True)

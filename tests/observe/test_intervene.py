@@ -84,10 +84,11 @@ def test_a_patched_stream_gives_the_other_run_to_the_last_bit(name: str) -> None
             patched = run(model, ours)
         if site in STREAMS:
             assert torch.equal(patched, expected)
-        else:
+        elif (name, site) != ("attention only", "ffn"):  # which adds nothing
             assert not torch.allclose(patched, plain)
-        for name, values in seen.last(site).items():
-            torch.testing.assert_close(values, other.last(site)[name], rtol=1e-12, atol=1e-12)
+        assert len(seen.records) == len(other.last(site)) > 0
+        for at, values in seen.last(site).items():
+            torch.testing.assert_close(values, other.last(site)[at], rtol=1e-12, atol=1e-12)
     assert torch.equal(run(model, ours), plain)
 
 

@@ -62,3 +62,14 @@ def gpt_oss(**changes: Any) -> nn.Module:
     for layer in model.model.layers:
         nn.init.normal_(layer.self_attn.sinks)
     return model
+
+
+def exact(model: Any) -> None:
+    """Let a model in float64 compute its RMS norms and its experts in float64 too, which transformers does not."""
+    for name, module in list(model.named_modules()):
+        if type(module).__name__.endswith("RMSNorm"):
+            norm = nn.RMSNorm(module.weight.shape, module.variance_epsilon, dtype=module.weight.dtype)
+            norm.weight = module.weight
+            model.set_submodule(name, norm)
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")

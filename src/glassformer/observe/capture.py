@@ -124,7 +124,7 @@ def capture(
     recorder = Recorder(seen.records, kinds, chosen, queries, retain_grad, seen.inputs if "inputs" in asked else None)
     with ExitStack() as attached:
         attached.enter_context(uncompiled())
-        _attach(attached, recorder, foreign)
+        _attach(attached, recorder, foreign, points)
         yield seen
     require(
         recorder.calls == 0 or len(seen.records) > 0 or not kinds,
@@ -140,7 +140,7 @@ def find_hook_points(model: nn.Module) -> tuple[HookPoint, ...]:
     return tuple(hugging_face.points(model) if hugging_face.is_hugging_face(model) else own_points(model))
 
 
-def _attach(attached: ExitStack, recorder: Recorder, foreign: bool) -> None:
+def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequence[HookPoint]) -> None:
     """Hook the recorder into the chosen modules and the blocks that contain them until ``attached`` is closed."""
     # Hooks of a module run in every thread that calls it.
     thread, frames = threading.get_ident(), recorder.frames
@@ -181,6 +181,9 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool) -> None:
         attached.callback(module.register_forward_hook(leave, always_call=True).remove)
 
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
+    if "logits" in recorder.kinds:  # whose positions are those of the last block
+        last = [point for point in points if point.role == "block"][-1]
+        blocks[last.module] = last.layer
     for block, layer in blocks.items():
         hook(block, layer, None)
     attentions = [point for point in recorder.chosen if point.role == "attention"]

@@ -235,6 +235,8 @@ class _Attachment:
 
     def _stream(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         """An edit of [batch, position, ...]; a classifier's logits have one position."""
+        if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
+            return self._stream(plan, point, values[:, None], given)[:, 0]
         if values.dim() == 2 and plan.edit.site == "logits":
             rows, names = self._rows(plan, 1, 0, False)
             return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]

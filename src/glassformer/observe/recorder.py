@@ -170,6 +170,8 @@ class Recorder:
 
     def logits(self, point: HookPoint, _: Tensor, values: Tensor) -> None:
         """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
+        if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
+            values = values[:, None]
         if values.dim() == 2:
             self._add("logits", point, values.detach().clone()[:, None], queries=(0,))
         elif self._last is not None:
