@@ -83,6 +83,14 @@ def with_known_names(body: dict[str, Any], models: list[str], runs: list[str]) -
     """The same request of something that there is, chosen by what it says."""
     draw = random.Random(zlib.crc32(json.dumps(body, sort_keys=True).encode()))
     changed = dict(body)
+    if isinstance(body.get("ask"), dict):
+        changed["ask"] = with_known_names(body["ask"], models, [])
+        for name in ("removed", "forbidden", "swaps"):
+            if isinstance(body.get(name), list):
+                changed[name] = [_there(edit, draw) for edit in body[name]]
+        if isinstance(body.get("steer"), dict):
+            changed["steer"] = _there(body["steer"], draw)
+        changed |= _there({name: body[name] for name in ("place", "target", "other") if name in body}, draw)
     if "model" in body and draw.random() < 0.8:
         changed["model"] = draw.choice(models)
         changed["text"] = draw.choice(TEXTS.get(changed["model"], ["A", "CAB", "ABCC"]))
@@ -94,6 +102,12 @@ def with_known_names(body: dict[str, Any], models: list[str], runs: list[str]) -
             if isinstance(body.get(index), int):
                 changed[index] = draw.choice([0, 1, body[index]])
     return {name: value for name, value in changed.items() if name in body}
+
+
+def _there(values: dict[str, Any], draw: random.Random) -> dict[str, Any]:
+    """The same with indices that small models have, as often as not."""
+    small = {name: draw.choice([0, 1, each]) if type(each) is int else each for name, each in values.items()}
+    return {**small, "part": draw.choice(["self", "cross", values["part"]])} if "part" in values else small
 
 
 @pytest.mark.slow

@@ -98,6 +98,14 @@ ODD: list[Any] = [
     "\ud800", "../../etc/passwd", "decoder\x00", "a" * 200_000, "\u202e\U0001f600", "$" * 80, " ", "%00",
     ["a"] * 5000,
 ]  # fmt: skip
+ABOUT: dict[str, Any] = {"ask": {"model": "decoder", "text": "1 2"}, "place": 0, "target": 0}
+EDITS: dict[str, Any] = {
+    "removed": {"part": "self", "layer": 0, "head": 0},
+    "forbidden": {"part": "self", "layer": 0, "head": 0, "query": 1, "key": 0},
+    "steer": {"layer": 0, "toward": 1, "away": 0, "strength": 1},
+    "swaps": {"layer": 0, "expert": 0, "instead": 1},
+}
+CHANGES = {name: edit if name == "steer" else [edit] for name, edit in EDITS.items()}
 FIELDS: dict[str, dict[str, Any]] = {
     "run": {"model": "lookup", "text": "4", "source": ["1", "2"], "order": [1, 0]},
     "weights": {"run": "r0", "part": "self", "layer": 0, "head": 0, "level": 0, "row": 0, "column": 0},
@@ -109,6 +117,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "scramble": {"model": "lookup", "text": "4", "source": ["1", "2"], "order": [1, 0]},
     "next": {"model": "decoder", "text": "1", "temperature": 1, "top_k": 1, "top_p": 1},
     "steps": {"model": "decoder", "text": "1", "temperature": 1, "top_k": 1, "top_p": 1, "seed": 0, "steps": 1},
+    "whatif": {**ABOUT, "other": 1, **CHANGES},
+    "sweep": ABOUT,
+    "lens": {**ABOUT, "first": 0},
+    "contributions": {**ABOUT, "other": 1},
     "page": {"state": {"model": "decoder"}},
 }
 
@@ -194,6 +206,19 @@ def test_no_value_of_a_field_is_a_fault_of_ours(name: str, small_server: int) ->
             status = answer(small_server, with_body(small_server, asked.encode(), f"/api/{name}"))
             assert status in (200, 400, 404, 422), (field, str(odd)[:40])
     assert serves(small_server)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_no_value_in_an_edit_is_a_fault_of_ours(name: str, small_server: int) -> None:
+    for field in EDITS[name]:
+        for odd in [*ODD, 4095, 2**31 - 1]:
+            edit = {**EDITS[name], field: odd}
+            asked = json.dumps({**ABOUT, name: edit if name == "steer" else [edit]})
+            status = answer(small_server, with_body(small_server, asked.encode(), "/api/whatif"))
+            assert status in (200, 400, 422), (field, str(odd)[:40])
+    everything = {name: edit if name == "steer" else [edit] * 64 for name, edit in EDITS.items()}
+    body = json.dumps({**ABOUT, **everything}).encode()
+    assert answer(small_server, with_body(small_server, body, "/api/whatif")) == 200
 
 
 @pytest.mark.parametrize(

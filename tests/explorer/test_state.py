@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glassformer.explorer.messages import ForbiddenEdge, RemovedHead, ReplacedExpert, Steering
 from glassformer.explorer.state import NAMES, PLAIN, HeadPlace, State, Window, changed, from_words, to_words
 from refusals import refused
 
 counts = st.integers(0, 4095)
+maybe = st.none() | counts
+parts = st.sampled_from(["self", "encoder", "decoder", "cross"])
 states = st.builds(
     State,
     model=st.text(),
-    view=st.sampled_from([None, "attention", "experts"]),
+    view=st.sampled_from([None, "attention", "experts", "whatif"]),
     text=st.none() | st.text(max_size=50),
     source=st.none() | st.lists(st.text(max_size=5), max_size=5),
     order=st.none() | st.lists(st.integers(0, 255), max_size=5),
@@ -33,6 +36,15 @@ states = st.builds(
     top_p=st.floats(0, 1),
     seed=st.integers(0, 2**53 - 1),
     written=st.lists(st.integers(0, 65_536), max_size=5),
+    removed=st.lists(st.builds(RemovedHead, part=parts, layer=counts, head=counts), max_size=3),
+    forbidden=st.lists(
+        st.builds(ForbiddenEdge, part=parts, layer=maybe, head=maybe, query=counts, key=counts), max_size=3
+    ),
+    steer=st.none() | st.builds(Steering, layer=counts, toward=counts, away=maybe, strength=st.floats(-100, 100)),
+    swaps=st.lists(st.builds(ReplacedExpert, layer=counts, expert=counts, instead=maybe), max_size=3),
+    place=maybe,
+    target=maybe,
+    other=maybe,
 )
 
 
@@ -80,6 +92,16 @@ def test_whole_numbers_may_have_a_decimal_point() -> None:
 @pytest.mark.parametrize("word", ["[" * 100_000, "1" * 5000, "NaN", "1e400", "{}", '"\ud800"', ""])
 def test_words_that_cannot_be_read_are_ignored(word: str) -> None:
     assert from_words(dict.fromkeys([*set(NAMES.values()) - set(PLAIN)], word)) == State()
+
+
+def test_edits_from_python() -> None:
+    head = {"part": "self", "layer": np.int64(1), "head": 0}
+    found = changed(State(), {"removed": [head], "steer": {"layer": 0, "toward": 3, "away": None, "strength": 1}})
+    assert found.removed == [RemovedHead(part="self", layer=1, head=0)]
+    assert found.steer == Steering(layer=0, toward=3, away=None, strength=1.0)
+    assert changed(found, {"removed": [], "steer": None}) == State()
+    with refused("removed = .*"):
+        changed(State(), {"removed": [{"layer": 1, "head": 0}]})
 
 
 def test_values_from_python() -> None:

@@ -596,12 +596,9 @@ class HeadSweep(Message):
     stacks: list[SweptStack]
 
 
-class AskLens(Request):
-    """A request for what the residual stream predicts after each layer."""
+class AskLens(AskOutcome):
+    """A request for what the residual stream predicts after each layer, at all positions."""
 
-    ask: Ask
-    target: OutcomeId | None = None
-    """As in :class:`AskOutcome`."""
     first: Index = 0
     """The first position of the answer."""
 
@@ -615,7 +612,7 @@ class Lens(Message):
     stages: list[str]
     """The names of the rows: "embedding", "layer 0" and so on."""
     positions: list[str]
-    """The tokens from ``first`` on: at most 64, fewer if vocabulary and layers are many."""
+    """The tokens from ``first`` on, at most 64."""
     names: list[list[str]]
     """[stage][position]: the likeliest token or class."""
     probabilities: list[list[float]]

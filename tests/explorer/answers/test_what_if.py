@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
+from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.service import Explorer
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.observe.lens import direct_logits, logit_lens
 from refusals import refused
 
@@ -141,3 +149,163 @@ def test_contributions_sum_to_the_logit(small_explorer: Explorer, decoder: Any) 
 def test_what_does_not_exist_is_refused(small_explorer: Explorer, asked: dict[str, Any], got: str) -> None:
     with refused(got):
         whatif(small_explorer, **asked)
+
+
+def test_a_replaced_expert_hands_its_tokens_on(small_explorer: Explorer, decoder: Any) -> None:
+    answer = whatif(small_explorer, swaps=[m.ReplacedExpert(layer=0, expert=1, instead=2)])
+
+    def redirect(_: Any, args: Any, scores: torch.Tensor) -> torch.Tensor:
+        moved = scores.softmax(-1)
+        for row in moved:
+            if 1 in row.topk(decoder.config.top_k).indices:
+                row[2] += row[1]
+            row[1] = 0
+        return moved.log()
+
+    decoder.layers[0].ffn.router.score.register_forward_hook(redirect)
+    torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
+    assert answer.changes == ["layer 0: expert 1 replaced by 2"]
+    assert answer.distance > 1e-4
+
+
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_an_earlier_place_is_judged_by_what_it_sees(small_explorer: Explorer, decoder: Any, place: int) -> None:
+    answer = whatif(small_explorer, place=place, removed=[m.RemovedHead(part="self", layer=0, head=1)])
+    decoder.layers[0].attention.output.weight.data[:, 8:] = 0
+    torch.testing.assert_close(after(answer), probabilities(decoder, place=place), rtol=0, atol=1e-6)
+    later = m.ForbiddenEdge(part="self", layer=None, head=None, query=7, key=0)
+    if place < 7:
+        assert whatif(small_explorer, place=place, forbidden=[later]).distance == 0
+
+
+def test_a_query_without_any_key_is_answered(small_explorer: Explorer) -> None:
+    edges = [m.ForbiddenEdge(part="self", layer=None, head=None, query=0, key=0)]
+    assert 0 <= whatif(small_explorer, forbidden=edges).distance <= 1
+
+
+def test_an_encoder_decoder_has_three_stacks(small_explorer: Explorer, by_name: dict[str, LoadedModel]) -> None:
+    loaded: Any = by_name["lookup"]
+    ask = m.Ask(model="lookup", text="4", source=["1", "2", "3"])
+    head = m.RemovedHead(part="cross", layer=0, head=1)
+    edge = m.ForbiddenEdge(part="cross", layer=0, head=0, query=0, key=2)
+    answer = small_explorer.answer("whatif", m.AskWhatIf(ask=ask, removed=[head], forbidden=[edge]))
+    assert isinstance(answer, m.WhatIf)
+    assert answer.changes == [
+        "cross-attention, layer 0, head 1 removed",
+        "cross-attention, layer 0, head 0: 5 (0) may not attend to 3 (2)",
+    ]
+    model = deepcopy(loaded.model)
+    cross = model.decoder_layers[0].cross_attention
+    kept = cross.output.weight.data.clone()
+    kept[:, 8:] = 0  # of head 0 alone
+    cross.output.weight.data = kept
+    source, target = loaded.source_tokens(["1", "2", "3"]), loaded.target("4")
+    with torch.no_grad():
+        memory = model.encode(source)
+        expected = model.decode(target, memory, torch.tensor([[True, True, False]]))[0, -1].softmax(-1)
+    torch.testing.assert_close(after(answer), expected, rtol=0, atol=1e-6)
+    found = small_explorer.answer("sweep", m.AskSweep(ask=ask))
+    assert isinstance(found, m.HeadSweep)
+    assert [stack.part for stack in found.stacks] == ["encoder", "decoder", "cross"]
+    assert "contributions" not in answer.offers  # its blocks are post-norm
+
+
+def test_contributions_of_an_encoder_decoder_name_the_stack_of_a_head() -> None:
+    torch.manual_seed(5)
+    sizes = {"vocab_size": 12, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "max_source_len": 8, "max_target_len": 8}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    model = EncoderDecoder(EncoderDecoderConfig(**sizes, **layers, norm_first=True, final_norm=True)).eval()
+    explorer = Explorer([wrap_model(model, [3], source=[4, 5, 6])])
+    ask = m.Ask(model="given", text="3", source=["4", "5", "6"])
+    found = explorer.answer("contributions", m.AskContributions(ask=ask))
+    assert isinstance(found, m.Contributions)
+    heads = [(part.part, part.layer, part.number) for part in found.parts if part.kind == "head"]
+    assert heads == [(part, 0, head) for part in ("decoder", "cross") for head in (0, 1)]
+    assert sum(part.value for part in found.parts) == pytest.approx(found.total, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Encoder:
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 20, "num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "max_seq_len": 32}
+    model = Encoder(EncoderConfig(**sizes, num_classes=3, norm_first=True, final_norm=True, dropout=0.0)).eval()
+    model.classifier.weight.data.normal_()  # type: ignore[union-attr]
+    return model
+
+
+def test_a_classifier_has_classes_and_no_place(classifier: Encoder) -> None:
+    explorer = Explorer([wrap_model(classifier, [3, 4, 5, 6])])
+    removed = [m.RemovedHead(part="self", layer=0, head=1)]
+    answer = whatif(explorer, "3 4 5 6", "given", removed=removed, target=2)
+    assert (answer.kind, answer.place, answer.target) == ("class", None, 2)
+    model = deepcopy(classifier)
+    model.layers[0].attention.output.weight.data[:, 8:] = 0  # type: ignore[union-attr, index, operator]
+    with torch.no_grad():
+        expected = model(torch.tensor([[3, 4, 5, 6]]))[0].softmax(-1)
+    torch.testing.assert_close(after(answer), expected, rtol=0, atol=1e-6)
+    with refused("place = 0 of a classifier"):
+        whatif(explorer, "3 4 5 6", "given", place=0)
+    found = explorer.answer("lens", m.AskLens(ask=m.Ask(model="given", text="3 4 5 6")))
+    assert isinstance(found, m.Lens)
+    assert found.positions == [""]
+    before = sorted(whatif(explorer, "3 4 5 6", "given").outcomes, key=lambda each: each.id)
+    assert found.probabilities[-1] == [pytest.approx(max(each.before for each in before))]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "bert"])
+def test_models_of_transformers_offer_what_they_have(family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(4)
+    if family == "gpt2":
+        config = transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=32)
+        model = transformers.GPT2LMHeadModel(config)
+    elif family == "mixtral":
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+        more = {"num_key_value_heads": 1, "num_local_experts": 3, "max_position_embeddings": 32}
+        model = transformers.MixtralForCausalLM(transformers.MixtralConfig(vocab_size=30, **sizes, **more))
+    else:
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config = transformers.BertConfig(vocab_size=30, num_labels=3, max_position_embeddings=32, **sizes)
+        model = transformers.BertForSequenceClassification(config)
+    explorer = Explorer([wrap_model(model.eval(), [3, 4, 5, 6])])
+    assert "whatif" in explorer.catalogue().models[0].views
+    ask = m.Ask(model="given", text="3 4 5 6")
+    answer = whatif(explorer, ask.text, "given", removed=[m.RemovedHead(part="self", layer=1, head=1)])
+    assert answer.distance > 0
+    everything = ["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
+    without = {"gpt2": {"experts"}, "mixtral": set(), "bert": {"steer", "experts", "lens", "contributions"}}
+    assert answer.offers == [offer for offer in everything if offer not in without[family]]
+    found = explorer.answer("sweep", m.AskSweep(ask=ask, target=answer.target))
+    assert isinstance(found, m.HeadSweep)
+    odds = torch.logit(after(answer).double())[answer.target]
+    assert found.stacks[0].after[1][1] == pytest.approx(float(odds), abs=1e-4)
+    edge = m.ForbiddenEdge(part="self", layer=None, head=None, query=0, key=0)
+    with suppress(InputError):  # a query without any key may have no finite output
+        assert whatif(explorer, ask.text, "given", forbidden=[edge]).distance <= 1
+    if "lens" not in answer.offers:
+        for call, request in (("lens", m.AskLens(ask=ask)), ("contributions", m.AskContributions(ask=ask))):
+            with refused("of 'given'"):
+                explorer.answer(call, request)
+
+
+def test_threads_change_only_their_own_run(small_explorer: Explorer) -> None:
+    heads = [(layer, head) for layer in (0, 1) for head in (0, 1)]
+
+    def one(place: tuple[int, int] | None) -> list[float]:
+        removed = [] if place is None else [m.RemovedHead(part="self", layer=place[0], head=place[1])]
+        return after(whatif(small_explorer, removed=removed)).tolist()
+
+    asked: list[tuple[int, int] | None] = [*heads, None] * 8
+    alone = {place: one(place) for place in (*heads, None)}
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(one, asked)) == [alone[place] for place in asked]
+
+
+def test_heads_and_encoders_of_vectors_have_no_output(small_explorer: Explorer) -> None:
+    with refused("'identity', a hand-designed head"):
+        whatif(small_explorer, "AB", "identity")
+    bare = Encoder(EncoderConfig(vocab_size=20, num_layers=1, hidden_dim=16, ff_dim=16, num_heads=2, max_seq_len=32))
+    explorer = Explorer([wrap_model(bare, [3, 4])])
+    assert explorer.catalogue().models[0].views == ["attention"]
+    with refused("predicts no tokens or classes"):
+        whatif(explorer, "3 4", "given")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
@@ -91,3 +92,28 @@ def test_a_text_that_the_model_refuses(small_explorer: Explorer) -> None:
         calls(small_explorer, model="decoder", text="99")
     with refused(got="Z"):
         calls(small_explorer, model="identity", text="Z", cells={"Km.0.0": "2"})
+
+
+def test_a_changed_model_is_recorded_as_it_is_shown(small_explorer: Explorer) -> None:
+    head = m.RemovedHead(part="self", layer=1, head=0)
+    values = {"removed": [head.model_dump()], "place": 70, "target": 3, "other": 4}
+    text = " ".join(["1", "2", "3"] * 30)
+    asked = calls(small_explorer, model="decoder", view="whatif", text=text, **values)
+    about: dict[str, Any] = {"ask": m.Ask(model="decoder", text=text), "place": 70, "target": 3}
+    assert asked["whatif"] == [m.AskWhatIf(**about, other=4), m.AskWhatIf(**about, other=4, removed=[head])]
+    assert asked["sweep"] == [m.AskSweep(**about)]
+    assert asked["lens"] == [m.AskLens(**about, first=0), m.AskLens(**about, first=64)]
+    assert asked["contributions"] == [m.AskContributions(**about, other=4)]
+
+
+def test_a_sweep_is_recorded_only_where_it_is_shown(small_explorer: Explorer) -> None:
+    asked = calls(small_explorer, model="decoder", view="attention", text="1 2")
+    assert set(asked) >= {"whatif", "lens", "contributions"}
+    assert "sweep" not in asked
+
+
+def test_a_place_that_the_text_lacks_is_recorded_as_refused(small_explorer: Explorer) -> None:
+    state = shown(small_explorer, model="decoder", view="whatif", text="1 2", place=5)
+    found = {each.call: each.answer for each in recorded_answers(small_explorer, state)}
+    assert isinstance(found["whatif"], InputError)
+    assert "sweep" not in found

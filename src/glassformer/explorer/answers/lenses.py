@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from glassformer.errors import require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.modes import evaluating
-from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.observe.capture import capture
+from glassformer.observe.lens import direct_logits
 
 MOST_POSITIONS = 64
 """Largest number of positions of a lens."""
-MOST_LOGITS = 1 << 25
-"""Largest number of logits of a lens."""
+MOST_LOGITS = 1 << 23
+"""Largest number of logits that a lens holds at once."""
 
 _PART = re.compile(r"(?:layer (\d+) )?(cross-attention )?(?:(head|expert) (\d+)|(?:[\w-]+ )?(embedding|ffn|bias))")
 
@@ -28,29 +33,40 @@ def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
         InputError: A model or a text without such an output, or a model whose logits are no linear map of the normed
             stream.
     """
-    outcomes = outcomes_of(runs, loaded, ask.ask)
+    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     readout, target = outcomes.readable("a lens"), outcomes.chosen(ask.target)
     words = [""] if outcomes.place is None else outcomes.run.message.tokens
     require(ask.first < len(words), f"first = {ask.first}", f"0 to {len(words) - 1}", "Name a position of the text.")
-    layers = [point.layer for point in readout.of("block")]
-    room = MOST_LOGITS // (len(outcomes.before()) * (len(layers) + 1))
-    some = slice(ask.first, ask.first + min(MOST_POSITIONS, max(1, room)))
-    with outcomes.loaded.lock, evaluating(outcomes.model):
-        found = logit_lens(outcomes.model, outcomes.texts, queries=None if outcomes.place is None else some)
-    shares = found[:, 0].double().softmax(-1)
-    finite = bool(shares.isfinite().all())
+    some = slice(ask.first, ask.first + MOST_POSITIONS)
+    at_once = max(1, MOST_LOGITS // len(outcomes.before()))
+    shares, rows = readout.shares(outcomes.texts), []
+    with torch.no_grad(), outcomes.loaded.lock, evaluating(outcomes.model):
+        queries = some if shares is None else None
+        with capture(outcomes.model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen:
+            readout.run(outcomes.texts, -1)
+        for record in seen.records:
+            parts = record.values.split(at_once, 1) if shares is None else [record.values]
+            found = torch.cat([_summed_up(readout.logits(part, shares)[0], target) for part in parts], 1)
+            rows.append(found.cpu())
+    finite = all(bool(row.isfinite().all()) for row in rows)
     require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
-    best = shares.max(-1)
     return m.Lens(
         target=target,
         name=outcomes.name(target),
         first=ask.first,
-        stages=["embedding", *(f"layer {layer}" for layer in layers)],
+        stages=["embedding", *(f"layer {point.layer}" for point in readout.of("block"))],
         positions=words[some],
-        names=[[outcomes.name(each) for each in row] for row in best.indices.tolist()],
-        probabilities=best.values.tolist(),
-        targets=shares[..., target].tolist(),
+        names=[[outcomes.name(int(each)) for each in row[0].tolist()] for row in rows],
+        probabilities=[row[1].tolist() for row in rows],
+        targets=[row[2].tolist() for row in rows],
     )
+
+
+def _summed_up(logits: Float[Tensor, "position outcome"], target: int) -> Float[Tensor, "3 position"]:
+    """The likeliest outcome, its probability, and that of the target."""
+    probabilities = logits.double().softmax(-1)
+    best = probabilities.max(-1)
+    return torch.stack([best.indices.double(), best.values, probabilities[:, target]])
 
 
 def contributions(runs: Runs, loaded: LoadedModel, ask: m.AskContributions) -> m.Contributions:

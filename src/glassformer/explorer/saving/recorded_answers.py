@@ -8,6 +8,7 @@ from typing import Any
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
+from glassformer.explorer.answers.lenses import MOST_POSITIONS
 from glassformer.explorer.calls import Answering, UnknownName
 from glassformer.explorer.saving.edited_weights import edited
 from glassformer.explorer.state import State
@@ -137,7 +138,8 @@ def _what_if(explorer: Answering, state: State, ask: m.Ask) -> Iterator[tuple[st
     if "sweep" in answer.offers and state.view == "whatif":
         yield "sweep", m.AskSweep(**about)
     if "lens" in answer.offers:
-        yield "lens", m.AskLens(ask=ask, target=state.target)
+        for first in sorted({0, (answer.place or 0) // MOST_POSITIONS * MOST_POSITIONS}):
+            yield "lens", m.AskLens(**about, first=first)
     if "contributions" in answer.offers:
         yield "contributions", m.AskContributions(**about, other=state.other)
 
