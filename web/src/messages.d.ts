@@ -80,10 +80,15 @@ export interface components {
         };
         /**
          * AskLens
-         * @description A request for what the residual stream predicts after each layer.
+         * @description A request for what the residual stream predicts after each layer, at all positions.
          */
         AskLens: {
             ask: components["schemas"]["Ask"];
+            /**
+             * Place
+             * @default null
+             */
+            place: number | null;
             /**
              * Target
              * @default null

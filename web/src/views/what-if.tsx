@@ -282,7 +282,7 @@ function LensPanel({ source, store, state, run, answer }: Answered) {
   const [turned, setFirst] = useState<number | null>(null);
   const own = LENS_POSITIONS * Math.floor((answer.place ?? 0) / LENS_POSITIONS);
   const first = turned !== null && turned < run.tokens.length ? turned : own;
-  const asked = useAsk(source, "lens", { ask: run.ask, target: state.target, first });
+  const asked = useAsk(source, "lens", { ask: run.ask, place: state.place, target: state.target, first });
   const lens = asked.answer;
   const many = run.tokens.length > LENS_POSITIONS && lens && lens.positions.length > 1;
   return (
