@@ -71,6 +71,7 @@ from glassformer.labs.hand_designed import (
     submission,
     train_loop,
 )
+from glassformer.labs.hand_designed.experiments.cells import change_cells, draw_cells
 from glassformer.labs.hand_designed.experiments.study import fast_recipe
 from glassformer.observe.figures.single_heads import draw_attention, draw_circuit_comparison, draw_circuits, draw_head
 from glassformer.training.single_heads import unstacked
@@ -473,6 +474,18 @@ draw_circuits(
 )
 
 # %% [markdown]
+# Each number has its own share in the outputs. The cell changes every cell of the head for unique alone, to 0, and
+# has the verifier run all 120 sequences each time.
+
+# %%
+changed = change_cells(hand_unique.weights, unique, None)
+print(f"{changed.nonzero} of {len(changed.shares('zero'))} cells are not 0; {changed.needed('zero')} are needed")
+draw_cells("unique", {"designed": changed})
+
+# %% [markdown]
+# Without CLS's key or value every letter that occurs once is misread, without a letter's key or value the repeated
+# ones are. The cells that are not 0 and not needed serve the query of CLS, whose output is not read.
+#
 # ## What no single head can do
 #
 # *Does A occur an even number of times?* No head outputs the right sign for all sequences of three letters A and B.

@@ -26,6 +26,10 @@ from glassformer.labs.sentiment.experiments.ranking import (
     draw_ranking,
     rank,
 )
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, build_classifier
+from glassformer.observe.capture import capture
+from glassformer.observe.edits import scale
+from glassformer.observe.intervene import intervene
 
 ROW, WORDS = [2, 5, 9, 4, 7, 5], [1, 2, 3, 4, 5]
 
@@ -80,6 +84,18 @@ def test_integrated_gradients_add_up_to_the_difference(model: MiniTransformer, m
     torch.testing.assert_close(found.sum(), difference, rtol=1e-3, atol=1e-3)
 
 
+def test_the_length_of_a_vector_does_not_reach_attention_behind_a_norm() -> None:
+    classifier = build_classifier(FROM_SCRATCH, ["a good film", "a bad film"], ("negative", "positive"), seed=0)
+    encoder, tokens = classifier.encoder.eval(), torch.tensor(classifier.rows(["a good film"]))
+    with torch.no_grad(), capture(encoder, what=("attention", "residual")) as seen:
+        encoder(tokens)
+        with intervene(encoder, scale("embedding", 1.5, queries=2)):
+            encoder(tokens)
+    (before, after), (stream, changed) = (next(iter(seen.of(what).values())) for what in ("attention", "residual"))
+    torch.testing.assert_close(before.values, after.values, rtol=1e-4, atol=1e-4)
+    assert (stream.values - changed.values).abs().max() > 0.1
+
+
 def test_means_and_errors_over_texts_of_at_least_five_words(model: MiniTransformer) -> None:
     texts = [
         "good bad film plot song",
@@ -101,13 +117,16 @@ def test_means_and_errors_over_texts_of_at_least_five_words(model: MiniTransform
             values = [spearmanr(*(np.abs(pair) if sizes else pair)).statistic for pair in pairs]
             expected = np.mean(values), np.std(values, ddof=1) / np.sqrt(2)
             np.testing.assert_allclose(found.correlations[name][kind], expected, atol=1e-12)
+    edges = [spearmanr(each.estimates[ATTENTION], each.edges.abs()).statistic for each in used]
+    np.testing.assert_allclose(found.texts, edges, atol=1e-12)
+    assert len(found.random) == 2
     heads = [[spearmanr(head, each.edges.abs()).statistic for head in each.attention] for each in used]
     np.testing.assert_allclose(found.heads, np.mean(heads, axis=0), atol=1e-12)
 
 
 def test_claims_turn_with_the_numbers(results: Results) -> None:
     report = render(LAB, results)
-    assert "So attention does rank words, in every training" in report
+    assert "So attention does rank words, in each training" in report
     assert "ranks words the wrong way round" in report
     networks = {
         name: [replace(each, correlations=dict.fromkeys(each.correlations, each.correlations[ATTENTION]))
@@ -128,6 +147,6 @@ def test_claims_turn_with_the_numbers(results: Results) -> None:
 
 def test_each_training_is_drawn(results: Results) -> None:
     figure = draw_ranking(results.ranking)
-    assert len(figure.axes) == 2
+    assert len(figure.axes) == 4
     drawn = {float(x) for line in figure.axes[0].lines for x in np.ravel(line.get_xdata())}
     assert set(results.ranking.means("encoder from scratch", ATTENTION, EDGES)) <= drawn

@@ -84,7 +84,7 @@ def _draw(draw: Callable[[Comparison], Figure], task: str, results: Results) -> 
 
 
 def _draw_cells(task: str, results: Results) -> Figure:
-    return cells.draw_cells(task, results.cells)
+    return cells.draw_cells(task, {"designed": results.cells.designed[task], "trained": results.cells.trained[task]})
 
 
 LAB = Lab(

@@ -125,19 +125,19 @@ def _share(cells: Cells, way: Way) -> float:
 
 
 @in_style
-def draw_cells(name: str, result: CellsResult) -> Figure:
-    """The share of outputs that are misread with each cell at 0, in the designed head and in the trained one."""
-    space, heads = TASKS[name]().space, {"designed": result.designed[name], "trained": result.trained[name]}
+def draw_cells(name: str, heads: Mapping[str, Cells]) -> Figure:
+    """The share of outputs of the task ``name`` that are misread with each cell at 0, for each of ``heads`` by name."""
+    space = TASKS[name]().space
     tables = {
         (row, matrix): 100 * np.array(shares).T
         for row, each in heads.items()
         for matrix, shares in each.misread["zero"].items()
     }
-    shapes, columns = [table.shape for table in tables.values()], len(tables) // 2
+    shapes, columns = [table.shape for table in tables.values()], len(tables) // len(heads)
     widths = [side(width, LABELLED_CELL) for _, width in shapes[:columns]]
     height = max(side(height, LABELLED_CELL, LABELLED_CELL) for height, _ in shapes)
-    size = sum(widths) + 0.6 * columns + 0.4, 2 * (height + 0.9) + 0.5
-    figure, axes = new_figure(*size, 2, columns, width_ratios=widths)
+    size = sum(widths) + 0.6 * columns + 0.4, len(heads) * (height + 0.9) + 0.5
+    figure, axes = new_figure(*size, len(heads), columns, width_ratios=widths)
     largest = max(float(table.max()) for table in tables.values())
     inputs = [*space.token_names, *(f"p{position}" for position in range(space.num_positions))]
     for ax, ((row, matrix), table) in zip(axes, tables.items(), strict=True):

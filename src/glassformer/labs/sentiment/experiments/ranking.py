@@ -22,7 +22,7 @@ from glassformer.models.encoder import Encoder
 from glassformer.observe.capture import capture
 from glassformer.observe.detectors import attention_faithfulness, rank_correlation
 from glassformer.observe.edits import put
-from glassformer.observe.figures.style import BLACK, LINES, in_style, new_figure
+from glassformer.observe.figures.style import BLACK, BLUE, LINES, in_style, new_figure
 from glassformer.observe.intervene import intervene
 
 LEAST_WORDS, STEPS = 5, 8
@@ -36,7 +36,9 @@ class Ranked:
 
     Attributes:
         correlations: ``correlations[estimate][removal]``, each the mean and its standard error.
-        heads: Of the attention of each head alone with the sizes for removed edges, layer by layer.
+        texts: Of the attention with the sizes for removed edges, of each text.
+        random: Of a random ranking with these, of each text.
+        heads: As ``texts``, but of the attention of each head alone, means over texts, layer by layer.
         top: The share of texts whose most attended word is the one whose masking changes most.
         chance_top: That share for a random word.
         random_error: The standard deviation of a mean over these texts for random rankings.
@@ -45,6 +47,8 @@ class Ranked:
     seed: int
     num_texts: int
     correlations: dict[str, dict[str, tuple[float, float]]]
+    texts: list[float]
+    random: list[float]
     heads: list[float]
     top: float
     chance_top: float
@@ -154,6 +158,11 @@ def compare(classifier: Classifier, texts: Sequence[str], most: int, seed: int) 
     each = [ranking.correlations() for ranking in found]
     counts = [len(ranking.masked) for ranking in found]
     heads = [rank_correlation(ranking.attention, ranking.edges.abs().expand_as(ranking.attention)) for ranking in found]
+    generator = torch.Generator().manual_seed(seed)
+    random = [
+        rank_correlation(torch.randperm(count, generator=generator).double(), one.edges.abs())
+        for one, count in zip(found, counts, strict=True)
+    ]
     same = [ranking.estimates[ATTENTION].argmax() == ranking.masked.abs().argmax() for ranking in found]
     return Ranked(
         seed=seed,
@@ -161,6 +170,8 @@ def compare(classifier: Classifier, texts: Sequence[str], most: int, seed: int) 
         correlations={
             name: {kind: _mean([one[name][kind] for one in each]) for kind in kinds} for name, kinds in each[0].items()
         },
+        texts=[one[ATTENTION][EDGES] for one in each],
+        random=[float(correlation) for correlation in random],
         heads=torch.stack(heads).mean(0).tolist(),
         top=statistics.fmean(map(float, same)),
         chance_top=statistics.fmean(1 / count for count in counts),
@@ -176,24 +187,34 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
 
 @in_style
 def draw_ranking(result: RankingResult) -> Figure:
-    """For each network and estimate the mean correlations of each seed; heads alone; the band of random rankings."""
-    figure, panels = new_figure(10, 3.4, columns=len(result.networks), sharey=True)
-    for ax, (network, seeds) in zip(panels, result.networks.items(), strict=False):
-        names = [ATTENTION, GRADIENT, INTEGRATED]
+    """Above, the mean correlations of each training and estimate, and of heads alone; below, those of single texts."""
+    columns, names = len(result.networks), [ATTENTION, GRADIENT, INTEGRATED]
+    figure, panels = new_figure(10, 6, rows=2, columns=columns, height_ratios=[3, 2], sharex=True)
+    for place, (network, trainings) in enumerate(result.networks.items()):
+        means, texts = panels[place], panels[columns + place]
         for look, (series, removal) in zip(LINES, enumerate((EDGES, MASKED, SIGNED)), strict=False):
-            for place, name in enumerate(names):
-                means = result.means(network, name, removal)
-                places = [place + 0.18 * (series - 1)] * len(means)
-                label = f"removal: {removal}" if place == 0 else None
-                ax.plot(means, places, look["marker"], color=look["color"], label=label, markersize=6, alpha=0.7)
-        alone = [head for each in seeds for head in each.heads]
-        ax.plot(alone, [len(names)] * len(alone), LINES[0]["marker"], color=LINES[0]["color"], markersize=6, alpha=0.3)
-        bound = max(2 * each.random_error for each in seeds)
-        ax.axvspan(-bound, bound, color="#808080", alpha=0.3, linewidth=0, label="random rankings, 95 %")
-        ax.axvline(0, color=BLACK, linewidth=0.8)
-        ax.set(title=f"{network}, {len(seeds)} trainings", xlabel="mean rank correlation over texts", xlim=(-0.5, 1))
-        ax.set_yticks(range(len(names) + 1), [*names, "attention, each head"])
-        ax.set_ylim(len(names) + 0.5, -0.5)
-        ax.grid(False, axis="y")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+            for row, name in enumerate(names):
+                found = result.means(network, name, removal)
+                label = f"removal: {removal}" if row == 0 else None
+                rows = [row + 0.18 * (series - 1)] * len(found)
+                means.plot(found, rows, look["marker"], color=look["color"], label=label, markersize=6, alpha=0.7)
+        alone = [head for each in trainings for head in each.heads]
+        means.plot(alone, [len(names)] * len(alone), LINES[0]["marker"], color=BLUE, markersize=6, alpha=0.3)
+        bound = max(2 * each.random_error for each in trainings)
+        means.axvspan(-bound, bound, color="#808080", alpha=0.3, linewidth=0, label="random rankings, 95 % of means")
+        means.set(title=f"{network}, {len(trainings)} training{'s'[: len(trainings) > 1]}", xlim=(-1, 1))
+        means.set_yticks(range(len(names) + 1), [*names, "attention, each head"] if place == 0 else [""] * 4)
+        means.set_ylim(len(names) + 0.5, -0.5)
+        means.grid(False, axis="y")
+        bins = [step / 10 for step in range(-10, 11)]
+        chance = [value for each in trainings for value in each.random]
+        texts.hist(
+            [value for each in trainings for value in each.texts], bins, color=BLUE, alpha=0.7, label="attention"
+        )
+        texts.hist(chance, bins, color=BLACK, histtype="step", label="a random ranking")
+        texts.set(title="attention in single texts, removed edges", xlabel="rank correlation", ylabel="texts")
+        for ax in (means, texts):
+            ax.axvline(0, color=BLACK, linewidth=0.8)
+    panels[columns].legend(loc="upper left", fontsize=9)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     return figure
