@@ -367,6 +367,7 @@ def test_an_answer_that_is_not_read_is_not_kept_for_ever(small_explorer: Explore
 
 def test_a_taken_port_gives_way_to_the_next(small_explorer: Explorer) -> None:
     first = listen(0)
+    assert first.proto == socket.IPPROTO_TCP  # otherwise asyncio leaves Nagle's algorithm on
     taken = first.getsockname()[1]
     second = listen(taken)
     assert second.getsockname()[0] == HOST

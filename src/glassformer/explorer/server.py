@@ -116,7 +116,8 @@ def listen(port: int) -> socket.socket:
     candidates = range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16))
     reasons = set()
     for candidate in candidates:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # asyncio turns Nagle's algorithm, which delays answers by 40 ms, off for sockets that name TCP alone.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             # SO_REUSEADDR avoids the wait after a restart; on Windows it would share the port with other programs.
             option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
