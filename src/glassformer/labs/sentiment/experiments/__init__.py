@@ -143,7 +143,7 @@ _FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "heads-blame": lambda r: None if r.quick else mini_transformer.draw_heads(r.course.readings["blame"]),
     "heads-both": lambda r: mini_transformer.draw_heads(r.course.readings["both"]),
     "attention-rows": lambda r: mini_transformer.draw_attention_rows(r.course.readings["both"]),
-    "ranking": lambda r: draw_ranking(r.ranking),
+    "ranking": lambda r: draw_ranking(r.ranking) if r.ranking.networks else None,
     "effects": lambda r: tables.draw_effects(r.asked.looks, r.asked.classes),
     "best-architecture": lambda r: architecture(mini_transformer.outline(r.asked.config)),
     "complexity": lambda r: draw_complexity(r.growth.growths, overtakes=r.growth.overtakes, tail=r.growth.tail),

@@ -26,6 +26,7 @@ from glassformer.observe.figures.style import BLACK, BLUE, LINES, in_style, new_
 from glassformer.observe.intervene import intervene
 
 LEAST_WORDS, STEPS = 5, 8
+COURSE = "the course's model"
 ATTENTION, GRADIENT, INTEGRATED = "attention", "gradient × input", "integrated gradients"
 EDGES, MASKED, SIGNED = "edges, size", "masked, size", "masked, signed"
 
@@ -57,7 +58,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class RankingResult:
-    """Classifiers of all seeds by the name of their network."""
+    """Classifiers of all seeds by the name of their network; none for which there are not two texts to rank."""
 
     networks: dict[str, list[Ranked]]
 
@@ -81,17 +82,17 @@ def measure_ranking(run: Run, num_texts: int, seeds: Sequence[int]) -> RankingRe
     """Rank the words of test texts with the encoders from scratch of ``run``, and those of held-out plain reviews with
     the course's model, trained from each of ``seeds``."""
     texts = [example.text for example in find_data(run.settings.data)[1].test]
-    networks: dict[str, list[Ranked]] = {FROM_SCRATCH.name: []}
+    found: dict[str, list[Ranked | None]] = {FROM_SCRATCH.name: [], COURSE: []}
     for row in run.done.models.of(FROM_SCRATCH.name):
         classifier = load_classifier(run.out / "trainings" / row.slug / ENCODER)
-        networks[FROM_SCRATCH.name].append(compare(classifier, texts, num_texts, row.seed))
+        found[FROM_SCRATCH.name].append(compare(classifier, texts, num_texts, row.seed))
     for seed in seeds:
         train, held_out = split_by_text(plain_reviews(), SPLIT, seed)
         model, tokenizer, _ = train_course(train, held_out, seed)
         classifier = Classifier(model.encoder, tokenizer.words, CLASSES)
-        found = compare(classifier, [example.text for example in held_out], num_texts, seed)
-        networks.setdefault("the course's model", []).append(found)
-    return RankingResult(networks)
+        found[COURSE].append(compare(classifier, [example.text for example in held_out], num_texts, seed))
+    networks = {name: [one for one in each if one is not None] for name, each in found.items()}
+    return RankingResult({name: each for name, each in networks.items() if each})
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,9 +115,9 @@ class Ranking:
         """Spearman's, of sizes or, for :data:`SIGNED`, of the numbers as they are."""
         return {
             name: {
-                EDGES: float(rank_correlation(values.abs(), self.edges.abs())),
-                MASKED: float(rank_correlation(values.abs(), self.masked.abs())),
-                SIGNED: float(rank_correlation(values, self.masked)),
+                EDGES: _correlation(values.abs(), self.edges.abs()),
+                MASKED: _correlation(values.abs(), self.masked.abs()),
+                SIGNED: _correlation(values, self.masked),
             }
             for name, values in self.estimates.items()
         }
@@ -129,7 +130,8 @@ def rank(encoder: Encoder, row: Sequence[int], words: Sequence[int]) -> Ranking:
         label = int(encoder(tokens).argmax())
 
     def margin(logits: Tensor) -> Tensor:
-        return logits[..., label] - logits[..., 1 - label]
+        others = [each for each in range(logits.shape[-1]) if each != label]
+        return logits[..., label] - logits[..., others].amax(-1)
 
     faithful = attention_faithfulness(encoder, tokens, margin, keys=words)
     real = torch.ones(count, len(row), dtype=torch.bool)
@@ -148,19 +150,21 @@ def rank(encoder: Encoder, row: Sequence[int], words: Sequence[int]) -> Ranking:
     return Ranking(attention, estimates, faithful.effects[0, 0, 0], masked)
 
 
-def compare(classifier: Classifier, texts: Sequence[str], most: int, seed: int) -> Ranked:
-    """Compare the rankings on the first ``most`` texts that have at least five words."""
+def compare(classifier: Classifier, texts: Sequence[str], most: int, seed: int) -> Ranked | None:
+    """Compare the rankings on the first ``most`` texts that have at least five words; None for fewer than two texts."""
     special, found = set(classifier.tokenizer.encode("")), list[Ranking]()
     for row in classifier.rows(texts):
         words = [place for place, token in enumerate(row) if token not in special]
         if len(words) >= LEAST_WORDS and len(found) < most:
             found.append(rank(classifier.encoder, row, words))
+    if len(found) < 2:
+        return None
     each = [ranking.correlations() for ranking in found]
     counts = [len(ranking.masked) for ranking in found]
-    heads = [rank_correlation(ranking.attention, ranking.edges.abs().expand_as(ranking.attention)) for ranking in found]
+    heads = [[_correlation(head, ranking.edges.abs()) for head in ranking.attention] for ranking in found]
     generator = torch.Generator().manual_seed(seed)
     random = [
-        rank_correlation(torch.randperm(count, generator=generator).double(), one.edges.abs())
+        _correlation(torch.randperm(count, generator=generator).double(), one.edges.abs())
         for one, count in zip(found, counts, strict=True)
     ]
     same = [ranking.estimates[ATTENTION].argmax() == ranking.masked.abs().argmax() for ranking in found]
@@ -171,13 +175,18 @@ def compare(classifier: Classifier, texts: Sequence[str], most: int, seed: int) 
             name: {kind: _mean([one[name][kind] for one in each]) for kind in kinds} for name, kinds in each[0].items()
         },
         texts=[one[ATTENTION][EDGES] for one in each],
-        random=[float(correlation) for correlation in random],
-        heads=torch.stack(heads).mean(0).tolist(),
+        random=random,
+        heads=[statistics.fmean(head) for head in zip(*heads, strict=True)],
         top=statistics.fmean(map(float, same)),
         chance_top=statistics.fmean(1 / count for count in counts),
         # The correlation of n numbers with a random order of n others has the variance 1 / (n - 1).
         random_error=sum(1 / (count - 1) for count in counts) ** 0.5 / len(counts),
     )
+
+
+def _correlation(first: Tensor, second: Tensor) -> float:
+    """Spearman's; 0 where all words are alike."""
+    return float(rank_correlation(first, second).nan_to_num())
 
 
 def _mean(values: Sequence[float]) -> tuple[float, float]:
