@@ -19,6 +19,8 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.observe.edits import forbid
+from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from refusals import refused
 
@@ -71,6 +73,12 @@ def test_a_forbidden_edge_is_a_mask(small_explorer: Explorer, decoder: Any) -> N
     assert answer.distance > 1e-4
     one = [m.ForbiddenEdge(part="self", layer=layer, head=head, query=7, key=7) for layer in (0, 1) for head in (0, 1)]
     torch.testing.assert_close(after(whatif(small_explorer, forbidden=one)), after(answer), rtol=0, atol=1e-6)
+    with intervene(decoder, forbid(7, 7)):
+        torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
+    some = [m.ForbiddenEdge(part="self", layer=1, head=1, query=7, key=key) for key in (5, 6)]
+    with intervene(decoder, forbid(7, (5, 6), layers=1, heads=1)):
+        expected = probabilities(decoder)
+    torch.testing.assert_close(after(whatif(small_explorer, forbidden=some)), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, -2.0])
@@ -139,6 +147,7 @@ def test_contributions_sum_to_the_logit(small_explorer: Explorer, decoder: Any) 
         ({"forbidden": [m.ForbiddenEdge(part="self", layer=0, head=0, query=8, key=0)]}, "query = 8"),
         ({"forbidden": [m.ForbiddenEdge(part="self", layer=0, head=0, query=0, key=8)]}, "key = 8"),
         ({"steer": m.Steering(layer=2, toward=0, away=None, strength=1.0)}, "the steering: layer = 2"),
+        ({"steer": m.Steering(layer=0, toward=3, away=3, strength=1.0)}, "toward = away = 3"),
         ({"steer": m.Steering(layer=0, toward=11, away=None, strength=1.0)}, "toward = 11"),
         ({"swaps": [m.ReplacedExpert(layer=0, expert=3, instead=None)]}, "expert = 3"),
         ({"swaps": [m.ReplacedExpert(layer=0, expert=1, instead=1)]}, "a replaced expert that stays"),
@@ -279,6 +288,12 @@ def test_models_of_transformers_offer_what_they_have(family: str) -> None:
     assert isinstance(found, m.HeadSweep)
     odds = torch.logit(after(answer).double())[answer.target]
     assert found.stacks[0].after[1][1] == pytest.approx(float(odds), abs=1e-4)
+    edge = m.ForbiddenEdge(part="self", layer=0, head=1, query=3, key=1)
+    assert whatif(explorer, ask.text, "given", forbidden=[edge]).distance > 0
+    if "steer" in answer.offers:
+        steer = m.Steering(layer=0, toward=7, away=None, strength=5.0)
+        steered = {each.id: each for each in whatif(explorer, ask.text, "given", steer=steer).outcomes}
+        assert steered[7].after > steered[7].before
     edge = m.ForbiddenEdge(part="self", layer=None, head=None, query=0, key=0)
     with suppress(InputError):  # a query without any key may have no finite output
         assert whatif(explorer, ask.text, "given", forbidden=[edge]).distance <= 1

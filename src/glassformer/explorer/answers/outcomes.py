@@ -81,34 +81,29 @@ class Outcomes:
         name: Hashable = ("outcomes", self.run.message.run, self.run.stamp, self.place)
         found: Tensor | None = self.cache.get(name)
         if found is None:
-            found = self.after(())[0]
+            found = self.after(())
             self.cache.put(name, found, found.nbytes)
         return found
 
     @torch.no_grad()
-    def after(self, edits: Sequence[Edit], copies: int = 1) -> Float[Tensor, "copy outcome"]:
-        """The logits of some copies of the text with edits of the model, in float64.
+    def after(self, edits: Sequence[Edit]) -> Float[Tensor, " outcome"]:
+        """The logits with edits of the model, in float64.
 
         Raises:
             InputError: As :meth:`before`, and what ``intervene`` refuses.
         """
         with self.loaded.lock, evaluating(self.model), intervene(self.model, *edits):
-            logits = self.logits(copies)
+            logits = logits_of(self.loaded, self.run.inputs, -1 if self.place is None else self.place)
         if logits is None:
             raise InputError(
                 f"{self.loaded.card.name!r}, which predicts no tokens or classes",
                 "a decoder, a classifier or an encoder-decoder",
                 "Choose a model whose card names the view 'whatif'.",
             )
-        found = logits.detach().double().cpu()
+        found = logits[0].detach().double().cpu()
         finite = bool(found.softmax(-1).isfinite().all())
         require(finite, "logits that are not finite", "finite ones", "Change less, or look for NaN in the weights.")
         return found
-
-    def logits(self, copies: int = 1) -> Float[Tensor, "copy outcome"] | None:
-        """The model's output for some copies of the text. Hold the lock."""
-        rows = [each.repeat(copies, *[1] * (each.dim() - 1)) for each in self.run.inputs]
-        return logits_of(self.loaded, rows, -1 if self.place is None else self.place)
 
     def name(self, outcome: int) -> str:
         """A token, or the name of a class."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.modes import evaluating
-from glassformer.observe.edits import Edit, change, forbid, zero
+from glassformer.observe.edits import Edit, Labels, change, zero
+from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.lens import Readout
 from glassformer.observe.sweep import ablation_sweep
 
@@ -26,6 +27,9 @@ ALSO_AFTER = 8
 """Number of outcomes that are listed since they are the likeliest after."""
 MOST_SWEPT = 4e12
 """Largest product of weights, tokens and heads of a sweep: about a minute on two cores."""
+
+MOST_MASKED = 1 << 27
+"""Largest number of weights of a layer among which edges can be forbidden: the mask is made in float32 first."""
 
 _TOKENS_AT_ONCE = 8192
 _LABELS = {"self": "", "encoder": "encoder, ", "decoder": "decoder, ", "cross": "cross-attention, "}
@@ -39,8 +43,8 @@ def whatif(runs: Runs, loaded: LoadedModel, ask: m.AskWhatIf) -> m.WhatIf:
     """
     outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
     before, target = outcomes.before().softmax(-1), outcomes.chosen(ask.target)
-    edits = list(_edits(outcomes, ask))
-    after = outcomes.after([edit for edit, _ in edits])[0].softmax(-1) if edits else before
+    changes = list(_changes(outcomes, ask))
+    after = outcomes.after([edit for edits, _ in changes for edit in edits]).softmax(-1) if changes else before
     named = [target, *([] if ask.other is None else [outcomes.chosen(ask.other, "other")])]
     if ask.steer is not None:
         named += [each for each in (ask.steer.toward, ask.steer.away) if each is not None]
@@ -60,7 +64,7 @@ def whatif(runs: Runs, loaded: LoadedModel, ask: m.AskWhatIf) -> m.WhatIf:
         rest_before=float(before[rest].sum()),
         rest_after=float(after[rest].sum()),
         distance=float((before - after).abs().sum() / 2),
-        changes=[words for _, words in edits],
+        changes=[words for _, told in changes for words in told],
         offers=_offers(outcomes),
     )
 
@@ -75,7 +79,7 @@ def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
     target, inputs = outcomes.chosen(ask.target), outcomes.run.inputs
     heads = sum(stack.layers * stack.heads for stack in outcomes.run.message.attentions)
     tokens = max(each.shape[1] for each in inputs)
-    size = sum(each.numel() for each in outcomes.model.parameters())
+    size = sum(each.numel() for each in outcomes.model.state_dict().values())  # packed weights are buffers
     require(
         size * tokens * heads <= MOST_SWEPT,
         f"a sweep over {heads:,} heads of {size:,} weights and {tokens:,} tokens",
@@ -116,50 +120,69 @@ def _offers(outcomes: Outcomes) -> list[m.Offer]:
     return [offer for offer, exists in there.items() if exists]
 
 
-def _edits(outcomes: Outcomes, ask: m.AskWhatIf) -> Iterator[tuple[Edit, str]]:
-    """The edits, and each in words."""
+def _changes(outcomes: Outcomes, ask: m.AskWhatIf) -> Iterator[tuple[list[Edit], list[str]]]:
+    """The edits of each kind of change, and the changes in words."""
     for head in ask.removed:
         yield _removed(outcomes, head)
-    for edge in ask.forbidden:
-        yield _forbidden(outcomes, edge)
+    if ask.forbidden:
+        yield _forbidden(outcomes, ask.forbidden)
     if ask.steer is not None:
         yield _steered(outcomes, ask.steer)
     for swap in ask.swaps:
         yield _replaced(outcomes, swap)
 
 
-def _removed(outcomes: Outcomes, asked: m.RemovedHead) -> tuple[Edit, str]:
+def _removed(outcomes: Outcomes, asked: m.RemovedHead) -> tuple[list[Edit], list[str]]:
     point = outcomes.attention(asked.part, asked.layer, "a removed head")
     _require_below("a removed head: head", asked.head, point.heads)
     words = f"{_LABELS[asked.part]}layer {asked.layer}, head {asked.head} removed"
-    return zero("heads", modules=[point.name], heads=asked.head), words
+    return [zero("heads", modules=[point.name], heads=asked.head)], [words]
 
 
-def _forbidden(outcomes: Outcomes, asked: m.ForbiddenEdge) -> tuple[Edit, str]:
-    what = "a forbidden edge"
-    first = outcomes.attention(asked.part, asked.layer or 0, what)
-    if asked.head is not None:
-        _require_below(f"{what}: head", asked.head, first.heads)
-    (stack,) = (each for each in outcomes.run.message.attentions if each.part == asked.part)
-    _require_below(f"{what}: query", asked.query, stack.queries)
-    _require_below(f"{what}: key", asked.key, stack.keys)
-    attentions = outcomes.attentions(asked.part)
-    modules = [point.name for point in attentions if asked.layer in (None, point.layer)]
+def _forbidden(outcomes: Outcomes, asked: list[m.ForbiddenEdge]) -> tuple[list[Edit], list[str]]:
+    edges: dict[str, list[m.ForbiddenEdge]] = {}
+    for edge in asked:
+        first = outcomes.attention(edge.part, edge.layer or 0, "a forbidden edge")
+        if edge.head is not None:
+            _require_below("a forbidden edge: head", edge.head, first.heads)
+        for point in outcomes.attentions(edge.part) if edge.layer is None else [first]:
+            edges.setdefault(point.name, []).append(edge)
+    words = [_edge_in_words(outcomes, edge) for edge in asked]
+    # One mask for all edges of an attention.
+    edits = [Edit("scores", partial(_masked, some), modules=[name], kernel="forbid") for name, some in edges.items()]
+    return edits, words
+
+
+def _masked(edges: Sequence[m.ForbiddenEdge], scores: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+    masked = scores.clone()
+    for edge in edges:
+        heads = slice(None) if edge.head is None else edge.head
+        masked[:, heads, edge.query, edge.key] = -torch.inf
+    return masked
+
+
+def _edge_in_words(outcomes: Outcomes, edge: m.ForbiddenEdge) -> str:
     run = outcomes.run.message
+    (stack,) = (each for each in run.attentions if each.part == edge.part)
+    _require_below("a forbidden edge: query", edge.query, stack.queries)
+    _require_below("a forbidden edge: key", edge.key, stack.keys)
+    cells = stack.heads * stack.queries * stack.keys
+    most = f"at most {MOST_MASKED:,}"
+    require(cells <= MOST_MASKED, f"a forbidden edge among {cells:,} of a layer", most, "Shorten the text.")
     texts = {"tokens": run.tokens, "source": run.source or []}
-    query, key = texts[stack.queries_are][asked.query], texts[stack.keys_are][asked.key]
-    layer = "every layer" if asked.layer is None else f"layer {asked.layer}"
-    head = "every head" if asked.head is None else f"head {asked.head}"
-    words = f"{_LABELS[asked.part]}{layer}, {head}: {query} ({asked.query}) may not attend to {key} ({asked.key})"
-    return forbid(asked.query, asked.key, modules=modules, heads=asked.head), words
+    query, key = texts[stack.queries_are][edge.query], texts[stack.keys_are][edge.key]
+    layer = "every layer" if edge.layer is None else f"layer {edge.layer}"
+    head = "every head" if edge.head is None else f"head {edge.head}"
+    return f"{_LABELS[edge.part]}{layer}, {head}: {query} ({edge.query}) may not attend to {key} ({edge.key})"
 
 
-def _steered(outcomes: Outcomes, asked: m.Steering) -> tuple[Edit, str]:
+def _steered(outcomes: Outcomes, asked: m.Steering) -> tuple[list[Edit], list[str]]:
     readout = outcomes.readable("steering")
     blocks = {point.layer: point for point in readout.of("block")}
     _require_below("the steering: layer", asked.layer, len(blocks))
     toward = outcomes.chosen(asked.toward, "toward")
     away = None if asked.away is None else outcomes.chosen(asked.away, "away")
+    require(toward != away, f"the steering: toward = away = {toward}", "two outcomes", "Change one.")
     direction = _direction(readout, toward, away)
 
     def steered(values: Tensor) -> Tensor:
@@ -167,7 +190,7 @@ def _steered(outcomes: Outcomes, asked: m.Steering) -> tuple[Edit, str]:
 
     words = f"steered after layer {asked.layer} by {asked.strength:g} toward {outcomes.name(toward)}"
     words += "" if away is None else f" and away from {outcomes.name(away)}"
-    return change("residual", steered, modules=[blocks[asked.layer].name]), words
+    return [change("residual", steered, modules=[blocks[asked.layer].name])], [words]
 
 
 def _direction(readout: Readout, toward: int, away: int | None) -> Float[Tensor, " hidden"]:
@@ -179,7 +202,7 @@ def _direction(readout: Readout, toward: int, away: int | None) -> Float[Tensor,
     return found / found.norm().clamp_min(1e-30)
 
 
-def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[Edit, str]:
+def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[list[Edit], list[str]]:
     what = "a replaced expert"
     routers = {point.layer: point for point in outcomes.points if point.role == "experts"}
     known = f"one of layers {sorted(routers)}" if routers else "a model with experts"
@@ -188,7 +211,7 @@ def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[Edit, str]:
     _require_below(f"{what}: expert", asked.expert, point.experts)
     words = f"layer {asked.layer}: expert {asked.expert}"
     if asked.instead is None:
-        return zero("router", modules=[point.name], experts=asked.expert), f"{words} forbidden"
+        return [zero("router", modules=[point.name], experts=asked.expert)], [f"{words} forbidden"]
     _require_below(f"{what}: instead", asked.instead, point.experts)
     require(asked.instead != asked.expert, f"{what} that stays", "another expert", "Change instead.")
     old, new = asked.expert, asked.instead
@@ -203,7 +226,7 @@ def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[Edit, str]:
         replaced[..., new] += moved
         return replaced
 
-    return change("router", redirected, modules=[point.name]), f"{words} replaced by {asked.instead}"
+    return [change("router", redirected, modules=[point.name])], [f"{words} replaced by {asked.instead}"]
 
 
 def _require_below(name: str, index: int, count: int) -> None:
