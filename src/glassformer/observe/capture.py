@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -152,7 +153,8 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequ
         return threading.get_ident() == thread
 
     def hook(module: nn.Module, layer: int, point: HookPoint | None) -> None:
-        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
+            # Without kwargs torch calls a hook that another thread has just removed.
             if here():
                 frames.append(recorder.frame(module, point, layer, args, kwargs))
                 if point is None:

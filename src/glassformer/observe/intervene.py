@@ -52,7 +52,7 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
     wrong = next((type(edit).__name__ for edit in edits if not isinstance(edit, Edit)), None)
     require(wrong is None, f"an edit of type {wrong}", "edits of observe.edits", "Pass them one by one: *edits.")
     foreign = hugging_face.is_hugging_face(model)
-    points = find_hook_points(model)
+    points = find_hook_points(model) if edits else ()
     plans = [_Plan(edit, _points_of(edit, points)) for edit in edits]
     with ExitStack() as attached:
         if plans:

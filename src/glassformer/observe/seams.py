@@ -15,7 +15,9 @@ Change = Callable[[Tensor, tuple[Any, ...]], Tensor | None]
 """From the first tensor of a module's input or output, and all its arguments, to what replaces it; None: nothing."""
 
 _lock = threading.Lock()
-_seams: dict[tuple[int, str], tuple[Any, list[tuple[int, Change]]]] = {}
+_Entry = tuple[int, Change, int]
+"""The order of a change, the change, and the thread that it is for."""
+_seams: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
 
 
 def insert(module: nn.Module, where: str, change: Change, order: int) -> Callable[[], None]:
@@ -24,10 +26,10 @@ def insert(module: nn.Module, where: str, change: Change, order: int) -> Callabl
     One hook makes all changes. It is the module's first, so that other hooks see the changed values.
     """
     key = id(module), where
-    entry = order, change
+    entry = order, change, threading.get_ident()
     with _lock:
         if key not in _seams:
-            changes: list[tuple[int, Change]] = []
+            changes: list[_Entry] = []
             hook = partial(_change_input if where == "input" else _change_output, changes)
             register = module.register_forward_pre_hook if where == "input" else module.register_forward_hook
             _seams[key] = register(hook, prepend=True, with_kwargs=True), changes
@@ -45,16 +47,24 @@ def insert(module: nn.Module, where: str, change: Change, order: int) -> Callabl
     return remove
 
 
-def _changed(changes: list[tuple[int, Change]], values: Tensor, given: tuple[Any, ...]) -> Tensor:
-    for _, change in list(changes):
+def is_changed(module: nn.Module | None, where: str) -> bool:
+    """Whether an edit of this thread, not its bookkeeping before or after, changes a module's input or output."""
+    found = _seams.get((id(module), where))
+    return found is not None and any(order == 1 and thread == threading.get_ident() for order, _, thread in found[1])
+
+
+def _changed(changes: list[_Entry], values: Tensor, given: tuple[Any, ...]) -> Tensor:
+    for _, change, _ in list(changes):
         new = change(values, given)
         values = values if new is None else new
     return values
 
 
 def _change_input(
-    changes: list[tuple[int, Change]], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    changes: list[_Entry], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> Any:
+    if kwargs is None:  # torch has forgotten that the hook takes them: another thread has just removed it
+        return None
     name = None if args else next(key for key, value in kwargs.items() if isinstance(value, Tensor))
     first = kwargs[name] if name is not None else args[0]
     values = _changed(changes, first, (*args, *kwargs.values()))
@@ -63,9 +73,10 @@ def _change_input(
     return ((values, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: values})
 
 
-def _change_output(
-    changes: list[tuple[int, Change]], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-) -> Any:
+def _change_output(changes: list[_Entry], module: nn.Module, args: tuple[Any, ...], *rest: Any) -> Any:
+    if len(rest) == 1:  # as above
+        return None
+    kwargs, output = rest
     first = output[0] if isinstance(output, tuple) else output
     values = _changed(changes, first, (*args, *kwargs.values()))
     if values is first:

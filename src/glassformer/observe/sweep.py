@@ -22,6 +22,7 @@ from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import added_by_heads
 from glassformer.observe.resume import Metric, Part, Runner, Stage
+from glassformer.observe.seams import is_changed
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
 SWEPT: tuple[Site, ...] = get_args(Site)
@@ -169,6 +170,14 @@ def _swept(
     chosen = tuple(sorted(points)) if layers is None else select("layers", layers, max(points) + 1)
     missing = [layer for layer in chosen if layer not in points]
     require(not missing, f"{site} of layers {missing}", f"among {sorted(points)}", "Choose among these.")
+    for layer in chosen:
+        module = {"heads": points[layer].added, "experts": points[layer].module}.get(site)
+        require(
+            not is_changed(module, "output"),
+            f"a sweep over {site} while the output of {points[layer].name} is changed",
+            "an intervention elsewhere",
+            f"Sweep over {_TARGETS.get(site)}, or change other sites.",
+        )
     needed = 0 if site in ("k", "v") else runner.first_needed(given[-1])
     stages = ("residual_before", "residual_between", "residual", *(("k", "v") if needed else ()))
     with capture(runner.model, what=(*_kinds(site), *stages)) as base:
