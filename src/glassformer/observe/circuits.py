@@ -22,13 +22,15 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require_positive
+from glassformer.errors import InputError, require, require_positive
 from glassformer.kernels.rotation import Rotation, rotate
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models.decoder import Decoder
+from glassformer.models.encoder import Encoder
+from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.hook_points import HookPoint, select
-from glassformer.observe.lens import final_norm_and_output
+from glassformer.observe.lens import readout_of
 
 _ROWS_AT_ONCE = 1024
 
@@ -189,7 +191,10 @@ class _Reader:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._final, self._output = final_norm_and_output(model)
+        decoder = not isinstance(model, Encoder | EncoderDecoder)
+        require(decoder, f"circuits of {type(model).__name__}", "a decoder", "Pass a decoder with its output layer.")
+        readout = readout_of(model)
+        self._final, self._output = readout.norm, readout.output
         self.points = [point for point in find_hook_points(model) if point.role == "attention"]
         self._centred = isinstance(self._final, nn.LayerNorm)
 
