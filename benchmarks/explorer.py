@@ -5,7 +5,9 @@
 A decoder with random weights (6 layers, 8 heads, every other layer with a window, sinks) is served on this machine and
 looked at without a graphics card. *Hover to redraw* is the time from a pointer's event to the end of the frame that
 shows it. *Frames* are counted while every frame moves or zooms the matrix: first with a cold cache, when tiles are
-fetched on the way, then again over the same path.
+fetched on the way, then again over the same path. *Head to answer* is the time from the click that removes a head of a
+bundled model to the end of the frame that shows the new probabilities, the request to the server included; every click
+removes one more head.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from urllib.parse import urlencode
 import torch
 from playwright.sync_api import Page, sync_playwright
 
+from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, entry_of
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.server import listen, make_server
@@ -33,6 +36,7 @@ from glassformer.models import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent
 SHORT, LONG = 512, 4096
+REMOVED_FROM = ("sentiment", "lookup-course", "lookup-facts", "recurrence")
 WORDS = [first + second for first in ("ba", "ce", "di", "fo", "gu", "la", "me", "ni") for second in "bdfgklmnprst"]
 FLAGS = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-sync")
 
@@ -56,6 +60,31 @@ async ([selector, kind, count, inner]) => {
     // the second frame begins once the first one is painted.
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
     times.push(performance.now() - start);
+  }
+  return times;
+}
+"""
+
+REMOVE = """
+async () => {
+  const shown = document.querySelector(".what-if .outcomes");
+  const times = [];
+  for (const head of document.querySelectorAll('[aria-label="Heads to remove"] button')) {
+    await new Promise((done) => setTimeout(done, 100));
+    let asked = false;
+    let answered;
+    const watch = new MutationObserver(() => {
+      if (shown.dataset.busy === "true") asked = true;
+      else if (asked) answered();
+    });
+    watch.observe(shown, { attributes: true, attributeFilter: ["data-busy"] });
+    const answer = new Promise((done) => (answered = done));
+    const start = performance.now();
+    head.click();
+    await answer;
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    times.push(performance.now() - start);
+    watch.disconnect();
   }
   return times;
 }
@@ -129,9 +158,11 @@ def text(tokens: int) -> str:
     return " ".join(WORDS[(at * at * 7 + at * 3 + at // 96) % len(WORDS)] for at in range(tokens))
 
 
-def rest(page: Page, busy: str = ".glassformer .shape-panel [data-busy=true]") -> None:
+def rest(
+    page: Page, busy: str = ".glassformer .shape-panel [data-busy=true]", there: str = ".glassformer .shape-panel"
+) -> None:
     """Wait until the view is there and nothing has been asked for a while."""
-    page.locator(".glassformer .shape-panel").wait_for(timeout=120_000)
+    page.locator(there).first.wait_for(timeout=120_000)
     quiet = 0
     deadline = time.monotonic() + 240
     while quiet < 6:
@@ -153,6 +184,15 @@ def moving(page: Page, zooming: bool) -> dict[str, float]:
     """Frames a second while every frame moves or zooms, and the longest frame."""
     gaps = page.evaluate(MOVE, [5, zooming])
     return {"frames_per_s": round(1000 * len(gaps) / sum(gaps), 1), "longest_ms": round(max(gaps), 1)}
+
+
+def removing(page: Page, address: str, model: str) -> dict[str, float]:
+    """Milliseconds from the click on a head to the frame that shows the probabilities without it."""
+    page.goto("about:blank")
+    page.goto(f"{address}#{urlencode({'model': model, 'view': 'whatif'})}")
+    rest(page, ".glassformer [data-busy=true]", ".glassformer .outcome")
+    times = page.evaluate(REMOVE)
+    return {"median_ms": round(statistics.median(times), 1), "largest_ms": round(max(times), 1)}
 
 
 def open_at(page: Page, address: str, tokens: int, **state: str) -> None:
@@ -180,6 +220,8 @@ def measure(page: Page, address: str) -> dict[str, Any]:
     open_at(page, address, LONG, window='{"query":2000,"key":1900,"size":400}', head="1")
     for pass_ in ("cold", "warm"):
         found[f"scroll_{LONG}_tokens_{pass_}"] = moving(page, zooming=False)
+    for model in REMOVED_FROM:
+        found[f"remove_head_{model}"] = removing(page, address, model)
     return found
 
 
@@ -190,7 +232,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     listener = listen(0)
-    server = make_server(Explorer([entry_of(loaded())]), listener)
+    server = make_server(Explorer([entry_of(loaded()), *bundled()]), listener)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{listener.getsockname()[1]}/"

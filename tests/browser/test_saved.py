@@ -111,6 +111,30 @@ def test_every_way_to_draw_attention(
     expect(page.locator(".fault")).to_have_count(0)
 
 
+def test_the_changes_of_a_model_stand_as_they_were(opened: Callable[..., Page], explorer: Explorer) -> None:
+    removed = [{"part": "self", "layer": 0, "head": 2}]
+    forbidden = [{"part": "self", "layer": None, "head": None, "query": 3, "key": 2}]
+    text = "1 5 2 2 0 6 3"
+    page = opened(model="recurrence", view="whatif", text=text, removed=removed, forbidden=forbidden, place=3)
+    ask = m.Ask(model="recurrence", text=text)
+    edits = {"removed": removed, "forbidden": forbidden}
+    answer = explorer.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), "place": 3, **edits}))
+    assert isinstance(answer, m.WhatIf)
+    assert answer.distance > 1e-3
+    shown = page.locator(".outcome .number:last-child").all_inner_texts()
+    assert shown == [f"{100 * each.after:.1f} %" for each in sorted(answer.outcomes, key=lambda each: -each.before)]
+    expect(page.get_by_role("button", name=re.compile("^Take back"))).to_have_count(2)
+    for region in ("What each head does", "What adds to the logit", "The logit lens"):
+        expect(page.get_by_role("region", name=region).locator("canvas, ol, table").first).to_be_visible()
+    # Heads can be looked at; nothing can be changed.
+    page.get_by_role("group", name="Heads to remove").get_by_role("button", name="layer 1, head 1").click()
+    expect(page.get_by_role("heading", name="Forbid edges of layer 1, head 1")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("^Take back"))).to_have_count(2)
+    for control in (page.get_by_role("slider", name="Strength"), page.get_by_role("button", name="Undo all")):
+        expect(control).to_be_disabled()
+    expect(page.locator(".fault")).to_have_count(0)
+
+
 def test_a_design_stands_as_it_was_edited(opened: Callable[..., Page]) -> None:
     page = opened(model="unique", text="ABA", cells={"Vm.0.0": "5"})
     expect(page.get_by_text("Fails").first).to_be_visible()

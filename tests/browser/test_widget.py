@@ -148,6 +148,21 @@ def test_python_changes_what_is_shown(notebook: Notebook, explorer: Explorer) ->
     expect(place.get_by_text("Holds").first).to_be_visible()
 
 
+def test_changes_of_a_model_are_shared_with_python(notebook: Notebook, explorer: Explorer) -> None:
+    place = notebook.show(
+        "one", ExplorerWidget(explorer, {"model": "sentiment", "text": "a fine film", "view": "whatif"})
+    )
+    group = place.get_by_role("group", name="Heads to remove")
+    group.get_by_role("button", name="layer 0, head 1").click()
+    expect(place.get_by_role("button", name="Take back: without layer 0, head 1")).to_be_visible()
+    notebook.page.wait_for_function("'removed' in widgets.one.model.get('state')")
+    assert json.loads(notebook.widgets["one"].state["removed"]) == [{"part": "self", "layer": 0, "head": 1}]
+    removed = [{"part": "self", "layer": 2, "head": head} for head in range(4)]
+    notebook.set("one", {"model": "sentiment", "text": "a fine film", "view": "whatif", "removed": json.dumps(removed)})
+    expect(group.locator("[aria-pressed=true]")).to_have_count(4)
+    expect(place.locator(".fault")).to_have_count(0)
+
+
 def test_what_the_kernel_refuses_is_told(notebook: Notebook, explorer: Explorer) -> None:
     place = notebook.show("one", ExplorerWidget(explorer, {"model": "unique", "text": "ABA"}))
     place.get_by_label("Text", exact=True).fill("XYZ")

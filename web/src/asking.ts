@@ -1,5 +1,5 @@
 // Requests from within a component: the answer to the current request, or the previous answer while it is awaited.
-import { useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
 import { Unanswered, refusalOf, type CallName, type Calls, type Refusal, type Source } from "./source";
 
 export interface Asked<N extends CallName> {
@@ -36,7 +36,8 @@ export function useAsk<N extends CallName>(
     key: null,
   });
   const first = useRef(true);
-  useEffect(() => {
+  // An effect would send it only after the next frame.
+  useLayoutEffect(() => {
     if (asked === null || key === null) return;
     const aborted = new AbortController();
     let again = 0;

@@ -1,5 +1,7 @@
 // Components shared by several views.
 import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { scrollAcross } from "./measuring";
 import type { Refusal } from "./source";
 
 /** Why something was not answered. */
@@ -34,6 +36,8 @@ interface TabsProps<N extends string> {
 
 /** Tabs that follow the ARIA practices: arrow keys move from one to the next. */
 export function Tabs<N extends string>({ label, chosen, tabs, choose, id }: TabsProps<N>) {
+  const list = useRef<HTMLDivElement>(null);
+  useEffect(() => scrollAcross(list.current, list.current?.querySelector<HTMLElement>('[aria-selected="true"]') ?? null), [chosen]);
   const go = (event: KeyboardEvent) => {
     const at = tabs.findIndex((tab) => tab.name === chosen);
     const steps: Record<string, number> = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 };
@@ -43,11 +47,10 @@ export function Tabs<N extends string>({ label, chosen, tabs, choose, id }: Tabs
     if (!tab) return;
     event.preventDefault();
     choose(tab.name);
-    const list = event.currentTarget as HTMLElement;
-    requestAnimationFrame(() => list.querySelector<HTMLElement>('[aria-selected="true"]')?.focus());
+    requestAnimationFrame(() => list.current?.querySelector<HTMLElement>('[aria-selected="true"]')?.focus());
   };
   return (
-    <div class="tabs" role="tablist" aria-label={label} onKeyDown={go}>
+    <div class="tabs" ref={list} role="tablist" aria-label={label} onKeyDown={go}>
       {tabs.map(({ name, title }) => (
         <button
           type="button"

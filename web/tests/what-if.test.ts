@@ -69,9 +69,9 @@ test("every change is named and can be taken back alone", () => {
   const changes = changesOf(edits, [{ part: "self", label: "self-attention" }], (edge, side) => `${side[0]}${edge[side]}`, (id) => `t${id}`);
   assert.deepEqual(changes.map(({ text }) => text), [
     "without layer 1, head 2",
-    "q1 does not read k0 in layer 1, head 2",
-    "q1 does not read k0 in every head of layer 1",
-    "q2 does not read k0 in every head",
+    "edge from q1 to k0 forbidden in layer 1, head 2",
+    "edge from q1 to k0 forbidden in every head of layer 1",
+    "edge from q2 to k0 forbidden in every head",
     "after layer 0: \u22120.5 lengths towards t7, away from t3",
     "layer 2: no expert A",
     "layer 2: expert D for B",

@@ -3,7 +3,7 @@
 import { useMemo, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
 import { useAsk, useAskInTurn } from "../asking";
-import { Awaited, Choice, Fault, Field, capital, percent, visible } from "../parts";
+import { Awaited, Choice, Fault, Field, capital, share, visible } from "../parts";
 import type { Attention, Refusal, Run, Source, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./what-if.css";
@@ -23,11 +23,11 @@ import { SweepMap } from "./what-if/sweep";
 
 /** Positions in one answer to `lens`. */
 const LENS_POSITIONS = 64;
-/** Of so few positions the lens has room beside the controls. */
-const FEW = 8;
 
 export function WhatIfView(props: ViewProps) {
-  const stack = props.run ? chosenStack(props.run, props.state) : null;
+  // An encoder-decoder's answer comes through its cross-attention.
+  const part = props.state.part ?? (props.card.kind === "encoder_decoder" ? "cross" : null);
+  const stack = props.run ? chosenStack(props.run, { part }) : null;
   if (!props.run || !stack) return <Awaited busy={props.busy} />;
   return <Asked key={props.card.name} {...props} run={props.run} stack={stack} />;
 }
@@ -53,8 +53,12 @@ function Asked(props: Shown) {
     },
     (id) => visible(answer?.outcomes.find((each) => each.id === id)?.name ?? `#${id}`),
   );
-  const layers = answer?.offers.includes("lens");
-  const wide = answer?.kind === "token" && run.tokens.length > FEW;
+  const layers = answer?.offers.includes("lens") ?? false;
+  // Large, and the same under every change: drawn again only with another answer.
+  const lens = useMemo(
+    () => layers && <LensPanel {...{ source, store, run, place, target }} at={answer?.place ?? null} />,
+    [source, store, run, place, target, layers, answer?.place],
+  );
   return (
     <div class="what-if">
       <Changes {...{ store, changes }} live={source.live} />
@@ -62,15 +66,16 @@ function Asked(props: Shown) {
       {!answer && !what.refusal && <Awaited busy />}
       {answer && (
         <div class="sides">
-          <Controls {...props} {...{ edits, answer }} key={stack.part} />
+          <div class="doing">
+            <Controls {...props} {...{ edits, answer }} key={stack.part} />
+            {lens}
+          </div>
           <div class="results">
             <Prediction {...props} {...{ answer }} busy={what.busy} />
             <Explained {...props} {...{ answer }} />
-            {layers && !wide && <LensPanel {...props} {...{ answer }} />}
           </div>
         </div>
       )}
-      {answer && layers && wide && <LensPanel {...props} {...{ answer }} />}
     </div>
   );
 }
@@ -121,7 +126,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
   const blocks = answering(run.attentions);
   const can = source.live;
   return (
-    <div class="doing">
+    <>
       {run.attentions.length > 1 && (
         <Choice
           label="Stack"
@@ -135,7 +140,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
           <section class="panel" aria-label="Remove heads">
             <div class="title">
               <h2>Remove heads</h2>
-              <p class="quiet">Rows are layers, columns are heads. A click removes one.</p>
+              <p class="quiet">Rows are layers, columns are heads.{can && " A click removes one."}</p>
             </div>
             <Heads {...{ store, edits, stack, measures, place, can }} />
           </section>
@@ -152,7 +157,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
             <section class="panel" aria-label="Swap experts">
               <div class="title">
                 <h2>Swap experts</h2>
-                <p class="quiet">Filled: chosen for token {answer.place}. A click forbids one.</p>
+                <p class="quiet">Filled: chosen for token {answer.place}.{can && " A click forbids one."}</p>
               </div>
               <ExpertSwaps {...{ store, edits, can }} experts={experts.answer} token={answer.place ?? 0} />
             </section>
@@ -169,7 +174,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
           />
         </section>
       </div>
-    </div>
+    </>
   );
 }
 
@@ -188,7 +193,7 @@ function Prediction({ source, store, run, state, answer, busy }: Answered) {
             ) : (
               <>
                 {before.id === after.id ? "Still " : <><span class="word">{visible(before.name)}</span>{" becomes "}</>}
-                <span class="word">{visible(after.name)}</span>; {percent(answer.distance)} of the probability moved.
+                <span class="word">{visible(after.name)}</span>; {share(answer.distance)} of the probability moved.
               </>
             )}
           </p>
@@ -278,11 +283,16 @@ function Refused({ source, refusal }: { source: Source; refusal: Refusal | null 
   return source.live ? <Fault refusal={refusal} /> : <p class="quiet">Not in this file: it was saved while another view or part was shown.</p>;
 }
 
-function LensPanel({ source, store, state, run, answer }: Answered) {
+interface LensPanelProps extends Pick<Shown, "source" | "store" | "run">, Pick<ViewProps["state"], "place" | "target"> {
+  /** The position of the answer; null for a classifier. */
+  at: number | null;
+}
+
+function LensPanel({ source, store, run, place, target, at }: LensPanelProps) {
   const [turned, setFirst] = useState<number | null>(null);
-  const own = LENS_POSITIONS * Math.floor((answer.place ?? 0) / LENS_POSITIONS);
+  const own = LENS_POSITIONS * Math.floor((at ?? 0) / LENS_POSITIONS);
   const first = turned !== null && turned < run.tokens.length ? turned : own;
-  const asked = useAsk(source, "lens", { ask: run.ask, place: state.place, target: state.target, first });
+  const asked = useAsk(source, "lens", { ask: run.ask, place, target, first });
   const lens = asked.answer;
   const many = run.tokens.length > LENS_POSITIONS && lens && lens.positions.length > 1;
   return (
@@ -302,7 +312,7 @@ function LensPanel({ source, store, state, run, answer }: Answered) {
           </div>
         )}
       </div>
-      {lens && <LensTable lens={lens} place={answer.place} choose={source.live && answer.place !== null ? (place) => store.set({ place }, true) : null} />}
+      {lens && <LensTable lens={lens} place={at} choose={source.live && at !== null ? (place) => store.set({ place }, true) : null} />}
       {!lens && !asked.refusal && <Awaited busy />}
       <Refused {...{ source }} refusal={asked.refusal} />
     </section>

@@ -8,7 +8,7 @@ export interface Words {
 }
 
 /** The stack that the state names, or the first one. */
-export function chosenStack(run: Run, state: State): Attention | null {
+export function chosenStack(run: Run, state: Pick<State, "part">): Attention | null {
   return run.attentions.find((each) => each.part === state.part) ?? run.attentions[0] ?? null;
 }
 

@@ -49,4 +49,4 @@ function Row({ name, value, most, quiet }: { name: string; value: number; most: 
 
 /** A part's name as elsewhere on the page, where experts are letters. */
 const named = ({ name, kind, layer, number }: Contributions["parts"][number]): string =>
-  kind === "expert" && number !== null ? `layer ${layer}, expert ${letter(number)}` : name.replace(/^(layer \d+) /, "$1, ");
+  kind === "expert" && number !== null ? `layer ${layer}, expert ${letter(number)}` : name.replace(/^(layer \d+) /, "$1, ").replace("cross-attention ", "cross ");

@@ -40,7 +40,7 @@ export function Edges({ store, state, edits, tiles, words, largest, can }: Edges
   const margins = useMemo(() => marginsFor(words, width), [words, width < 480]);
   const box = useMemo(() => {
     if (width === 0) return null;
-    return boxFor(stack.queries, stack.keys, { width: width - margins.left - 2, height: roomAbove(300, 480) - margins.top - 2 });
+    return boxFor(stack.queries, stack.keys, { width: width - margins.left - 2, height: roomAbove(300, 620) - margins.top - 2 });
   }, [stack, width, margins]);
   const shared = useShared(store, state, box);
   const crossed = useMemo(() => edgesOf(edits, head), [edits.forbidden, stack.part, place.layer, place.head]);
@@ -54,12 +54,12 @@ export function Edges({ store, state, edits, tiles, words, largest, can }: Edges
   const cut = box && levelFor(shared.view.value ?? whole(box), box, screenDensity()) > 0;
   return (
     <div class="edges" ref={frame}>
-      <div class="scopes">
-        <span class="quiet" id="what-if-scope">
-          A click forbids it in
-        </span>
-        <Choice label="Where a click forbids it" chosen={scope} options={SCOPES} choose={setScope} />
-      </div>
+      {can && (
+        <div class="scopes">
+          <span class="quiet">A click forbids it in</span>
+          <Choice label="Where a click forbids it" chosen={scope} options={SCOPES} choose={setScope} />
+        </div>
+      )}
       {box && paint && (
         <CellMap
           {...{ words, paint, shared, box, margins, largest, crossed, press }}

@@ -80,7 +80,7 @@ export function changesOf(
       without: { removed: without(removed, each) },
     })),
     ...forbidden.map((each) => ({
-      text: `${word(each, "query")} does not read ${word(each, "key")} in ${scopeOf(each)}${within(each.part)}`,
+      text: `edge from ${word(each, "query")} to ${word(each, "key")} forbidden in ${scopeOf(each)}${within(each.part)}`,
       without: { forbidden: without(forbidden, each) },
     })),
     ...(steer ? [{ text: steered(steer, outcome), without: { steer: null } }] : []),

@@ -19,11 +19,8 @@ interface HeadsProps {
 
 export function Heads({ store, edits, stack, measures, place, can }: HeadsProps) {
   const draw = useCallback(
-    (ground: Ground, { layer, head }: Place) => {
-      drawHead(ground, stack, layer, measures?.thumbnails[layer]?.[head] ?? null);
-      if (isRemoved(edits, headOf(stack.part, { layer, head }))) cover(ground);
-    },
-    [measures, stack, edits.removed],
+    (ground: Ground, { layer, head }: Place) => drawHead(ground, stack, layer, measures?.thumbnails[layer]?.[head] ?? null),
+    [measures, stack],
   );
   const choose = (next: Place) => {
     const head = headOf(stack.part, next);
@@ -42,28 +39,11 @@ export function Heads({ store, edits, stack, measures, place, can }: HeadsProps)
         const removed = isRemoved(edits, headOf(stack.part, here));
         return {
           "aria-pressed": removed,
+          "data-removed": removed,
           "aria-label": `${named(here)}${removed ? ", removed" : ""}`,
           "data-shown": here.layer === place.layer && here.head === place.head,
         };
       }}
     />
   );
-}
-
-/** Fade a picture, and cross it out. */
-function cover({ context, side, paint }: Ground): void {
-  context.globalAlpha = 0.78;
-  context.fillStyle = paint.panel;
-  context.fillRect(0, 0, side, side);
-  context.globalAlpha = 1;
-  context.strokeStyle = paint.bad;
-  context.lineWidth = 2.5;
-  context.lineCap = "round";
-  const edge = Math.round(0.24 * side);
-  context.beginPath();
-  context.moveTo(edge, edge);
-  context.lineTo(side - edge, side - edge);
-  context.moveTo(side - edge, edge);
-  context.lineTo(edge, side - edge);
-  context.stroke();
 }

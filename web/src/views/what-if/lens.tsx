@@ -1,5 +1,6 @@
 // The logit lens: what each layer would already answer, at every position.
 import { useEffect, useRef, useState } from "preact/hooks";
+import { scrollAcross } from "../../measuring";
 import { Choice, share as chance, visible } from "../../parts";
 import type { Lens } from "../../source";
 import { letterOn, stepOf, table, usePaint } from "../attention/colours";
@@ -11,6 +12,9 @@ interface LensTableProps {
   place: number | null;
   choose: ((place: number) => void) | null;
 }
+
+/** The width of the names of the layers, which stay at the left. */
+const NAMES = 100;
 
 type Colour = "likeliest" | "target";
 
@@ -33,10 +37,8 @@ export function LensTable({ lens, place, choose }: LensTableProps) {
     requestAnimationFrame(() => whole.querySelector<HTMLElement>('td [tabindex="0"]')?.focus());
   };
   useEffect(() => {
-    const [column, scroll] = [frame.current?.querySelector<HTMLElement>("tfoot [data-own=true]"), frame.current?.querySelector(".lens-scroll")];
-    if (!column || !scroll) return;
-    const [left, right] = [column.offsetLeft - scroll.scrollLeft, column.offsetLeft + column.offsetWidth - scroll.scrollLeft];
-    if (right > scroll.clientWidth || left < 120) scroll.scrollLeft = column.offsetLeft + column.offsetWidth - 0.8 * scroll.clientWidth;
+    const scroller = frame.current?.querySelector(".lens-scroll") ?? null;
+    scrollAcross(scroller, scroller?.querySelector<HTMLElement>("tfoot [data-own=true]") ?? null, NAMES);
   }, [own, lens]);
   const target = visible(lens.name);
   return (
