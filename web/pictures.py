@@ -5,15 +5,19 @@ Serves the bundled models and takes screenshots of their pages in Chromium, ligh
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FORBIDDEN = [{"part": "cross", "layer": None, "head": None, "query": 0, "key": 1}]
+REMOVED = [{"part": "self", "layer": 0, "head": 2}]
 PICTURES = {
     "explorer-light": "model=recurrence&layer=2&head=2&pin=24",
     "explorer-dark": "model=recurrence&layer=2&head=2&pin=24",
@@ -22,6 +26,8 @@ PICTURES = {
     "explorer-scramble-light": "model=lookup-facts&view=scramble&order=%5B3%2C0%2C4%2C1%2C5%2C2%5D",
     "explorer-sampling-light": "model=recurrence&view=sampling&temperature=2&topP=0.9",
     "explorer-experts-dark": "model=recurrence&view=experts",
+    "explorer-what-if-light": f"model=lookup-facts&view=whatif&part=cross&forbidden={quote(json.dumps(FORBIDDEN))}",
+    "explorer-what-if-dark": f"model=recurrence&view=whatif&removed={quote(json.dumps(REMOVED))}",
 }
 """Each picture's name, ending in its theme, and the address of its state."""
 

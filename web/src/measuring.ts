@@ -59,10 +59,13 @@ export function followColours(element: Element, changed: () => void): () => void
   };
 }
 
+/** The width of a frame around an element. */
+const EDGE = 3;
+
 /** Scroll sideways, and only if needed, until an element is visible. `covered`: pixels that stay covered at the left. */
 export function scrollAcross(scroller: Element | null, element: HTMLElement | null, covered = 0): void {
   if (!scroller || !element) return;
   const [frame, box] = [scroller.getBoundingClientRect(), element.getBoundingClientRect()];
   if (box.left < frame.left + covered) scroller.scrollLeft += box.left - frame.left - covered;
-  else if (box.right > frame.right) scroller.scrollLeft += box.right - frame.right;
+  else if (box.right + EDGE > frame.right) scroller.scrollLeft += box.right + EDGE - frame.right;
 }
