@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from glassformer.data.lookup import FACTS
 from glassformer.labs.lookup import LAB
 from glassformer.labs.lookup.experiments import Results, Settings
 from glassformer.labs.lookup.experiments.course_runs import CourseRun, shares
+from glassformer.labs.lookup.experiments.edges import FORBIDDEN, CourseEdges, SlotEdges
 from glassformer.labs.lookup.experiments.fresh_facts import Answers, Length, Order
 from glassformer.labs.lookup.experiments.recipes import BAG, CHANGES, COMBINED, PLAIN, POSITIONS, SLOTS, shortened
 from glassformer.labs.run import read, render, run
@@ -59,6 +61,17 @@ def fresh(recipe: InContextRecipe, seed: int = 0, accuracy: float | None = None,
     return Answers(recipe, seed, 100_000, lengths, [0.12, 0.13], order)
 
 
+def course_edges(seed: int, both: float = 1 / 3, one: float = 1.0) -> CourseEdges:
+    """Either token of a fact is enough; without both, the encoder's mixing decides."""
+    shares = {**dict.fromkeys(FORBIDDEN, 1.0), "key": one, "value": one}
+    return CourseEdges(seed, {**shares, "key and value": both}, {**shares, "key and value": 1 / 3}, [1.0, one])
+
+
+def slot_edges(seed: int, right: float = 0.001, one_head: float = 0.99) -> SlotEdges:
+    """The right slot is needed, in all heads."""
+    return SlotEdges(seed, 8, 4000, 1.0, right, [0.999] * 7, 0.995, [one_head] * 4, 0.9)
+
+
 @pytest.fixture
 def good() -> Results:
     """What a good run might have measured."""
@@ -68,6 +81,8 @@ def good() -> Results:
         course=[course(seed) for seed in range(3)],
         control=course(0, "sinusoidal"),
         encodings={recipe.encoding: [fresh(recipe, seed) for seed in range(3)] for recipe in (SLOTS, BAG, POSITIONS)},
+        course_edges=[course_edges(seed, both=2 / 3) for seed in range(3)],
+        slot_edges=[slot_edges(seed, right=0.001 * seed) for seed in range(3)],
         plain=[fresh(PLAIN, seed, at_end=0.6 + 0.02 * seed) for seed in range(3)],
         changes=[fresh(recipe, at_end=0.62 + 0.04 * place) for place, recipe in enumerate(CHANGES)],
         combined=[fresh(recipe, at_end=0.99) for recipe in COMBINED],
@@ -101,7 +116,12 @@ def test_a_good_run(good: Results) -> None:
         "two standard errors",
     ):
         assert claim in text, claim
-    assert "**" not in text.replace("**Fixed facts**", "").replace("**Fresh facts**", "")
+    assert set(re.findall(r"\*\*.*?\*\*", text)) == {
+        "**Fixed facts**",
+        "**Fresh facts**",
+        "**Fixed facts.**",
+        "**Slots.**",
+    }
     assert "quick" not in text
 
 
@@ -129,6 +149,33 @@ def test_claims_turn_with_their_numbers(good: Results) -> None:
     assert "passes as well, so the test shows nothing" in render(LAB, replace(good, control=good.course[0]))
     broken = replace(good.course[0], scrambling=good.control.scrambling)
     assert "**The test fails**" in render(LAB, replace(good, course=[broken]))
+
+
+def test_claims_about_edges_turn_with_their_numbers(good: Results) -> None:
+    text = render(LAB, good)
+    for claim in (
+        "If the query may not see the right slot, 0.00 % to 0.20 % are (95 % intervals reach up to 0.40 %)",
+        "99.50 % of the answers are right whichever single other slot is forbidden",
+        "the answer goes with its own edge and stays with any other",
+        "the edge is not missed: 99.00 % stay right",
+        "| key and value | 66.7 % | 66.7 % | 66.7 % | 33.3 % | 33.3 % | 33.3 % |",
+        "None needs the edge to the key, and none the edge to the value.",
+        "just one fact of three is right in every seed",
+        "Each of the cross-attention's 2 heads can be removed",
+    ):
+        assert claim in text, claim
+    kept = [slot_edges(seed, right=0.9, one_head=0.5) for seed in range(3)]
+    weak = [course_edges(seed, one=2 / 3) for seed in range(3)]
+    text = render(LAB, replace(good, slot_edges=kept, course_edges=weak))
+    for claim in (
+        "the answers do not rest on this edge alone",
+        "Forbidden in one head only, 50.00 % stay right",
+        "without the value alone 66.7 %: for most facts either token will do",
+        "Without the mixing, too, 33.3 % are right",
+        "Without one head of the cross-attention, 66.7 % to 100.0 % of the contexts stay right",
+    ):
+        assert claim in text, claim
+    assert "stays with any other" not in text
 
 
 def test_a_change_within_the_noise_is_not_ranked(good: Results) -> None:
@@ -169,6 +216,11 @@ def test_figures_hold_what_the_results_say(good: Results) -> None:
     shares_, scores = figures["finding"].axes
     assert lines(shares_)["right slot has the largest weight"][-1].tolist() == [1024, 0.8]
     assert lines(scores)["gap: right slot above the mean of the others"][:, 1].tolist() == [16.0] * 9
+    fixed, slots = figures["edges"].axes
+    assert lines(fixed)["seed 0"][:, 1].tolist() == list(good.course_edges[0].mixed.values())
+    assert lines(fixed)["seed 2, encoder does not mix"][:, 1].tolist() == list(good.course_edges[2].unmixed.values())
+    drawn = [line.get_ydata().tolist() for line in slots.lines]
+    assert [1.0, 0.002, 0.999, 0.99, 0.99, 0.99, 0.99] in drawn
     names = [label.get_text() for label in figures["changes"].axes[0].get_yticklabels()]
     assert set(names[:2]) == {"shared tables", "plain (3 seeds)"}
 

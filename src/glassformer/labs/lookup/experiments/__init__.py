@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import median
 
 from glassformer.labs.lookup.course import NUM_EPOCHS
-from glassformer.labs.lookup.experiments import course_runs, fresh_facts, recipes
+from glassformer.labs.lookup.experiments import course_runs, edges, fresh_facts, recipes
 from glassformer.labs.lookup.experiments.course_runs import CourseRun
+from glassformer.labs.lookup.experiments.edges import CourseEdges, SlotEdges
 from glassformer.labs.lookup.experiments.fresh_facts import Answers
 from glassformer.labs.lookup.experiments.recipes import shortened
 from glassformer.labs.run import Lab, Run
@@ -37,6 +38,8 @@ class Results:
     course: list[CourseRun]
     control: CourseRun
     encodings: dict[str, list[Answers]]
+    course_edges: list[CourseEdges]
+    slot_edges: list[SlotEdges]
     plain: list[Answers]
     changes: list[Answers]
     combined: list[Answers]
@@ -70,6 +73,13 @@ LAB = Lab(
         "encodings": lambda current: {
             recipe.encoding: _answers(current, [recipe], _seeds(current)) for recipe in current.settings.encodings
         },
+        "course_edges": lambda current: [edges.measure_course(current, seed) for seed in _seeds(current)],
+        "slot_edges": lambda current: [
+            edges.measure_slots(current, recipe, seed)
+            for recipe in current.settings.encodings
+            if recipe.encoding == "slots"
+            for seed in _seeds(current)
+        ],
         "plain": lambda current: _answers(current, [recipes.PLAIN], _seeds(current)),
         "changes": lambda current: _answers(current, recipes.CHANGES, [current.seed]),
         "combined": lambda current: _answers(current, recipes.COMBINED, [current.seed]),
@@ -81,12 +91,14 @@ LAB = Lab(
         "cross-attention": course_runs.draw_cross_attention,
         "sharpness": course_runs.draw_sharpness,
         "slot-sharpness": fresh_facts.draw_slot_sharpness,
+        "edges": edges.draw,
         "finding": fresh_facts.draw_finding,
         "changes": fresh_facts.draw_changes,
     },
     context={
         **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "ceiling", "limited")},
         **{name: getattr(course_runs, name) for name in ("FACTS", "shares", "unambiguous")},
+        "FORBIDDEN": edges.FORBIDDEN,
         "NUM_EPOCHS": NUM_EPOCHS,
         "median": median,
     },

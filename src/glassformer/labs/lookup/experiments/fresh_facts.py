@@ -113,7 +113,7 @@ def measure_length(
     """
     asked = min(num_questions, max(256, num_questions * 64 // num_facts))
     parts: dict[str, list[Tensor]] = defaultdict(list)
-    for facts, source in _contexts(recipe, num_facts, asked, seed):
+    for facts, source in contexts(recipe, num_facts, asked, seed):
         weights, logits, memory = _look(model, facts, source)
         query, answer, tokens = facts.query[:, None], facts.answer[:, None], source.tokens
         parts["accuracy"].append(logits.argmax(-1) == facts.answer)
@@ -146,7 +146,7 @@ def measure_order(
 ) -> Order:
     """Ask the same questions about contexts and about the same contexts in another random order."""
     changed, largest = 0, 0.0
-    for facts, source in _contexts(recipe, num_facts, num_questions, seed):
+    for facts, source in contexts(recipe, num_facts, num_questions, seed):
         moved = encode(reordered(facts, seed=seed + 1), recipe.encoding, seed=seed + 1)
         first = model(source.tokens, facts.query[:, None], source.real)[:, -1]
         second = model(moved.tokens, facts.query[:, None], moved.real)[:, -1]
@@ -155,7 +155,8 @@ def measure_order(
     return Order(num_questions, changed, largest)
 
 
-def _contexts(recipe: InContextRecipe, num_facts: int, count: int, seed: int) -> Iterator[tuple[Facts, Source]]:
+def contexts(recipe: InContextRecipe, num_facts: int, count: int, seed: int) -> Iterator[tuple[Facts, Source]]:
+    """Batches of questions about so many facts, from seeds that training does not use."""
     split: Split = "unseen" if recipe.asks_unseen else "all"
     seed += MEASURING_SEED + 1
     size = max(1, min(500, _PLACES_PER_BATCH // num_facts))
