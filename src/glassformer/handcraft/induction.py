@@ -1,0 +1,361 @@
+r"""An induction circuit by hand: a decoder of two attention-only layers with one head each, built and verified.
+
+What it computes: after the start token and some letters, the prediction at each letter is the letter that followed its
+latest earlier occurrence, and the start token where it has not occurred before.
+
+How: the stream has the parts *token*, *previous*, *answer* and a constant 1. The head of layer 0 attends to the
+previous place and copies its token into *previous*. The head of layer 1 attends to the latest place whose *previous* is
+the query's *token*, or else to the start, and copies that place's token into *answer*, which the output reads.
+
+The bound of :func:`verify_induction` takes the weights alone and holds for every text up to the model's length:
+
+1. A head whose wanted key is ahead of all others by a margin m gives others at most ``n e^-m / (1 + n e^-m)`` together
+   (:func:`~glassformer.handcraft.bounds.leakage`), so its output is within that share of the largest distance of two
+   values from the wanted value.
+2. In layer 0 the margin is a minimum over all pairs of tokens and all distances. After it, the stream of a place is one
+   of (letters + 1)² ideal vectors, given by its token and the previous one, up to an error of bounded length.
+3. RMSNorm maps a vector x to ``sqrt(h) g x / |x|``, so an error of length d becomes at most
+   ``max|g| sqrt(h) d / (|x| - d)``, which moves the scores of layer 1 by a bounded amount. Its margin is a minimum over
+   all ideal queries and keys at all distances: a match at distance d against non-matches at smaller distances and
+   anything at larger ones; the start against non-matches.
+4. In the same way, the difference of two logits is that of ideal vectors up to a bounded error.
+
+Rounding, with unit roundoff u, hidden width h, head width d, n positions and ``gamma(N, u)`` of
+:mod:`glassformer.handcraft.bounds`: a norm is off by ``gamma(h + 8, u)`` of itself, a score by
+``gamma(2 h + d + 24, u)`` times the sum of the sizes of its products, what a head adds by
+``gamma(2 (h + d) + n + 64, u)`` times that of its own, with exponentials exact to 20 units in the last place. Angles
+are computed in float32: each is off by at most ``(n + 4) 2^-21`` radians.
+
+Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895; Elhage et al. 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from glassformer.errors import InputError, require
+from glassformer.handcraft.bounds import gamma, leakage
+from glassformer.handcraft.rotary_head import RotaryHead, distance_gap
+from glassformer.handcraft.sequences import SequenceSpace
+from glassformer.kernels.rotation import rotate
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+
+_FAST = 6
+"""Pairs that tell distances apart; the others hardly turn over the whole length."""
+_SLOWEST = 1e-3
+"""How far a slow pair turns at most over the whole length, in radians."""
+_RUN_AT_ONCE = 256
+_SAMPLES = 1000
+
+
+def induction_target(texts: Int[np.ndarray, "text letter"], start: int) -> Int[np.ndarray, "text letter"]:
+    """For each letter, the one that followed its latest earlier occurrence; ``start`` where it is new."""
+    targets = np.full_like(texts, start)
+    for place in range(1, texts.shape[1]):
+        for earlier in range(place):
+            same = texts[:, earlier] == texts[:, place]
+            targets[same, place] = texts[same, earlier + 1]
+    return targets
+
+
+def build_induction(letters: str, max_len: int, *, margin: float = 30.0, confidence: float = 20.0) -> Decoder:
+    """The decoder of this module for texts of a start token and up to ``max_len`` letters, in float32.
+
+    Tokens are the letters in their order, the start token last.
+
+    Args:
+        letters: The alphabet.
+        max_len: The longest text, in letters.
+        margin: By which the wanted key's score is ahead.
+        confidence: By which the wanted logit is ahead.
+
+    Raises:
+        InputError: As for :class:`~glassformer.handcraft.sequences.SequenceSpace`; numbers that are not above 0.
+    """
+    space = SequenceSpace(tuple(letters), max_len, has_cls=True)
+    require(margin > 0 and confidence > 0, f"margin = {margin}, confidence = {confidence}", "above 0", "Use 30 and 20.")
+    tokens, start = space.num_tokens, space.num_tokens - 1
+    token, previous, answer = (range(part * tokens, (part + 1) * tokens) for part in range(3))
+    one = 3 * tokens
+    pairs = _FAST + tokens + 1
+    config = DecoderConfig(
+        vocab_size=tokens,
+        num_layers=2,
+        hidden_dim=3 * tokens + 1,
+        ff_dim=0,
+        num_heads=1,
+        head_dim=2 * pairs,
+        max_seq_len=space.num_positions,
+        rope_base=(max_len / _SLOWEST) ** (pairs / _FAST),
+    )
+    with torch.random.fork_rng(devices=[]):
+        model = Decoder(config).double()
+    with torch.no_grad():
+        for weight in (model.embedding.weight, model.output.weight):
+            weight.zero_()
+        model.embedding.weight[:, list(token)] = torch.eye(tokens, dtype=torch.float64)
+        model.embedding.weight[:, one] = 1
+        # Streams are one-hot vectors and the constant: of length sqrt(2), sqrt(3) and 2. Norms divide by it.
+        norms = "layers.0.attention_norm", "layers.1.attention_norm", "final_norm"
+        for ones, name in enumerate(norms, start=2):
+            model.get_parameter(f"{name}.weight").fill_(math.sqrt(ones / config.hidden_dim))
+        model.output.weight[:, list(answer)] = confidence * torch.eye(tokens, dtype=torch.float64)
+
+        first = RotaryHead(model, 0)
+        fast = range(_FAST)
+        first.at_distance(1, margin / distance_gap(first.frequencies[:_FAST], 1, max_len), fast, one)
+        first.copy(token, previous)
+
+        second = RotaryHead(model, 1)
+        pair = next(each for each in fast if float(second.frequencies[each]) * max_len <= 1)
+        angles = math.pi / 4 + torch.arange(max_len + 1, dtype=torch.float64) * second.frequencies[pair]
+        falls = angles.cos()
+        nearer = margin / float((falls[:-1] - falls[1:]).min())
+        ahead = nearer * float(falls[0] - falls[-1]) + margin
+        second.latest(nearer, pair, one)
+        second.match(token, previous, 2 * ahead, range(_FAST, pairs - 1))
+        second.attend_to(start, ahead, pairs - 1, one)
+        second.copy(token, answer)
+    return model.float().eval()
+
+
+@dataclass(frozen=True)
+class InductionCertificate:
+    """Whether a decoder predicts :func:`induction_target` at every letter of every text up to its length.
+
+    Attributes:
+        holds: The bound proves it, and no text that was run contradicts it.
+        num_texts: Number of texts that the bound covers.
+        margins: The least margin of the wanted key's score in both layers, errors subtracted.
+        leaks: The largest weight of all other keys together, in both layers.
+        logit_margin: The least difference of the wanted logit from all others, errors subtracted.
+        probability: The least probability of the wanted token that follows from it.
+        num_run: Number of texts that were run.
+        num_wrong: Number of predictions of these that are not the target.
+        least_probability: The least probability of a target in them.
+        counterexample: The first of these texts with a wrong prediction.
+    """
+
+    holds: bool
+    num_texts: int
+    margins: tuple[float, float]
+    leaks: tuple[float, float]
+    logit_margin: float
+    probability: float
+    num_run: int
+    num_wrong: int
+    least_probability: float
+    counterexample: str | None
+
+    def __str__(self) -> str:
+        lines = [
+            f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all {self.num_texts:.3g} texts",
+            f"  margins of scores  {self.margins[0]:.4g} and {self.margins[1]:.4g}",
+            f"  leaks at most      {self.leaks[0]:.2g} and {self.leaks[1]:.2g}",
+            f"  margin of logits   {self.logit_margin:.4g}, so a probability of at least {self.probability:.9g}",
+            f"  texts run          {self.num_run:,}, with {self.num_wrong:,} wrong predictions; "
+            f"the least probability was {self.least_probability:.9g}",
+        ]
+        return "\n".join(
+            lines if self.counterexample is None else [*lines, f"  counterexample     {self.counterexample}"]
+        )
+
+
+@torch.no_grad()
+def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> InductionCertificate:
+    """Prove that ``model`` predicts :func:`induction_target` on every text, and run it on some; see this module.
+
+    All texts up to some length are run, as many as ``limit`` allows; so are regular ones of several lengths, and 1,000
+    random ones.
+
+    Args:
+        model: An attention-only decoder of two layers with one head each, without windows, sinks or biases.
+        letters: Its alphabet; the token after the last letter is the start.
+        limit: Most short texts to run.
+
+    Raises:
+        InputError: A model of another form or vocabulary.
+    """
+    config = model.config
+    form: dict[str, Any] = {
+        "num_layers": 2,
+        "num_heads": 1,
+        "ff_dim": 0,
+        "vocab_size": len(letters) + 1,
+        "window": None,
+    }
+    form |= {"sinks": False, "key_weights": False, "attention_bias": False, "rope_layout": "half-split", "yarn": None}
+    wrong = [f"{name} = {getattr(config, name)!r}" for name, wanted in form.items() if getattr(config, name) != wanted]
+    if wrong:
+        raise InputError(", ".join(wrong), f"{form}", "Build the model with build_induction().")
+    space = SequenceSpace(tuple(letters), config.max_seq_len - 1, has_cls=True)
+    margins, leaks, logit_margin = _Bound(model, space).follow()
+    others = space.num_tokens - 1
+    run, missed, least, example = _run(model, space, limit)
+    return InductionCertificate(
+        holds=min(*margins, logit_margin) > 0 and missed == 0,
+        num_texts=space.count,
+        margins=margins,
+        leaks=leaks,
+        logit_margin=logit_margin,
+        probability=1 / (1 + others * math.exp(-logit_margin)) if logit_margin > -700 else 0.0,
+        num_run=run,
+        num_wrong=missed,
+        least_probability=least,
+        counterexample=example,
+    )
+
+
+def _run(model: Decoder, space: SequenceSpace, limit: int) -> tuple[int, int, float, str | None]:
+    """Texts run, wrong predictions, the least probability of a target, and the first text with a wrong one."""
+    others = [*space.regular(8), *space.sample(_SAMPLES, seed=0)]
+    parts = [space.block(others[start : start + _RUN_AT_ONCE]) for start in range(0, len(others), _RUN_AT_ONCE)]
+    blocks = chain(space.blocks(_RUN_AT_ONCE, space.longest_listable(limit)), parts)
+    run, wrong, least, example = 0, 0, 1.0, None
+    for block in blocks:
+        tokens = torch.from_numpy(block.tokens)
+        probabilities = model(tokens).softmax(-1)[:, 1:]
+        targets = torch.from_numpy(induction_target(block.tokens[:, 1:], space.num_tokens - 1))
+        real = torch.from_numpy(block.real[:, 1:])
+        missed = (probabilities.argmax(-1) != targets) & real
+        found = probabilities.gather(-1, targets[..., None])[..., 0][real]
+        run, wrong, least = run + len(tokens), wrong + int(missed.sum()), min(least, float(found.min()))
+        if example is None and bool(missed.any()):
+            row = int(missed.any(1).nonzero()[0])
+            example = space.decode(block.tokens[row, 1:][block.real[row, 1:]])
+    return run, wrong, least, example
+
+
+class _Bound:
+    """The bound of this module for one model, in float64."""
+
+    def __init__(self, model: Decoder, space: SequenceSpace) -> None:
+        config, roundoff = model.config, torch.finfo(model.embedding.weight.dtype).eps / 2
+        self._model, self._tokens, self._length = model, space.num_tokens, space.num_positions
+        width, size = config.hidden_dim, config.head_dim
+        self._norm_rounding = gamma(width + 8, roundoff)
+        self._score_rounding = gamma(2 * width + size + 24, roundoff) + 2 * (self._length + 4) * 2.0**-21
+        self._value_rounding = gamma(2 * (width + size) + self._length + 64, roundoff)
+        even = torch.arange(size // 2, dtype=torch.float64)
+        self._angles = torch.outer(torch.arange(self._length).double(), config.rope_base ** (-2 * even / size))
+
+    def follow(self) -> tuple[tuple[float, float], tuple[float, float], float]:
+        """Margins and leaks of both layers, and the margin of the logits."""
+        tokens, start = self._tokens, self._tokens - 1
+        embedding = self._model.embedding.weight.double()
+        q, k, v, blur, drift = self._read(0, embedding, 0.0)
+        first = self._first_margin(q, k) - 2 * blur
+        leak, error = self._leak(first, v, drift)
+        stream = embedding[:, None] + v[None]  # [token, previous]
+
+        q, k, v, blur, drift = self._read(1, stream.flatten(0, 1), error)
+        second = self._second_margin(q, k) - 2 * blur
+        next_leak, moved = self._leak(second, v, drift)
+        v = v.view(tokens, tokens, -1)
+        letters = torch.arange(start)
+        # A query with the token t copies a place of any token whose previous one is t, or else the start.
+        copied = stream[:start, :, None] + v[:start, :start].transpose(0, 1)[:, None]  # [t, previous, copied]
+        missing = stream[:start] + v[start, start]
+        margins = [
+            self._logit_margin(copied, letters.expand(copied.shape[:-1]), error + moved),
+            self._logit_margin(missing, torch.full(missing.shape[:-1], start), error + moved),
+        ]
+        return (first, second), (leak, next_leak), min(margins)
+
+    def _normalised(self, norm: Any, x: Tensor, error: float) -> tuple[Tensor, float]:
+        """The norm of each row, and how far an error of this length in the row, and rounding, may move it."""
+        weight, shortest = norm.weight.double(), float(x.norm(dim=-1).min())
+        out = x * (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * weight
+        if not shortest > error:
+            return out, math.inf
+        drift = float(weight.abs().max()) * math.sqrt(x.shape[-1]) * error / (shortest - error)
+        return out, drift + self._norm_rounding * (float(out.norm(dim=-1).max()) + drift)
+
+    def _read(self, layer: int, x: Tensor, error: float) -> tuple[Tensor, Tensor, Tensor, float, float]:
+        """Scaled queries, keys, what each place adds when it is attended to, and how far off scores and that may be."""
+        block: Any = self._model.layers[layer]
+        maps = block.attention.query, block.attention.key, block.attention.value
+        query, key, value = (each.weight.double() for each in maps)
+        query = query / math.sqrt(len(query))
+        output = block.attention.output.weight.double()
+        normed, drift = self._normalised(block.attention_norm, x, error)
+        q, k, v = normed @ query.T, normed @ key.T, normed @ (output @ value).T
+        moves = [drift * float(torch.linalg.matrix_norm(each, 2)) for each in (query, key)]
+        lengths = [float(each.norm(dim=1).max()) for each in (q, k)]
+        blur = lengths[0] * moves[1] + lengths[1] * moves[0] + moves[0] * moves[1]
+        sizes = normed.abs() + drift
+        pairs = [(sizes @ each.abs().T).unflatten(1, (2, -1)).sum(1) for each in (query, key)]
+        blur += self._score_rounding * float((pairs[0] @ pairs[1].T).max())
+        added = float((sizes @ (output.abs() @ value.abs()).T).norm(dim=1).max())
+        rounding = self._value_rounding * (added + float(x.norm(dim=1).max()) + error)
+        return q, k, v, blur, drift * float(torch.linalg.matrix_norm(output @ value, 2)) + rounding
+
+    def _leak(self, margin: float, added: Tensor, drift: float) -> tuple[float, float]:
+        """The largest weight of unwanted keys, and how far what is added may be from that of the wanted key."""
+        leak = float(leakage(np.array(margin), np.array(self._length - 1)))
+        radius = float((added - added.mean(0)).norm(dim=1).max())
+        return leak, leak * 2 * (radius + drift) + drift
+
+    def _scores(self, q: Tensor, k: Tensor) -> Iterator[Tensor]:
+        """The scores of all queries and keys at each distance."""
+        for angles in self._angles:
+            yield rotate(q[None, :, None], (angles.cos()[None], angles.sin()[None]))[0, :, 0] @ k.T
+
+    def _first_margin(self, q: Tensor, k: Tensor) -> float:
+        """The margin of the previous place over all others, for every letter as a query."""
+        own, wanted, *others = [scores[:-1] for scores in self._scores(q, k)]
+        best = own.diagonal()
+        for scores in others:
+            best = torch.maximum(best, scores.amax(1))
+        return float((wanted.amin(1) - best).min())
+
+    def _second_margin(self, q: Tensor, k: Tensor) -> float:
+        """The margin of the latest match, or of the start where there is none."""
+        tokens, start = self._tokens, self._tokens - 1
+        token, previous = torch.arange(tokens**2) // tokens, torch.arange(tokens**2) % tokens
+        letters = token != start
+        match = (previous[None] == token[letters][:, None]) & letters
+        other = (previous[None] != token[letters][:, None]) & letters
+        lowest, highest, highest_other, of_start = [], [], [], []
+        for distance, scores in enumerate(self._scores(q[letters], k)):
+            if distance == 0:  # the key is the query's own place
+                here = torch.eye(tokens**2, dtype=torch.bool)[letters]
+                masks = match & here, other & here
+            else:
+                masks = match, other
+            lowest.append(scores.masked_fill(~masks[0], math.inf).amin(1))
+            highest.append(scores.masked_fill(~masks[0], -math.inf).amax(1))
+            highest_other.append(scores.masked_fill(~masks[1], -math.inf).amax(1))
+            of_start.append(scores[:, -1] if distance else torch.full((len(scores),), -math.inf))
+        margin, nearer = math.inf, torch.full_like(lowest[0], -math.inf)
+        further = [torch.full_like(nearer, -math.inf)]
+        for each in zip(reversed(highest), reversed(highest_other), reversed(of_start), strict=True):
+            further.append(torch.stack([further[-1], *each]).amax(0))
+        for distance in range(self._length):
+            rivals = torch.maximum(nearer, further[self._length - 1 - distance])
+            margin = min(margin, float((lowest[distance] - rivals).min()))
+            if distance > 0:
+                margin = min(margin, float((of_start[distance] - nearer).min()))
+            nearer = torch.maximum(nearer, highest_other[distance])
+        return margin
+
+    def _logit_margin(self, x: Tensor, wanted: Int[Tensor, "*state"], error: float) -> float:
+        """By how much the wanted logit of each stream is ahead of all others."""
+        output = self._model.output.weight.double()
+        normed, drift = self._normalised(self._model.final_norm, x, error)
+        logits = normed @ output.T
+        best = logits.gather(-1, wanted[..., None])[..., 0]
+        rest = logits.scatter(-1, wanted[..., None], -math.inf).amax(-1)
+        off = drift * float(output.norm(dim=1).max())
+        off += self._norm_rounding * float(((normed.abs() + drift) @ output.abs().T).max())
+        return float((best - rest).min()) - 2 * off
