@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +11,10 @@ from small_models import MODELS, decoder, encoder, encoder_decoder
 from torch import Tensor, nn
 
 from glassformer.generation import generate
+from glassformer.handcraft.single_head import SingleHead
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture, find_hook_points
+from glassformer.observe.captured import Captured
 from glassformer.observe.edits import (
     Edit,
     add,
@@ -121,65 +122,6 @@ def test_removed_heads_are_columns_of_the_output_matrix(heads: Any) -> None:
         torch.testing.assert_close(model(tokens), other(tokens), rtol=1e-12, atol=1e-12)
 
 
-def by_loops(model: Decoder, layer: int, x: Tensor, allowed: Callable[[int, int, int], bool]) -> Tensor:
-    """The output of one attention, query by query; ``allowed`` of head, query, key."""
-    part: Any = model.layers[layer].attention
-    q, k, v = (
-        each(x).unflatten(-1, (-1, part.head_dim)).transpose(1, 2) for each in (part.query, part.key, part.value)
-    )
-    rotation = model.rotary.rotation(x.shape[1])
-    cos, sin = (each[..., : part.head_dim // 2] for each in rotation)
-
-    def turned(tensor: Tensor) -> Tensor:
-        left, right = tensor.chunk(2, -1)
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
-
-    q, k = turned(q), turned(k)
-    out = torch.zeros_like(q)
-    group, size = part.num_heads // part.num_kv_heads, part.head_dim**0.5
-    for head in range(part.num_heads):
-        for query in range(x.shape[1]):
-            keys = [key for key in range(query + 1) if allowed(head, query, key)]
-            if part.pattern.window is not None:
-                keys = [key for key in keys if key > query - part.pattern.window]
-            for row in range(len(x)):
-                terms = [
-                    (part.key_weights[head] * (q[row, head, query] @ k[row, head // group, key]) / size).exp()
-                    for key in keys
-                ]
-                total = sum(terms) + part.sinks[head].exp()
-                for key, term in zip(keys, terms, strict=True):
-                    out[row, head, query] += term / total * v[row, head // group, key]
-    return part.output(out.transpose(1, 2).flatten(2))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("layer", [0, 1])
-def test_a_forbidden_edge_is_a_mask(layer: int) -> None:
-    model, tokens = learned(**EXPERTS), texts()
-    with capture(model, what="residual_before", layers=layer) as seen:
-        model(tokens)
-    x = model.layers[layer].attention_norm(next(iter(seen.last("residual_before").values())))
-    places: dict[str, Any] = {"queries": (4, -1), "keys": (0, 4, 5), "layers": layer, "heads": (0, 3)}
-    edit = forbid(**places)
-
-    def allowed(head: int, query: int, key: int) -> bool:
-        return not (head in (0, 3) and query in (4, 6) and key in (0, 4, 5))
-
-    with intervene(model, edit), capture(model, what=("attention", "weights"), layers=layer) as seen:
-        model(tokens)
-    expected = by_loops(model, layer, x, allowed)
-    torch.testing.assert_close(next(iter(seen.last("attention").values())), expected, rtol=1e-12, atol=1e-12)
-    weights = next(iter(seen.weights.values()))
-    assert not weights[:, [0, 3]][:, :, [4, 6]][..., [0, 4, 5]].any()
-    twin = change(
-        "scores", lambda scores: scores - torch.inf, queries=(4, -1), keys=(0, 4, 5), layers=layer, heads=(0, 3)
-    )
-    with intervene(model, twin), capture(model, what="attention", layers=layer) as again:
-        model(tokens)
-    torch.testing.assert_close(next(iter(again.last("attention").values())), expected, rtol=1e-12, atol=1e-12)
-
-
 @torch.no_grad()
 def test_a_query_without_any_key_reads_nothing() -> None:
     model, tokens = encoder().double().eval(), texts()
@@ -235,37 +177,6 @@ def test_some_heads_of_a_change_are_captured_as_changed() -> None:
 
 
 @torch.no_grad()
-def test_steering_is_a_plain_hook() -> None:
-    model, tokens, vector = learned(**EXPERTS), texts(), torch.randn(8).double()
-
-    def steer(_: nn.Module, __: Any, output: Tensor) -> Tensor:
-        output = output.clone()
-        output[1, 3:] += 2 * vector
-        return output
-
-    handle = model.layers[1].register_forward_hook(steer)
-    expected = model(tokens)
-    handle.remove()
-    with intervene(model, add("residual", 2 * vector, layers=1, queries=slice(3, None), examples=-1)):
-        assert torch.equal(model(tokens), expected)
-
-
-@torch.no_grad()
-def test_scale_and_mean() -> None:
-    model, tokens, reference = learned(**EXPERTS), texts(), texts(5, 9)
-    with capture(model, what=("heads", "ffn")) as seen:
-        model(reference)
-    edits = mean("heads", seen, layers=1, heads=(1, 2)), scale("ffn", 0.5, layers=0)
-    with intervene(model, *edits), capture(model, what=("heads", "ffn")) as edited:
-        model(tokens)
-    values = seen.last("heads")["layers.1.attention"][:, 1:3].mean((0, 2), keepdim=True)
-    torch.testing.assert_close(edited.last("heads")["layers.1.attention"][:, 1:3], values.expand(2, 2, 7, 6))
-    with capture(model, what="ffn", layers=0) as plain:
-        model(tokens)
-    torch.testing.assert_close(edited.last("ffn")["layers.0.ffn"], plain.last("ffn")["layers.0.ffn"] / 2)
-
-
-@torch.no_grad()
 def test_experts() -> None:
     model, tokens = learned(**EXPERTS), texts()
     name = "layers.1.ffn"
@@ -308,6 +219,80 @@ def test_generation_with_a_cache_is_that_without(changes: dict[str, Any]) -> Non
             tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], 1)
     assert fast == tokens[0, 6:].tolist()
     assert fast != generate(model, prompt, 8)[0]
+
+
+@torch.no_grad()
+def test_logits_of_a_generation_by_position() -> None:
+    model, prompt = learned(), texts(1, 6)
+    best = torch.arange(50.0).double()
+    with intervene(model, put("logits", best, queries=slice(7, None))), capture(model, what="logits") as seen:
+        written = generate(model, prompt, 4)[0]
+    assert written == [*generate(model, prompt, 2)[0], 49, 49]
+    assert [record.queries for record in seen.of("logits")["output"]] == [(5,), (6,), (7,), (8,)]
+
+
+@torch.no_grad()
+def test_positions_count_padding() -> None:
+    model, alone, vector = learned(**EXPERTS), texts(1, 6), torch.randn(8).double()
+
+    def edits(shift: int) -> tuple[Edit, ...]:
+        return (
+            add("residual", vector, layers=1, queries=slice(3 + shift, None)),
+            change("v", torch.neg, layers=2, keys=slice(1 + shift, None, 3)),
+            forbid(queries=slice(4 + shift, None), keys=(2 + shift, 3 + shift)),
+        )
+
+    longer = texts(1, 9)
+    with intervene(model, *edits(0)):
+        expected = generate(model, alone, 6)
+    with intervene(model, *edits(3)):
+        found = generate(model, [alone[0].tolist(), longer[0].tolist()], 6)
+    assert found[0] == expected[0] != generate(model, alone, 6)[0]
+
+
+@torch.no_grad()
+def test_edits_under_autocast() -> None:
+    model, tokens = learned(**EXPERTS).float(), texts()
+    edits = (
+        add("residual", torch.ones(8), layers=1),
+        zero("heads", layers=0, heads=1),
+        forbid(queries=3, keys=1),
+        scale("weights", 0.5, layers=2),
+        scale("q", 2.0, layers=3),
+        zero("v", keys=2),
+        zero("router", experts=1),
+        scale("experts", 0.5),
+        remove_sinks(layers=1),
+        scale("residual_between", 2.0),
+    )
+    with intervene(model, *edits):
+        expected = model(tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(tokens)
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).abs().max() < 0.03 * expected.abs().max() < (model(tokens) - expected).abs().max()
+
+
+def test_gradients_flow_through_edits_of_every_site() -> None:
+    model, tokens = learned(**EXPERTS), texts(1, 5)
+    with torch.no_grad(), capture(model, what=(*kinds(model), "weights")) as seen:
+        model(tokens)
+    for site in ("scores", "weights", "experts", *kinds(model)):
+        wide = site not in ("scores", "weights", "experts", "router")
+        size = seen.of(site)[next(iter(seen.of(site)))][0].values.shape[-1] if wide else 1
+        vector = torch.full((size,), 0.1, dtype=torch.double, requires_grad=True)
+
+        def loss(at: Tensor, site: str = site) -> Tensor:
+            where = {"keys": 2} if site == "scores" else {}  # what is the same for all keys changes nothing
+            edit = change(site, lambda values: values + at if site == "scores" else values * (1 + at), **where)
+            with intervene(model, edit):
+                return model(tokens)[:, -1, :2]
+
+        if site == "router":  # its choice jumps
+            assert torch.autograd.grad(loss(vector).sum(), vector)[0].isfinite().all()
+            continue
+        assert torch.autograd.gradcheck(loss, vector, fast_mode=True), site
+        assert torch.autograd.grad(loss(vector)[:, 0].sum(), vector)[0].abs().max() > 0, site
 
 
 def test_gradients_flow_through_edits() -> None:
@@ -360,6 +345,125 @@ def test_nothing_is_left_behind() -> None:
 
 
 @torch.no_grad()
+def test_an_attention_that_has_raised_edits_no_other() -> None:
+    model, tokens = learned(), texts()
+    fails = [True]
+
+    def halved(weights: Tensor) -> Tensor:
+        if fails.pop() if fails else False:
+            raise ZeroDivisionError
+        return weights / 2
+
+    with intervene(model, change("weights", halved, layers=2)):
+        with pytest.raises(ZeroDivisionError):
+            model(tokens)
+        found = model(tokens)
+        assert torch.equal(found, model(tokens))
+    with intervene(model, scale("weights", 0.5, layers=2)):
+        assert torch.equal(model(tokens), found)
+
+
+@torch.no_grad()
+def test_threads_with_edits_of_their_own() -> None:
+    model, tokens = learned(**EXPERTS), texts()
+
+    def edits(number: int) -> tuple[Edit, ...]:
+        vector = number * torch.ones(8).double()
+        return add("residual", vector, layers=1), zero("heads", heads=number), scale("weights", 0.5, layers=number)
+
+    def run(number: int) -> Tensor:
+        with intervene(model, *edits(number)):
+            return model(tokens)
+
+    expected, wrong = [run(number) for number in range(4)], []
+
+    def work(number: int) -> None:
+        for turn in range(6):
+            try:
+                with intervene(model, *edits(number)):
+                    wrong.extend([number] * (not torch.equal(model(tokens), expected[number])))
+                    if turn % 2:
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_compiled_parts_run_uncompiled() -> None:
+    model, tokens = learned(), texts()
+    with intervene(model, zero("ffn")):
+        expected = model(tokens)
+    model.layers[1].compile(backend="eager")
+    compiled = torch.compile(lambda x: model(x), backend="eager")
+    plain = compiled(tokens)
+    with intervene(model, zero("ffn")):
+        torch.testing.assert_close(model(tokens), expected)
+        torch.testing.assert_close(compiled(tokens), expected)
+        with refused("exported or traced"):
+            torch.export.export(model, (tokens,))
+    torch.testing.assert_close(compiled(tokens), plain)
+
+
+@torch.no_grad()
+def test_functions_may_write_into_their_argument() -> None:
+    model, tokens = learned(), texts(1, 6)
+    cache = model.new_cache(1, 8)
+    model(tokens, cache=cache)
+    before = cache.layers[0].keys[:, :, :6].clone()
+    with intervene(model, change("k", lambda values: values.zero_(), layers=0)):
+        model(tokens[:, :1], cache=cache)
+    assert torch.equal(cache.layers[0].keys[:, :, :6], before)
+
+
+@torch.no_grad()
+def test_a_mean_is_that_of_all_calls() -> None:
+    model = learned()
+    with capture(model, what=("ffn", "k"), layers=1) as seen:
+        model(texts(2, 5))
+        model(texts(3, 7))
+    means = mean("ffn", seen, layers=1), mean("k", seen, layers=1, heads=(0, 2))
+    with intervene(model, *means), capture(model, what=("ffn", "k"), layers=1) as found:
+        model(texts())
+    (ffn,), (k,) = (seen.of(kind).values() for kind in ("ffn", "k"))
+    expected = torch.cat([record.values.flatten(0, 1) for record in ffn]).mean(0)
+    torch.testing.assert_close(found.last("ffn")["layers.1.ffn"], expected.expand(2, 7, 8))
+    expected = torch.cat([record.values.transpose(1, 2).flatten(0, 1) for record in k]).mean(0)[[0, 2]]
+    torch.testing.assert_close(found.last("k")["layers.1.attention"][:, [0, 2], 0], expected.expand(2, 2, 6))
+
+
+@torch.no_grad()
+def test_a_text_of_a_single_head() -> None:
+    head, text = SingleHead(5, 4, 3).double(), torch.randn(6, 5).double()
+    expected = head(text)
+    expected[3] = 0
+    with intervene(head, zero("attention", queries=3)), capture(head, what="attention") as seen:
+        assert torch.equal(head(text), expected)
+    assert torch.equal(seen.records[0].values, expected[None])
+    assert seen.records[0].queries == tuple(range(6))
+
+
+@torch.no_grad()
+def test_sinks_are_removed_in_float16_too() -> None:
+    model, tokens = learned(**EXPERTS).half(), texts()
+    with intervene(model, remove_sinks(), forbid(queries=2)), capture(model, what=("weights", "heads")) as seen:
+        assert model(tokens).isfinite().all()
+    for weights in seen.weights.values():
+        sums = weights.sum(-1)
+        assert not sums[:, :, 2].any()
+        torch.testing.assert_close(sums[:, :, 3:], torch.ones_like(sums[:, :, 3:]), rtol=1e-2, atol=1e-2)
+    assert not any(values[:, :, 2].any() for values in seen.last("heads").values())
+
+
+@torch.no_grad()
 def test_other_threads_are_not_changed() -> None:
     model, tokens = learned(**EXPERTS), texts()
     plain, found = model(tokens), []
@@ -371,6 +475,7 @@ def test_other_threads_are_not_changed() -> None:
     assert torch.equal(found[0], plain)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_what_cannot_be_edited_is_refused() -> None:
     model, tokens = learned(**EXPERTS), texts()
@@ -396,9 +501,30 @@ def test_what_cannot_be_edited_is_refused() -> None:
         (put("ffn", torch.ones(9), layers=0), r"ffn at layers\.0\.ffn.*\[9\]"),
         (scale("ffn", float("nan")), "NaN"),
         (zero("ffn", queries=slice(50, 60)), "no call reached"),
+        (forbid(keys=(2, 7)), "keys.*7"),
+        (change("ffn", lambda values: None), "returns NoneType"),  # type: ignore[arg-type, return-value]
+        (zero("q", queries=-8), "queries.*-8"),
+        (force_experts(4), "experts.*4"),
     ):
         with refused(got):
             tried(edit)
+    cache = model.new_cache(2, 8)  # with one, positions may belong to other calls
+    for edit, got in (
+        (zero("ffn", queries=(3, -20)), "ffn at queries.*-20"),
+        (forbid(keys=(2, 9)), "scores at keys.*9"),
+    ):
+        cache.reset()
+        with refused(got), intervene(model, edit):
+            model(tokens, cache=cache)
+    for wrong in (patch, mean):
+        with refused("from Tensor", fix="put"):
+            wrong("ffn", tokens)  # type: ignore[arg-type]
+        with refused("of weights"):
+            wrong("weights", Captured())
+    with refused("of type list"), intervene(model, [zero("ffn")]):  # type: ignore[arg-type]
+        pass
+    with refused("hook point"), intervene(nn.Linear(2, 2), zero("ffn")):
+        pass
     with refused("sinks"), intervene(learned(), remove_sinks()):
         pass
     classifier = encoder().eval()

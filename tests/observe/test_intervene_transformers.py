@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
 from glassformer.observe.capture import capture, find_hook_points
@@ -103,25 +103,6 @@ def test_forbidden_edges_are_a_mask_of_the_model(name: str) -> None:
         torch.testing.assert_close(model(tokens, position_ids=positions)[0], expected, rtol=near, atol=near)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
-def test_steering_is_a_plain_hook(name: str) -> None:
-    model, near = made(name)
-    tokens, vector = texts(), torch.randn(32)
-
-    def steer(_: nn.Module, __: Any, output: Any) -> Any:
-        values = (output[0] if isinstance(output, tuple) else output).clone()
-        values[:, 4] += vector.to(values)
-        return (values, *output[1:]) if isinstance(output, tuple) else values
-
-    handle = model.get_submodule(BLOCKS[name]).register_forward_hook(steer)
-    expected = model(tokens)[0]
-    handle.remove()
-    with intervene(model, add("residual", vector, layers=1, queries=4)):
-        assert torch.equal(model(tokens)[0], expected)
-    assert (model(tokens)[0] - expected).abs().max() > 10 * near
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral", "gpt-oss"])
 @torch.no_grad()
 def test_steered_generation_with_a_cache(name: str) -> None:
@@ -136,6 +117,62 @@ def test_steered_generation_with_a_cache(name: str) -> None:
             written = torch.cat([written, model(written).logits[:, -1:].argmax(-1)], 1)
     assert torch.equal(cached, written)
     assert not torch.equal(cached, model.generate(tokens, **options))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "gpt-oss"])
+@torch.no_grad()
+def test_generation_is_the_same_padded_without_a_cache_and_with_another_one(name: str) -> None:
+    model, _ = made(name)
+    for weight in model.parameters():
+        weight.mul_(8)
+    tokens = texts()[:1]
+    vector = 5 * torch.ones(32)
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+
+    def edited(shift: int, given: Tensor, **more: Any) -> list[int]:
+        edits = (
+            forbid(queries=slice(8 + shift, None), keys=slice(2 + shift, 9 + shift, 2)),
+            change("v", torch.neg, keys=slice(4 + shift, None, 2), layers=1),
+            add("residual", vector, layers=0, queries=slice(10 + shift, None)),
+        )
+        with intervene(model, *edits):
+            found: list[int] = model.generate(given, **options, **more)[0, given.shape[1] :].tolist()
+            return found
+
+    expected = edited(0, tokens)
+    assert expected != model.generate(tokens, **options)[0, 9:].tolist()
+    assert edited(0, tokens, use_cache=False) == expected
+    assert edited(0, tokens, cache_implementation="static", disable_compile=True) == expected
+    padded = torch.cat([torch.zeros(1, 3, dtype=torch.int64), tokens], 1)
+    mask = (torch.arange(12) >= 3).long()[None]
+    assert edited(3, padded, attention_mask=mask) == expected
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@torch.no_grad()
+def test_what_a_mask_of_numbers_adds_is_kept(implementation: str) -> None:
+    model, _ = made("gpt2")
+    model.set_attn_implementation(implementation)
+    tokens = texts()
+    mask = torch.randn(2, 1, 9, 9).double() + torch.full(
+        (9, 9), torch.finfo(torch.double).min, dtype=torch.double
+    ).triu(1)
+    expected = model(tokens, attention_mask=mask)[0]
+    with intervene(model, change("weights", lambda weights: weights, layers=0, heads=1), change("q", torch.clone)):
+        torch.testing.assert_close(model(tokens, attention_mask=mask)[0], expected, rtol=1e-12, atol=1e-12)
+    assert (model(tokens)[0] - expected).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_the_models_own_record_of_attentions_is_the_edited_one() -> None:
+    model, _ = made("gpt2")
+    model.set_attn_implementation("eager")
+    tokens = texts()
+    with intervene(model, forbid(queries=4, keys=2, layers=1)), capture(model) as seen:
+        found = model(tokens, output_attentions=True, output_hidden_states=True)
+    for own, weights in zip(found.attentions, seen.weights.values(), strict=True):
+        torch.testing.assert_close(own, weights, rtol=1e-12, atol=1e-12)
+    assert not found.attentions[1][:, :, 4, 2].any()
 
 
 @pytest.mark.parametrize("name", EXPERTS)

@@ -197,6 +197,10 @@ def test_what_cannot_be_swept_is_refused() -> None:
         patch_sweep(model, clean, corrupted, metric, site="ffn", by=("layer", "head"))
     with refused(r"\(2, 6\).*\(2, 5\)"):
         patch_sweep(model, clean, corrupted[:, 1:], metric)
+    for wrong in (lambda logits: logits[:, -1], lambda logits: 1.0, lambda logits: logits[:, -1].argmax(-1)):
+        for sweep in (patch_sweep, attribution_sweep):
+            with refused("a metric that gives", expected=r"\[2\]"):
+                sweep(model, clean, corrupted, wrong)
     with refused("NaN"):
         patch_sweep(model, clean, corrupted, lambda logits: logits.sum() * float("nan"))
     with refused("layers.*7"):

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.grouped_query import KeysAndValues
 from glassformer.models.decoder import Decoder
@@ -118,11 +118,19 @@ class Runner:
             for hook in hooks:
                 hook.remove()
         logits = found[-1] if found[-1].dim() == 3 else found[-1][:, None]
-        values = torch.stack([self._metric(copy).reshape(-1) for copy in logits.unflatten(0, (copies, -1))])
+        values = torch.stack([self._measured(copy) for copy in logits.unflatten(0, (copies, -1))])
         require(
             bool(values.isfinite().all()), "a metric that is NaN or infinite", "finite numbers", "Check the metric."
         )
         return values
+
+    def _measured(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " text"]:
+        value = self._metric(logits)
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape not in ((), logits.shape[:1]):
+            got = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            fits = f"a floating number for each text, [{len(logits)}], or their mean, []"
+            raise InputError(f"a metric that gives {got}", fits, "Choose one class, or a difference of two.")
+        return value.reshape(-1)
 
     def resumed(
         self,
