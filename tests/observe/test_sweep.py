@@ -416,6 +416,17 @@ def test_attribution_is_the_first_order_of_the_exact_sweep(kind: str, site: Any)
         torch.testing.assert_close(effects, direct - exact.corrupted, rtol=1e-3, atol=1e-11)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_attribution_runs_the_model_twice_and_once_back(steps: int) -> None:
+    model, calls = decoder().double().eval(), {"forward": 0, "backward": 0}
+    block: Any = model.layers[0]
+    block.register_forward_hook(lambda *_: calls.update(forward=calls["forward"] + 1))
+    block.register_full_backward_hook(lambda *_: calls.update(backward=calls["backward"] + 1))
+    found = attribution_sweep(model, *pair(), metric, steps=steps)
+    assert calls == {"forward": 2 if steps == 1 else 2 + steps, "backward": steps}
+    assert found.effects.abs().max() > 1e-6
+
+
 _NAMES = {"head": ("heads", "heads"), "position": ("queries", "keys")}
 
 
