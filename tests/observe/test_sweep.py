@@ -150,8 +150,9 @@ def test_a_sweep_of_a_model_that_is_changed_already() -> None:
         scale("ffn", 1.5, layers=2),
         forbid(queries=-1, keys=1, layers=2),
     )
+    keys = scale("k", 1.5, layers=3)
     for site in ("heads", "ffn", "residual_before", "residual", "q"):
-        with intervene(model, *outer):
+        with intervene(model, *outer, *([keys] if site == "ffn" else ())):
             found = patch_sweep(model, clean, corrupted, metric, site=site)
             axis = _NAMES[found.axes[1]][0]
             for layer, place in ((0, 3), (2, 1), (3, 2)):

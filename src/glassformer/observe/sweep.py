@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from glassformer.errors import InputError, require, require_positive
+from glassformer.layers.attention import is_edited
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import AXES, Captured
 from glassformer.observe.edits import change
@@ -178,7 +179,8 @@ def _swept(
             "an intervention elsewhere",
             f"Sweep over {_TARGETS.get(site)}, or change other sites.",
         )
-    needed = 0 if site in ("k", "v") else runner.first_needed(given[-1])
+    # Edits of keys, the sweep's or an outer block's, reach those of a cache.
+    needed = 0 if site in ("k", "v") or is_edited() else runner.first_needed(given[-1])
     stages = ("residual_before", "residual_between", "residual", *(("k", "v") if needed else ()))
     with capture(runner.model, what=(*_kinds(site), *stages)) as base:
         unchanged = runner.run(given[-1])
