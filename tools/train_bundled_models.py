@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from glassformer.classifier import save_classifier
 from glassformer.data.bayes import optimal_accuracy
@@ -27,13 +27,16 @@ from glassformer.data.in_context_lookup import LookupConfig, sample
 from glassformer.data.lookup import all_contexts
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch
 from glassformer.data.sentiment import reviews
-from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALUES
+from glassformer.explorer.loading.bundled import BUNDLED, INDUCTION, KEYS, RECURRENCE, VALUES
 from glassformer.files import new_directory, write_text
 from glassformer.labs.lookup.experiments.course_runs import share_right, train_course
 from glassformer.labs.sentiment.experiments.recipes import ScratchRecipe, TrainingRecipe, train_recipe
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.training import Batch, TrainingConfig, train
+from glassformer.observe.detectors import head_scores, repeated_tokens
+from glassformer.observe.edits import zero
+from glassformer.observe.intervene import intervene
+from glassformer.training import Batch, TrainingConfig, mix_seed, train
 from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, answers, train_in_context
 from glassformer.training.next_token import NextTokenTask
 
@@ -87,6 +90,30 @@ DECODER = DecoderConfig(
     sinks=True,
     max_seq_len=LONG,
 )
+
+ATTENTION_ONLY = DecoderConfig(
+    vocab_size=INDUCTION.num_tokens,
+    num_layers=2,
+    hidden_dim=64,
+    ff_dim=0,
+    num_heads=4,
+    head_dim=16,
+    max_seq_len=INDUCTION.num_positions,
+)
+_LEARN = TrainingConfig(
+    steps=300,
+    batch_size=32,
+    optimizer="muon",
+    learning_rate=1e-2,
+    muon_learning_rate=0.02,
+    weight_decay=0.0,
+    betas=(0.9, 0.98),
+    schedule="constant",
+    warmup_steps=50,
+    keep_checkpoints=1,
+    seed=SEED,
+)
+_CONCENTRATE = replace(_LEARN, steps=1800, optimizer="adamw", learning_rate=5e-3, schedule="cosine", eval_every=250)
 
 _SHORT = TrainingConfig(
     steps=1500,
@@ -183,6 +210,72 @@ def make_recurrence(work: Path) -> None:
     _write("recurrence", model, measured)
 
 
+class _FewHeads(NextTokenTask):
+    """Next tokens, with a penalty on the norms of each head's two circuits: what one head can do is not shared."""
+
+    PENALTY = 0.02
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        norms: list[Tensor] = []
+        for block in model.layers:  # type: ignore[union-attr]
+            attention: Any = block.attention
+            shape = (attention.num_heads, attention.head_dim, -1)
+            maps = attention.query.weight, attention.key.weight, attention.value.weight, attention.output.weight.T
+            q, k, v, o = (each.reshape(shape).square().sum((1, 2)) for each in maps)
+            norms += [(q * k + 1e-8).sqrt().sum(), (v * o + 1e-8).sqrt().sum()]
+        return super().loss(model, batch) + self.PENALTY * torch.stack(norms).sum()
+
+
+def repeated_letters(step: int, size: int, *, seed: int = SEED, half: int | None = None) -> Batch:
+    """The start token, and random letters twice; all texts of a batch are of one length."""
+    generator = torch.Generator().manual_seed(mix_seed(seed, step))
+    letters, longest = len(INDUCTION.letters), INDUCTION.max_len // 2
+    count = int(torch.randint(2, longest + 1, (1,), generator=generator)) if half is None else half
+    drawn = torch.randint(letters, (size, count), generator=generator)
+    return {"tokens": torch.cat([torch.full((size, 1), letters), drawn, drawn], 1)}
+
+
+def make_induction(work: Path) -> None:
+    """An attention-only decoder of two layers that continues repeated letters, with one head for each part of it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = Decoder(ATTENTION_ONLY)
+    held_out = repeated_letters(0, 256, seed=SEED + 1, half=20)["tokens"]
+    train(model, NextTokenTask(repeated_letters, held_out, metric="accuracy"), _LEARN, work / "learn")
+    offset = _LEARN.steps
+    later = lambda step, size: repeated_letters(step + offset, size)  # noqa: E731
+    train(model, _FewHeads(later, held_out, metric="accuracy"), _CONCENTRATE, work / "concentrate")
+    model.cpu().eval().half().float()
+    tokens = distinct_letters()
+    scores = head_scores(model, tokens)
+    (previous, *_), (induction, *_) = scores.top("previous", 1), scores.top("induction", 1)
+    found = {(layer, head): copied(model, tokens, layer, head) for layer in range(2) for head in range(4)}
+    named = {f"{layer}.{head}": found.pop((layer, head)) for layer, head, _ in (previous, induction)}
+    measured = {
+        "accuracy": copied(model, tokens),
+        "previous": previous,
+        "induction": induction,
+        "without": named,
+        "others": list(found.values()),
+        "samples": ["GLASSFORMERGLASSF", "QWERTYQWER", "THECATSATONTHEMATTHEC"],
+    }
+    _write("induction", model, measured)
+
+
+def distinct_letters() -> Tensor:
+    """The start token and 24 different letters twice, so that every letter of the second half is certain."""
+    return torch.cat([torch.full((64, 1), 26), repeated_tokens(26, 24, 64, seed=SEED + 2)], 1)
+
+
+@torch.no_grad()
+def copied(model: nn.Module, tokens: Tensor, layer: int | None = None, head: int = 0) -> float:
+    """The share of letters of the second half that are predicted from the one before, without one head if named."""
+    half = tokens.shape[1] // 2
+    with intervene(model, *([] if layer is None else [zero("heads", layers=layer, heads=head)])):
+        best = model(tokens).argmax(-1)
+    return float((best[:, half + 1 : -1] == tokens[:, half + 2 :]).double().mean())
+
+
 def _fresh(data: RecurrenceConfig) -> Callable[[int, int], Batch]:
     return lambda step, size: {"tokens": fresh_batch(data, size, seed=SEED, step=step).tokens}
 
@@ -213,6 +306,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "lookup-course": make_lookup_course,
     "lookup-facts": make_lookup_facts,
     "recurrence": make_recurrence,
+    "induction": make_induction,
 }
 
 

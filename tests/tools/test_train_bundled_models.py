@@ -26,11 +26,12 @@ spec.loader.exec_module(make)
 def test_what_is_bundled_was_made_with_this_recipe() -> None:
     stored = DecoderConfig.from_json((BUNDLED / "recurrence" / "config.json").read_text())
     assert stored == make.DECODER
+    assert DecoderConfig.from_json((BUNDLED / "induction" / "config.json").read_text()) == make.ATTENTION_ONLY
     facts = EncoderDecoderConfig.from_json((BUNDLED / "lookup-facts" / "config.json").read_text())
     assert facts == make.FACTS.model_config()
     sentiment = json.loads((BUNDLED / "sentiment" / "config.json").read_text())
     assert make.SENTIMENT.model.items() <= sentiment.items()
-    assert list(make.MAKERS) == ["sentiment", "lookup-course", "lookup-facts", "recurrence"]
+    assert list(make.MAKERS) == ["sentiment", "lookup-course", "lookup-facts", "recurrence", "induction"]
 
 
 def test_a_model_is_written_in_half_precision_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import read
 from glassformer.explorer.loading.bundled import BUNDLED, KEYS, RECURRENCE, VALUES, bundled
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
+from glassformer.observe.detectors import head_scores, repeated_tokens
+from glassformer.observe.edits import zero
+from glassformer.observe.intervene import intervene
 
 ENTRIES = {entry.card.name: entry for entry in bundled()}
-TRAINED = ("sentiment", "lookup-course", "lookup-facts", "recurrence")
+TRAINED = ("sentiment", "lookup-course", "lookup-facts", "recurrence", "induction")
 
 
 def _opened(name: str) -> LoadedModel:
@@ -45,6 +49,25 @@ def test_all_of_them_are_small() -> None:
     assert sum(file.stat().st_size for file in BUNDLED.rglob("*") if file.is_file()) < 1.5 * 2**20
     assert {path.name for path in BUNDLED.iterdir()} == set(TRAINED)
     assert all(file.stat().st_mode & 0o044 == 0o044 for file in BUNDLED.rglob("*") if file.is_file())
+
+
+@torch.no_grad()
+def test_the_induction_model_has_one_head_for_each_part() -> None:
+    """Other letters than those that were measured: the detector finds both heads, and copying needs no other."""
+    loaded, told = _opened("induction"), _told("induction")
+    assert isinstance(loaded, LoadedDecoder)
+    model = loaded.model
+    tokens = torch.cat([torch.full((32, 1), 26), repeated_tokens(26, 20, 32, seed=99)], 1)
+    scores = head_scores(model, tokens)
+    (first,), (second,) = scores.top("previous", 1), scores.top("induction", 1)
+    assert [list(first[:2]), list(second[:2])] == [told["previous"][:2], told["induction"][:2]]
+    for layer, head in product(range(2), range(4)):
+        with intervene(model, zero("heads", layers=layer, heads=head)):
+            best = model(tokens)[:, 21:-1].argmax(-1)
+        right = float((best == tokens[:, 22:]).double().mean())
+        assert right < 0.2 if (layer, head) in (first[:2], second[:2]) else right > 0.97
+    assert loaded.join(loaded.encode("ABCAB")) == "ABCAB"
+    assert loaded.encode("AZ") == [26, 0, 25]
 
 
 def test_the_course_model_answers_every_context_in_every_order() -> None:

@@ -25,12 +25,14 @@ from glassformer.explorer.loading.task_models import (
     FactNames,
     course_model,
     facts_model,
+    letters_model,
     load_exact,
     recurrence_model,
 )
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import ModelCard
 from glassformer.handcraft.designs import design
+from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -46,6 +48,8 @@ _NAMES = (
     "jane joe jon jude kai kate kim kit lea leo lin lola luc mae max mia nan ned nell nina noah noor olga otto pat pia "
     "ray rosa ruth sam sue tess tim ugo una vera will zoe"
 )
+INDUCTION = SequenceSpace(tuple(LETTERS), 64, has_cls=True)
+"""The letters that the bundled attention-only decoder reads, after a start token."""
 KEYS = tuple(_NAMES.split())
 """The names of the keys of the bundled lookup model."""
 VALUES = tuple(map(str, range(100)))
@@ -60,7 +64,14 @@ def bundled() -> list[ModelEntry]:
     Raises:
         InputError: The installation is damaged.
     """
-    entries = [*map(_head, CARDS["heads"]), _sentiment(), _lookup_course(), _lookup_facts(), _recurrence()]
+    entries = [
+        *map(_head, CARDS["heads"]),
+        _sentiment(),
+        _lookup_course(),
+        _lookup_facts(),
+        _recurrence(),
+        _induction(),
+    ]
     return [*entries, _minilm()] if find_spec(MINILM_PACKAGE) is not None else entries
 
 
@@ -118,6 +129,21 @@ def _recurrence() -> ModelEntry:
         config = DecoderConfig(**_json("recurrence", CONFIG_FILE))
         model = load_exact(lambda: Decoder(config), BUNDLED / "recurrence")
         return recurrence_model(card, model, RECURRENCE, config.max_seq_len)
+
+    return ModelEntry(card, opened)
+
+
+def _induction() -> ModelEntry:
+    found = _json("induction")
+    measured = {"right": 100 * found["accuracy"], "others": 100 * min(found["others"])}
+    for kind in ("previous", "induction"):
+        layer, head, _ = found[kind]
+        measured |= {kind: f"{layer}.{head}", f"without_{kind}": 100 * found["without"][f"{layer}.{head}"]}
+    card = _card("induction", measured, text=found["samples"][0], samples=found["samples"][1:])
+
+    def opened() -> LoadedDecoder:
+        config = DecoderConfig(**_json("induction", CONFIG_FILE))
+        return letters_model(card, load_exact(lambda: Decoder(config), BUNDLED / "induction"), INDUCTION)
 
     return ModelEntry(card, opened)
 

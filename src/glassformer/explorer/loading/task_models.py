@@ -21,6 +21,7 @@ from glassformer.explorer.loading.codecs import numbers, text_of_numbers
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder
 from glassformer.explorer.loading.recurrence_rule import may_follow, rule_in_words
 from glassformer.explorer.messages import ModelCard
+from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.models.encoder_decoder import EncoderDecoder
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -122,6 +123,19 @@ def recurrence_model(card: ModelCard, model: nn.Module, config: RecurrenceConfig
         lambda tokens, candidate: may_follow(tokens, candidate, config),
         lambda tokens: rule_in_words(tokens, config),
         longest,
+    )
+
+
+def letters_model(card: ModelCard, model: nn.Module, space: SequenceSpace) -> LoadedDecoder:
+    """A decoder that continues letters, and reads the start token of ``space`` before them."""
+    start = len(space.letters)
+    return LoadedDecoder(
+        card,
+        model.eval(),
+        lambda text: [start, *space.encode(text).tolist()],
+        lambda token: space.token_names[token],
+        lambda tokens: space.decode([token for token in tokens if token != start]),
+        longest=space.num_positions,
     )
 
 
