@@ -31,7 +31,7 @@ class Cells:
     Attributes:
         nonzero: How many cells are not 0 to begin with.
         broken: How many changes break the certificate, by the way of changing.
-        misread: The share of all outputs that each change makes misread: ``misread[way][matrix][row][column]``.
+        misread: By how much each change raises the share of misread outputs: ``misread[way][matrix][row][column]``.
     """
 
     nonzero: int
@@ -103,7 +103,7 @@ def change_cells(head: HeadWeights, task: Task, tolerance: float | None) -> Cell
                     changed = matrix.copy()
                     changed[cell] = values[cell]
                     found = verify(HeadWeights(**{**head.matrices, name: changed}), task, tolerance=tolerance)
-                shares[cell] = 1 - found.num_right / found.num_outputs
+                shares[cell] = (whole.num_right - found.num_right) / found.num_outputs
                 broken[way] += not found.holds
             misread[way][name] = shares.tolist()
     return Cells(sum(int(np.count_nonzero(each)) for each in head.matrices.values()), broken, misread)
@@ -138,7 +138,7 @@ def draw_cells(name: str, heads: Mapping[str, Cells]) -> Figure:
     height = max(side(height, LABELLED_CELL, LABELLED_CELL) for height, _ in shapes)
     size = sum(widths) + 0.6 * columns + 0.4, len(heads) * (height + 0.9) + 0.5
     figure, axes = new_figure(*size, len(heads), columns, width_ratios=widths)
-    largest = max(float(table.max()) for table in tables.values())
+    largest = max(1.0, *(float(table.max()) for table in tables.values()))
     inputs = [*space.token_names, *(f"p{position}" for position in range(space.num_positions))]
     for ax, ((row, matrix), table) in zip(axes, tables.items(), strict=True):
         positions = matrix == "pos"
