@@ -64,6 +64,10 @@ class Exploration:
     def set(self, **changes: Any) -> None:
         """Change what is shown: ``set(layer=2, head=1, view="attention")``. An open widget follows.
 
+        Changes of the model in the view What if are messages as dictionaries, such as
+        ``set(view="whatif", removed=[{"part": "self", "layer": 2, "head": 1}])``; see
+        :class:`~glassformer.explorer.state.State`.
+
         Raises:
             InputError: An unknown name, or a value that does not fit it.
             UnknownName: Unknown model.
