@@ -22,6 +22,8 @@ SMALL: dict[str, Any] = {
     "num_train": 40,
     "num_test": 20,
     "num_measured": 30,
+    "removed": "all-together",
+    "num_removed": 10,
     "num_prompts": 6,
     "new_tokens": 12,
     "temperatures": (0.5, 2.0),

@@ -84,7 +84,8 @@ def test_claims_about_sampling_follow_what_was_measured(results: Results) -> Non
 def test_the_quick_report_says_so_and_leaves_comparisons_out(results: Results) -> None:
     quick: list[Trained] = results.models["course"][:1]
     generation = replace(results.generation, model="quick")
-    text = render(LAB, replace(results, quick=True, models={"quick": quick}, generation=generation))
+    removals = replace(results.removals, model="quick")
+    text = render(LAB, replace(results, quick=True, models={"quick": quick}, generation=generation, removals=removals))
     assert "This is the quick version" in text
     assert "What a longer training adds" not in text
     assert "The variants" not in text

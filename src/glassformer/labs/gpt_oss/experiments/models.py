@@ -47,6 +47,7 @@ _MUON = TrainingConfig(
 )
 RECIPES: dict[str, TrainingConfig] = {
     "Muon": _MUON,
+    "Muon, short": replace(_MUON, steps=200, warmup_steps=20, eval_every=50, checkpoint_every=50),
     "Muon, long": replace(_MUON, steps=5000, warmup_steps=100, eval_every=500, checkpoint_every=500),
     "AdamW, quick": TrainingConfig(steps=1200, batch_size=16, learning_rate=5e-3, warmup_steps=50, eval_every=200),
 }
@@ -70,6 +71,7 @@ class Model:
 _GROUPED = {"num_kv_heads": 2}
 _WINDOW = {"window": 17}  # 16 tokens and the query
 _MIXTURE = {"num_experts": 4, "top_k": 2}
+_ALL = {**_GROUPED, **_WINDOW, **_MIXTURE}
 
 MODELS = {
     "course": Model("course's model, AdamW", COURSE_RECIPE, seeds=3),
@@ -77,7 +79,8 @@ MODELS = {
     "grouped-heads": Model("grouped heads", changes=_GROUPED),
     "sliding-window": Model("sliding window", changes=_WINDOW),
     "mixture-of-experts": Model("mixture of experts", changes=_MIXTURE),
-    "all-together": Model("all three", changes={**_GROUPED, **_WINDOW, **_MIXTURE}),
+    "all-together": Model("all three", changes=_ALL),
+    "all-short": Model("all three, short", "Muon, short", changes=_ALL, seeds=3),
     "long-fixed": Model("long, same sequences", "Muon, long"),
     "long-new": Model("long, new sequences", "Muon, long", "new"),
     "long-all": Model("long, all generators", "Muon, long", "new, all"),
