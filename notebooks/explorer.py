@@ -89,6 +89,16 @@ gf.explore("lookup-facts", view="scramble", part="cross")
 gf.explore("recurrence", view="sampling", temperature=0.7, top_k=3, layer=1, head=0)
 
 # %% [markdown]
+# ## What if a part were missing?
+#
+# The view *What if* removes heads, forbids edges of attention, steers the residual stream or replaces experts, and
+# shows the probabilities before and after. This model continues a repetition; without the one head that attends to the
+# letter that followed last time, it does not.
+
+# %%
+gf.explore("induction", view="whatif", removed=[{"part": "self", "layer": 1, "head": 1}], layer=1, head=1)
+
+# %% [markdown]
 # ## A model of your own
 #
 # Any model of glassformer can be handed over, and so can GPT-2, Llama, Mixtral and BERT of transformers. This GPT-2 is

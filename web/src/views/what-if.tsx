@@ -230,7 +230,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
   const own = answer.outcomes.find(({ id }) => id === answer.target);
   return (
     <>
-      {(sweep.answer || sweep.refusal) && (
+      {answer.offers.includes("sweep") && (
         <section class="panel" aria-label="What each head does" data-busy={sweep.busy}>
           <div class="title">
             <h2>
@@ -239,10 +239,11 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
             <p class="quiet">What removing only this head does to it. Click one to see its attention.</p>
           </div>
           {sweep.answer && <SweepMap {...{ store, stack }} sweep={sweep.answer} place={within({ layer: state.layer, head: state.head }, stack)} />}
+          {!sweep.answer && sweep.busy && <Awaited busy />}
           <Refused {...{ source }} refusal={sweep.refusal} />
         </section>
       )}
-      {(parts.answer || parts.refusal) && (
+      {answer.offers.includes("contributions") && (
         <section class="panel" aria-label="What adds to the logit" data-busy={parts.busy}>
           <div class="title row">
             <div>
@@ -270,6 +271,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
             </Field>
           </div>
           {parts.answer && <ContributionBars contributions={parts.answer} />}
+          {!parts.answer && parts.busy && <Awaited busy />}
           <Refused {...{ source }} refusal={parts.refusal} />
         </section>
       )}

@@ -21,18 +21,22 @@ export function Steering({ store, edits, answer, layers, can }: SteeringProps) {
   const steer: Steer = edits.steer ?? { layer: Math.floor((layers - 1) / 2), toward: target, away: null, strength: 0 };
   const change = (next: Partial<Steer>, step: boolean) => store.set({ steer: { ...steer, ...next } }, step);
   const names = [...outcomes].sort((one, other) => (outcomes.length + answer.rest > 64 ? 0 : one.id - other.id));
-  const options = (chosen: number | null) => names.map(({ id, name }) => (
-    <option value={id} selected={id === chosen}>
-      {visible(name)}
-    </option>
-  ));
+  // Towards and away from the same one would be no direction.
+  const options = (chosen: number | null, other: number | null) =>
+    names
+      .filter(({ id }) => id !== other)
+      .map(({ id, name }) => (
+        <option value={id} selected={id === chosen}>
+          {visible(name)}
+        </option>
+      ));
   const numbers = Array.from({ length: layers }, (_, at) => at);
   return (
     <fieldset class="steering" disabled={!can}>
       <div class="fields">
         <Field label="Towards">
           <select class="word" value={steer.toward} onChange={(event) => change({ toward: Number(event.currentTarget.value) }, true)}>
-            {options(steer.toward)}
+            {options(steer.toward, steer.away)}
           </select>
         </Field>
         <Field label="Away from">
@@ -44,7 +48,7 @@ export function Steering({ store, edits, answer, layers, can }: SteeringProps) {
             <option value="" selected={steer.away === null}>
               no {kind}
             </option>
-            {options(steer.away)}
+            {options(steer.away, steer.toward)}
           </select>
         </Field>
         {layers > 1 && (
