@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 
 from glassformer.generation import generate
 from glassformer.handcraft.single_head import SingleHead
-from glassformer.models import Decoder, DecoderConfig
+from glassformer.models import Decoder
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
 from glassformer.observe.edits import (
@@ -551,9 +553,16 @@ def test_what_cannot_be_edited_is_refused() -> None:
         pass
     with refused("compiled"), intervene(torch.compile(model), zero("ffn")):  # type: ignore[arg-type]
         pass
-    other = Decoder(DecoderConfig(50, 5, 8, 20, 4, 6)).double()
-    with capture(other, what="residual", layers=4) as seen:
+    other = copy.deepcopy(model)
+    with capture(other, what="residual") as seen:
         other(tokens)
+    for use in (patch, mean):
+        with refused("residual from a run of another Decoder", fix="put"):
+            tried(use("residual", seen))
+    kept = pickle.loads(pickle.dumps(seen))  # stored runs do not know their model
+    tried(patch("residual", kept))
+    with capture(model, what="residual", layers=1) as seen:
+        model(tokens)
     with refused(r"patch of residual at layers\.0"):
         tried(patch("residual", seen))
     with capture(model, what="residual", queries=(0, 1)) as seen:

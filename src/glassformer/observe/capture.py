@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -121,7 +122,7 @@ def capture(
     if queries is not None and not isinstance(queries, slice):
         queries = whole_numbers("queries", queries)
         require(len(queries) > 0, "no queries", "at least one position", "Omit queries to capture all.")
-    seen = Captured([], as_texts("tokens", tokens), as_texts("source_tokens", source_tokens))
+    seen = Captured([], as_texts("tokens", tokens), as_texts("source_tokens", source_tokens), model=weakref.ref(model))
     recorder = Recorder(seen.records, kinds, chosen, queries, retain_grad, seen.inputs if "inputs" in asked else None)
     with ExitStack() as attached:
         attached.enter_context(uncompiled())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended
@@ -120,12 +120,17 @@ class Captured:
         tokens: The words of the texts that the queries belong to; for a decoder including those it has generated.
         source_tokens: The words of an encoder-decoder's sources.
         inputs: The inputs of each call of each chosen attention, if "inputs" was asked for.
+        model: The model that was captured, while it exists and in the process that captured it.
     """
 
     records: list[Record] = field(default_factory=list)
     tokens: Texts | None = None
     source_tokens: Texts | None = None
     inputs: list[CapturedInputs] = field(default_factory=list)
+    model: Callable[[], nn.Module | None] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "model": None}  # a weak reference cannot be stored
 
     def of(self, what: str) -> dict[str, list[Record]]:
         """All records of one kind by module, in the order of the calls; modules without any have no entry."""

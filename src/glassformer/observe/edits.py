@@ -38,6 +38,7 @@ class Edit:
         examples: Rows of the batch.
         experts: For ``router`` and ``experts``.
         kernel: What the attention's kernel does by itself.
+        run: The run whose values are used, which must be one of the same model.
     """
 
     site: str
@@ -50,6 +51,7 @@ class Edit:
     examples: Selection | None = None
     experts: Selection | None = None
     kernel: Literal["forbid", "no sink"] | None = None
+    run: Captured | None = None
 
     def __post_init__(self) -> None:
         require(self.site in SITES, f"site = {self.site!r}", f"one of {', '.join(SITES)}", "Choose one of these.")
@@ -149,7 +151,7 @@ def patch(site: str, run: Captured, **where: Any) -> Edit:
         )
         return found
 
-    return Edit(site, taken, **where)
+    return Edit(site, taken, run=run, **where)
 
 
 def mean(site: str, run: Captured, **where: Any) -> Edit:
@@ -174,7 +176,7 @@ def mean(site: str, run: Captured, **where: Any) -> Edit:
             found = found[:, [record.heads.index(head) for head in labels["head"]]]
         return found
 
-    return Edit(site, averaged, **where)
+    return Edit(site, averaged, run=run, **where)
 
 
 def forbid(queries: Selection | None = None, keys: Selection | None = None, **where: Any) -> Edit:

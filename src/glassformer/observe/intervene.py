@@ -42,7 +42,8 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
         edits: Made by the functions of :mod:`glassformer.observe.edits`.
 
     Raises:
-        InputError: A compiled model; a site, module, layer or head that the model does not have. From within the model:
+        InputError: A compiled model; a site, module, layer or head that the model does not have; a patch or mean of a
+            run of another model. From within the model:
             a position, example or expert that does not exist, a value that does not fit, or NaN. At the end of the
             block: an edit that no call has reached.
     """
@@ -51,6 +52,11 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
     )
     wrong = next((type(edit).__name__ for edit in edits if not isinstance(edit, Edit)), None)
     require(wrong is None, f"an edit of type {wrong}", "edits of observe.edits", "Pass them one by one: *edits.")
+    for edit in edits:
+        origin = None if edit.run is None or edit.run.model is None else edit.run.model()
+        own = origin is None or origin is model
+        name = type(origin).__name__
+        require(own, f"{edit.site} from a run of another {name}", "a run of this model", "Use put(site, values).")
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
     plans = [_Plan(edit, _points_of(edit, points)) for edit in edits]
