@@ -309,10 +309,14 @@ def sites(record: dict[Place, Tensor]) -> list[str]:
 
 
 def case(chance: Random, site: str, record: dict[Place, Tensor], whole: bool) -> Case:
-    """A random edit of this site, somewhere in the model; ``whole``: every position has a meaning, so that means do."""
+    """A random edit of this site, somewhere in the model.
+
+    Only where ``whole``, every position has a meaning: means and weights of padding do not.
+    """
     there = [(place, tensor) for place, tensor in record.items() if place.site == site]
     axes = AXES[site]
-    operation = chance.choice([each for each in _OPERATIONS.get(site, _STREAM) if whole or each != "mean"])
+    left_out = () if whole else ("put", "change") if site == "weights" else ("mean",)
+    operation = chance.choice([each for each in _OPERATIONS.get(site, _STREAM) if each not in left_out])
     stacks = {(place.source, place.cross) for place, _ in there}
     counts = [max(place.layer for place, _ in there if (place.source, place.cross) == each) + 1 for each in stacks]
     where: dict[str, Any] = {}
