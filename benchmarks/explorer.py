@@ -36,7 +36,7 @@ from glassformer.models import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent
 SHORT, LONG = 512, 4096
-REMOVED_FROM = ("sentiment", "lookup-course", "lookup-facts", "recurrence")
+REMOVED_FROM = ("sentiment", "lookup-course", "lookup-facts", "recurrence", "induction")
 WORDS = [first + second for first in ("ba", "ce", "di", "fo", "gu", "la", "me", "ni") for second in "bdfgklmnprst"]
 FLAGS = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-sync")
 
