@@ -10,15 +10,29 @@ from small_models import decoder, encoder, encoder_decoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES, RELATIVES, gpt_oss
 
+from glassformer.layers.experts import MixtureOfExperts
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "sinks": True, "key_weights": True, "attention_bias": True}
+
+
+def packed() -> nn.Module:
+    model = decoder(**{**EXPERTS, "hidden_dim": 32, "ff_dim": 32})
+    for block in model.layers:
+        assert isinstance(block.ffn, MixtureOfExperts)
+        block.ffn = PackedMixture.pack(block.ffn)
+    return model
+
+
 MODELS: dict[str, Any] = {
     "decoder": decoder,
+    "attention only": lambda: decoder(ff_dim=0),
+    "packed": packed,
     "experts": lambda: decoder(**EXPERTS, ff_bias=True, tied_output=True),
     **{name: FAMILIES[name] for name in ("gpt2", "llama", "mixtral")},
     **{name: RELATIVES[name] for name in ("mistral", "qwen2")},
@@ -32,7 +46,7 @@ def made(name: str) -> tuple[nn.Module, float]:
         for weight in model.parameters():
             if weight.dim() == 1:
                 weight.add_(torch.randn_like(weight) / 10)
-    if name in ("mixtral", "gpt-oss"):  # their experts have no float64
+    if name in ("packed", "mixtral", "gpt-oss"):  # their experts have no float64
         return model, 1e-5
     return model.double(), 1e-6 if name in ("llama", "mistral", "qwen2") else 1e-10  # whose norms compute in float32
 
@@ -59,6 +73,7 @@ def test_parts_sum_to_the_logit(name: str) -> None:
     assert len(set(found.names)) == len(found.names)
     assert found.names[0] == "embedding"
     assert "layer 1 head 3" in found.names
+    assert ("layer 1 ffn" in found.names) == (name in ("decoder", "gpt2", "llama", "mistral", "qwen2"))
     best = found.top(2, row=1)
     assert abs(best[0][1]) >= abs(best[1][1]) == pytest.approx(float(found.values[:, 1].abs().sort().values[-2]))
 
@@ -89,7 +104,7 @@ def test_the_lens_ends_at_the_logits(name: str) -> None:
     tokens = torch.randint(2, 50, (3, 7))
     logits = logits_of(model, tokens)
     found = logit_lens(model, tokens)
-    assert len(found) == (5 if name in ("decoder", "experts") else 3)
+    assert len(found) == (5 if name in ("decoder", "attention only", "packed", "experts") else 3)
     torch.testing.assert_close(found[-1], logits, rtol=near, atol=near)
     some = logit_lens(model, tokens, queries=(1, -1))
     torch.testing.assert_close(some, found[:, :, [1, 6]], rtol=near, atol=near)

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
+from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.norms import RMSNorm
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
@@ -142,7 +143,7 @@ def direct_logits(
             for expert in range(point.experts):
                 mixed = (weights * (choices == expert))[..., None] * made
                 parts[f"layer {point.layer} expert {expert}"] = mixed.sum(2)
-        elif point.role == "ffn" and point.layer not in routed:
+        elif point.role == "ffn" and point.layer not in routed and not isinstance(point.module, NoFeedForward):
             parts[f"layer {point.layer} ffn"] = seen.last("ffn")[point.name]
     names, values = list(parts), torch.stack([part.to(stream.dtype) for part in parts.values()])
     scaled, norm_bias = _scaled(norm, values, stream)
