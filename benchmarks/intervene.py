@@ -37,7 +37,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
 from glassformer.observe.complexity_measured import peak_bytes
+from glassformer.observe.detectors import head_scores, repeated_tokens
+from glassformer.observe.edits import Edit, add, forbid, mean, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
+from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.observe.paths import Receiver, Sender, path_patch
 from glassformer.observe.sweep import attribution_sweep, patch_sweep
 
 HERE = Path(__file__).parent
@@ -159,6 +163,40 @@ def overhead(rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "forwards": {name: each / seconds["forward"] for name, each in seconds.items()}}
 
 
+@torch.no_grad()
+def recipes(rounds: int) -> dict[str, float]:
+    """What the recipes of docs/intervene.md cost on one batch, in forward passes with all logits."""
+    model, (clean, corrupted) = gpt2(), texts()
+    with capture(model, what=("residual", "heads")) as seen:
+        model(clean)
+    vector = torch.randn(768)
+    edits = {
+        "zero a head": zero("heads", layers=5, heads=3),
+        "mean of all heads": mean("heads", seen),
+        "patch the residual stream": patch("residual", seen, layers=5, queries=4),
+        "steer": add("residual", vector, layers=6),
+        "forbid an edge": forbid(queries=-1, keys=4),
+        "change scores of a head": scale("scores", 2, layers=5, heads=3),
+        "force the pattern of a head": put("weights", torch.eye(16), layers=5, heads=3),
+    }
+
+    def edited(edit: Edit) -> None:
+        with intervene(model, edit):
+            model(clean)
+
+    path = functools.partial(path_patch, model, clean, corrupted, difference, Sender(0, 3), Receiver(2, 1, "k"))
+    runs: dict[str, Any] = {
+        "forward": lambda: model(clean),
+        **{name: functools.partial(edited, edit) for name, edit in edits.items()},
+        "path_patch": path,
+        "logit_lens of the last position": lambda: logit_lens(model, clean, queries=-1),
+        "direct_logits": lambda: direct_logits(model, clean, 3, 5),
+        "head_scores": lambda: head_scores(model, repeated_tokens(50257, 8)),
+    }
+    seconds = in_turns(runs, rounds)
+    return {name: each / seconds["forward"] for name, each in seconds.items()}
+
+
 def main() -> None:
     """Measure everything, print it, write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -168,6 +206,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     results: dict[str, Any] = {"sweeps": sweeps(args.rounds), "overhead": overhead(3 * args.rounds)}
+    results["recipes"] = recipes(3 * args.rounds)
     results["peak_mib"] = memory()
     keep(results, args.out, transformer_lens=version("transformer-lens"))
 

@@ -133,7 +133,7 @@ def rank(encoder: Encoder, row: Sequence[int], words: Sequence[int]) -> Ranking:
         others = [each for each in range(logits.shape[-1]) if each != label]
         return logits[..., label] - logits[..., others].amax(-1)
 
-    faithful = attention_faithfulness(encoder, tokens, margin, keys=words)
+    faithful = attention_faithfulness(encoder, tokens, lambda logits: margin(logits[:, -1]), keys=words)
     real = torch.ones(count, len(row), dtype=torch.bool)
     real[torch.arange(count), words] = False
     with torch.no_grad():
