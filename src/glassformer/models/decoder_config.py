@@ -86,12 +86,10 @@ class DecoderConfig(Config):
                 "numbers below num_layers",
                 "Layers count from 0.",
             )
-        unused = [name for name in ("num_experts", "clamp") if getattr(self, name) is not None] + [
-            "ff_bias"
-        ] * self.ff_bias
+        given = [name for name in ("num_experts", "clamp", "ff_bias") if getattr(self, name) not in (None, False)]
         require(
-            self.ff_dim > 0 or not unused,
-            f"ff_dim = 0 with {', '.join(unused)}",
+            self.ff_dim > 0 or not given,
+            f"ff_dim = 0 with {', '.join(given)}",
             "ff_dim above 0",
             "Attention-only decoders have none of these.",
         )
