@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -169,3 +170,75 @@ def test_padding_is_remembered_and_what_has_none_is_real() -> None:
     assert cache.begin(2, 1, None)[:, -1].tolist() == [True, True]
     cache.reset()
     assert cache.begin(2, 1, None) is None
+
+
+@given(
+    st.integers(0, 12),
+    st.integers(0, 9),
+    st.lists(st.none() | st.integers(1, 10), min_size=1, max_size=3),
+    st.booleans(),
+    st.randoms(),
+)
+def test_what_is_taken_back_leaves_no_trace(
+    before: int, new: int, windows: list[int | None], padded: bool, draw: random.Random
+) -> None:
+    k, v = (torch.randn(2, 3, 25, 4) for _ in range(2))
+    real = torch.rand(2, 25) < 0.5 if padded else None
+
+    def read(cache: Cache, start: int, stop: int) -> list[list[Tensor]]:
+        """In pieces; what each layer returns, in order of position."""
+        seen: list[list[Tensor]] = []
+        while start < stop:
+            end = draw.randint(start + 1, stop)
+            mask = cache.begin(2, end - start, None if real is None else real[:, start:end])
+            for layer in cache.layers:
+                keys, values = layer.append(k[:, :, start:end], v[:, :, start:end])
+                order = layer.positions(end - start).argsort()
+                padding = layer.visible(mask, end - start)
+                seen.append([keys[:, :, order], values[:, :, order], *([] if padding is None else [padding[:, order]])])
+            start = end
+        return seen
+
+    taken, plain = (Cache([LayerCache(2, 3, 4, 25, window) for window in windows]) for _ in range(2))
+    read(taken, 0, before)
+    kept = taken.keep(draw.choice([None, new, new + 1]))
+    read(taken, before, before + new)
+    most = new if new <= min([25, *(window for window in windows if window is not None)]) else 0
+    stay = before + draw.randint(0, most)
+    taken.rewind(kept, stay)
+    assert [layer.length for layer in taken.layers] == [stay] * len(windows)
+    read(plain, 0, stay)
+    state = draw.getstate()
+    expected = read(plain, stay, 25)
+    draw.setstate(state)
+    torch.testing.assert_close(read(taken, stay, 25), expected, rtol=0, atol=0)
+
+
+def test_copies_are_of_what_is_written_over_and_no_more() -> None:
+    cache = Cache([LayerCache(2, 3, 4, 30), LayerCache(2, 3, 4, 30, 8)])
+    assert cache.keep().slots == (None, None)
+    for layer in cache.layers:
+        layer.append(*numbered(6))
+    assert cache.keep(2).slots == (None, None)
+    full, windowed = cache.keep(4).slots
+    assert full is None
+    assert windowed is not None
+    assert windowed[1].shape == (2, 3, 4, 4)
+    windowed = cache.keep().slots[1]
+    assert windowed is not None
+    assert windowed[1].shape == (2, 3, 8, 4)
+
+
+@pytest.mark.parametrize(("promised", "new", "length"), [(2, 3, None), (9, 3, 4), (9, 3, 9), (9, 9, 6), (9, -1, None)])
+def test_only_what_was_kept_can_be_taken_back(promised: int, new: int, length: int | None) -> None:
+    cache = Cache([LayerCache(2, 3, 4, 30), LayerCache(2, 3, 4, 30, 8)])
+    for layer in cache.layers:
+        layer.append(*numbered(5))
+    kept = cache.keep(promised)
+    for layer in cache.layers:
+        if new < 0:
+            layer.reset()
+        else:
+            layer.append(*numbered(new))
+    with refused("copy made at 5"):
+        cache.rewind(kept, length)

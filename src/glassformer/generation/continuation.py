@@ -12,17 +12,18 @@ from torch import Tensor
 from glassformer.errors import require, require_positive
 from glassformer.generation.decoding import GREEDY, PREFILL
 from glassformer.generation.sampling import SamplingRule
+from glassformer.layers.cache import Kept
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """State at the end of a prompt: its logits, and the rings that later positions overwrite."""
+    """State at the end of a prompt: its logits, and what later positions write over."""
 
     tokens: tuple[int, ...]
     logits: Float[Tensor, "1 vocab"]
-    rings: tuple[tuple[Tensor, Tensor] | None, ...]
+    kept: Kept
 
 
 class Continuation:
@@ -53,7 +54,7 @@ class Continuation:
         self._model, self._rule, self._prefill = model, rule, prefill
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.embedding.weight.device)
-        self._start = self._mark = _Mark((), torch.empty(1, 0), (None,) * len(self._cache.layers))
+        self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.keep())
 
     def unread(self, prompt: Sequence[int]) -> int:
         """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with that."""
@@ -105,19 +106,10 @@ class Continuation:
         # The cache is overwritten: another mark is no longer valid.
         self._mark = mark = self._mark_before(prompt)
         logits = mark.logits
-        if mark is self._start:
-            self._cache.reset()
-        for layer, ring in zip(self._cache.layers, mark.rings, strict=True):
-            layer.length = len(mark.tokens)
-            if ring is not None:
-                layer.keys.copy_(ring[0])
-                layer.values.copy_(ring[1])
+        self._cache.rewind(mark.kept)
         for start in range(len(mark.tokens), len(prompt), self._prefill):
             logits = self._read(prompt[start : start + self._prefill])
-        rings = tuple(
-            None if layer.window is None else (layer.keys.clone(), layer.values.clone()) for layer in self._cache.layers
-        )
-        self._mark = _Mark(prompt, logits, rings)
+        self._mark = _Mark(prompt, logits, self._cache.keep())
         return logits
 
     def _read(self, tokens: Sequence[int]) -> Float[Tensor, "1 vocab"]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.errors import InputError, require, require_positive
+
+KeptSlots = tuple[Tensor, Tensor, Tensor]
+"""Slots of a layer, ``[slot]`` in order of position, and their keys and values."""
 
 
 class LayerCache:
@@ -89,6 +93,22 @@ class LayerCache:
         """Which of the keys that :meth:`append` returned last are real, given it for all positions so far."""
         return None if key_padding is None else key_padding[:, self.positions(new)]
 
+    def keep(self, new: int) -> KeptSlots | None:
+        """Copies of the slots that ``new`` more positions write over; None where they write over no position."""
+        if self.window is None or self.length == 0 or self.length + new <= self.window:
+            return None
+        last = self.length + min(new, self.window)
+        slots = torch.arange(self.length, last, device=self.keys.device) % self.window
+        return slots, self.keys[:, :, slots], self.values[:, :, slots]
+
+    def rewind(self, length: int, kept: KeptSlots | None, stay: int) -> None:
+        """Go back to ``length`` positions, of which ``stay`` were added since :meth:`keep`."""
+        self.length = length
+        if kept is not None:
+            slots, keys, values = kept
+            self.keys[:, :, slots[stay:]] = keys[:, :, stay:]
+            self.values[:, :, slots[stay:]] = values[:, :, stay:]
+
     def _check(self, k: Tensor, v: Tensor) -> None:
         batch, heads, _, head_dim = self.keys.shape
         fits = k.shape == v.shape and k.dim() == 4 and (k.shape[0], k.shape[1], k.shape[3]) == (batch, heads, head_dim)
@@ -108,6 +128,15 @@ class LayerCache:
                 f"at most {self.max_seq_len} in all",
                 "Make the cache longer (max_seq_len), or reset() it for a new text.",
             )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What :meth:`Cache.keep` copied."""
+
+    length: int
+    new: int
+    slots: tuple[KeptSlots | None, ...]
 
 
 class Cache:
@@ -136,6 +165,36 @@ class Cache:
         self.padding = None
         for layer in self.layers:
             layer.reset()
+
+    def keep(self, new: int | None = None) -> Kept:
+        """Copy what up to ``new`` more positions write over, so that :meth:`rewind` can forget them; None: any number.
+
+        Memory: at most ``2 * batch * num_kv_heads * min(new, window) * head_dim`` numbers for each windowed layer.
+        Other layers write over nothing.
+        """
+        new = self.max_seq_len - self.length if new is None else new
+        return Kept(self.length, new, tuple(layer.keep(new) for layer in self.layers))
+
+    def rewind(self, kept: Kept, length: int | None = None) -> None:
+        """Forget all positions from ``length`` on; None: all that were added since ``kept``.
+
+        Raises:
+            InputError: More positions read than ``kept`` is for; or a ``length`` among them that is beyond the last, or
+                that needs a position of a windowed layer which they have written over.
+        """
+        length = kept.length if length is None else length
+        new = self.length - kept.length
+        whole = all(layer.window is None or new <= layer.window for layer in self.layers)
+        require(
+            0 <= new <= kept.new and (length == kept.length or (whole and kept.length < length <= self.length)),
+            f"length = {length} after {new} positions, with a copy made at {kept.length} for {kept.new}",
+            f"{kept.length}" + (f" to {self.length}" if whole else ""),
+            "Keep the cache before fewer positions.",
+        )
+        if self.padding is not None:
+            self.padding = self.padding[:, :length]
+        for layer, slots in zip(self.layers, kept.slots, strict=True):
+            layer.rewind(length, slots, length - kept.length)
 
     def begin(
         self, batch: int, new: int, padding: Bool[Tensor, "batch position"] | None
