@@ -35,7 +35,7 @@ import torch
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
 from glassformer.generation.decoding import stream
-from glassformer.kernels import mxfp4_native
+from glassformer.kernels import mxfp4_native, native
 from glassformer.models import Decoder
 
 HERE = Path(__file__).parent
@@ -203,7 +203,7 @@ def main() -> None:
     kernel = mxfp4_native.kernel()
     results["machine"] = {
         "threads": options.threads,
-        "kernel": None if kernel is None else mxfp4_native.LEVELS[kernel.level],
+        "kernel": None if kernel is None else native.LEVELS[kernel.level],
         "processor": platform.processor() or platform.machine(),
         "torch": torch.__version__,
         "python": platform.python_version(),

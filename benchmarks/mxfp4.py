@@ -26,7 +26,7 @@ from timing import in_turns, keep
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from glassformer.kernels import mxfp4_native
+from glassformer.kernels import mxfp4_native, native
 from glassformer.kernels.mxfp4 import expand as expand_into
 from glassformer.kernels.mxfp4 import multiply
 from glassformer.kernels.options import Clamp
@@ -90,11 +90,11 @@ def compiled_product(blocks: Tensor, scales: Tensor, x: Tensor) -> Tensor:
 
 def without_kernel(call: Callable[[], Tensor]) -> Tensor:
     """The same by torch's operators alone."""
-    os.environ[mxfp4_native.SWITCH] = "1"
+    os.environ[native.SWITCH] = "1"
     try:
         return call()
     finally:
-        del os.environ[mxfp4_native.SWITCH]
+        del os.environ[native.SWITCH]
 
 
 def matrices() -> list[tuple[Tensor, Tensor]]:
@@ -223,7 +223,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    warnings.filterwarnings("ignore", message="MXFP4 runs on PyTorch's operators")
+    warnings.filterwarnings("ignore", message="Running without the C++ library")
     openai = steps_of_openai if arguments.openai is None else openai_itself(arguments.openai)
     kernel = mxfp4_native.kernel()
     results: dict[str, Any] = {}
@@ -237,7 +237,7 @@ def main() -> None:
     keep(
         results,
         arguments.out,
-        kernel=None if kernel is None else mxfp4_native.LEVELS[kernel.level],
+        kernel=None if kernel is None else native.LEVELS[kernel.level],
         OpenAI="its steps, written anew" if arguments.openai is None else "its own function",
     )
 

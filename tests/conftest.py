@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable
 from itertools import combinations
@@ -17,6 +18,9 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from glassformer.kernels import native
+from glassformer.kernels.native import Library
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -110,3 +114,19 @@ def _check(figure: Figure) -> None:
         if min(one.x1, other.x1) - max(one.x0, other.x0) > 1 and min(one.y1, other.y1) - max(one.y0, other.y0) > 3
     ]
     assert clashes == []
+
+
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    """Skip where there is no C++ compiler at all."""
+    if not os.environ.get("CXX") and not any(map(shutil.which, native._COMPILERS)):
+        pytest.skip(f"none of {', '.join(native._COMPILERS)}, and none named in CXX")
+
+
+@pytest.fixture
+def library(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """The C++ library. A compiler has to build it: a fault of the source must not look like a missing compiler."""
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    found, problem = native.look()
+    assert found is not None, problem
+    return found

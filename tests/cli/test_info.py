@@ -13,7 +13,7 @@ from glassformer.cli import info
 from glassformer.cli.info import Machine
 from glassformer.cli.main import main
 from glassformer.cli.runs import description
-from glassformer.kernels import mxfp4_native
+from glassformer.kernels import native
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
@@ -134,11 +134,11 @@ def test_what_a_small_machine_lacks(tmp_path: Path) -> None:
 
 def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told every time, though the warning comes once."""
-    monkeypatch.setenv(mxfp4_native.SWITCH, "1")
+    monkeypatch.setenv(native.SWITCH, "1")
     for _ in range(2):
         machine = info.this_machine()
         assert machine.kernel is None
-        assert mxfp4_native.SWITCH in (machine.without_kernel or "")
+        assert native.SWITCH in (machine.without_kernel or "")
 
 
 def test_only_packed_experts_ask_for_the_kernel(
@@ -150,7 +150,7 @@ def test_only_packed_experts_ask_for_the_kernel(
         asked.append(None)
         return None, "There is none."
 
-    monkeypatch.setattr(mxfp4_native, "look", look)
+    monkeypatch.setattr(native, "look", look)
     Decoder(DENSE).save_pretrained(tmp_path / "own", layout="glassformer")
     assert main(["info", str(tmp_path / "own"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["machine"]["without_kernel"] is None

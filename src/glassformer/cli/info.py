@@ -15,7 +15,7 @@ from glassformer.cli.flags import InfoFlags
 from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
-from glassformer.kernels import mxfp4_native
+from glassformer.kernels import native
 from glassformer.models import DecoderConfig
 
 _CACHED_TOKENS = 4096
@@ -37,8 +37,8 @@ class Machine:
 
 def this_machine(kernel: bool = True) -> Machine:
     """Measure it. With ``kernel``, load the MXFP4 kernel too; building it the first time takes about two seconds."""
-    found, problem = mxfp4_native.look() if kernel else (None, None)
-    level = None if found is None else mxfp4_native.LEVELS[found.level]
+    found, problem = native.look() if kernel else (None, None)
+    level = None if found is None else native.LEVELS[found.level]
     return Machine(machine_memory(), _free(), level, problem if found is None else None)
 
 

@@ -1,4 +1,4 @@
-// MXFP4 on the CPU: expansion, and the product of packed rows with tokens. mxfp4_native.py compiles and calls it.
+// MXFP4 on the CPU: expansion, and the product of packed rows with tokens. mxfp4_native.py calls it.
 //
 // A group is 32 weights: 16 bytes of two 4-bit codes (the low nibble first) and one scale byte s, which means
 // 2^(s - 127); s = 255 makes the group NaN. Each scale has its own row of 16 ready numbers in bfloat16, which holds
@@ -6,6 +6,7 @@
 //
 // Products add in float32, for one output in one order, whatever the number of tokens or threads is.
 
+#if LEVEL == 0  // chooses among the levels itself
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -323,20 +324,6 @@ void expand_all(const uint8_t* blocks, const uint8_t* scales, int64_t groups, Nu
 
 extern "C" {
 
-// The best instructions that this processor has.
-int glassformer_mxfp4_level() {
-#ifdef GLASSFORMER_X86
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) return WITH_AVX512_BF16;
-  if (avx512) return WITH_AVX512;
-  if (avx2) return WITH_AVX2;
-#endif
-  return PLAIN;
-}
-
 void glassformer_mxfp4_expand_bfloat16(const uint8_t* blocks, const uint8_t* scales, uint16_t* out, int64_t groups,
                                        int level, int threads) {
   expand_all(blocks, scales, groups, out, level, threads);
@@ -368,3 +355,4 @@ void glassformer_mxfp4_multiply_float32(const uint8_t* blocks, const uint8_t* sc
   multiply<Plain>(blocks, scales, x, out, rows, groups, tokens, level, threads);
 }
 }
+#endif

@@ -1,0 +1,205 @@
+"""Compile, cache and load the C++ forms of operations: the sources of this folder, as one library.
+
+Each source is compiled once for every instruction set of :data:`LEVELS`, with ``LEVEL`` as its number; the compiler's
+own macros (``__AVX2__``) say which instructions it may use. ``EXPORT`` of ``native.h`` gives functions a name for each
+level. Sources use no template of the standard library and no inline function with external linkage: of several levels'
+copies the linker would keep one, which another processor cannot run.
+
+Not by torch.utils.cpp_extension: it needs ninja, loads from a folder that other users may write to, and after a build
+that was killed waits for its lock forever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from glassformer.errors import first_line
+
+FOLDER = Path(__file__).parent
+SWITCH = "GLASSFORMER_NO_NATIVE"
+"""The environment variable that disables the library, unless it is empty or 0."""
+LEVELS = ("plain C++", "AVX2", "AVX-512", "AVX-512 with bfloat16 products")
+"""Instruction sets, by their number. A processor runs its best one and those before it."""
+
+_FLAGS = ("-O3", "-std=c++17", "-fPIC", f"-I{FOLDER}")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_X86 = platform.machine() in ("x86_64", "AMD64")
+_LEVEL_FLAGS: tuple[tuple[str, ...], ...] = ((), _AVX2, _AVX512, (*_AVX512, "-mavx512bf16")) if _X86 else ((),)
+# Compiler flags to try, best first. Without OpenMP functions run on one thread; Apple's compiler has none.
+_THREADING: tuple[tuple[str, ...], ...] = ((),) if sys.platform == "darwin" else (("-fopenmp",), ())
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+@dataclass(frozen=True)
+class Library:
+    """The compiled functions, and which of :data:`LEVELS` a call uses."""
+
+    code: ctypes.CDLL
+    level: int
+
+    def call(self, name: str, *arguments: Tensor | int) -> None:
+        """Call ``EXPORT(name)``, which gets the addresses of tensors, and integers of 64 bits.
+
+        Nothing is checked. C++ receives addresses only, so that the caller is the last place that knows shapes, dtypes,
+        devices and strides.
+        """
+        function = getattr(self.code, f"glassformer_{name}_{self.level}")
+        function.restype = None
+        function(
+            *(
+                ctypes.c_void_p(each.data_ptr()) if isinstance(each, Tensor) else ctypes.c_int64(each)
+                for each in arguments
+            )
+        )
+
+
+def library() -> Library | None:
+    """The library, compiled on first use; None if it is disabled, or cannot be compiled or loaded. Warns once why.
+
+    The library is cached in the folder ``glassformer`` of ``$TORCH_EXTENSIONS_DIR``, otherwise of the user's cache.
+    Compiling takes some seconds and needs a C++ compiler: ``$CXX``, otherwise ``c++``, ``g++`` or ``clang++``. All
+    instruction sets are compiled, and each process chooses one, so that a library serves other processors too.
+
+    A library runs with the rights of its user. Therefore it is loaded only from a folder that belongs to this user and
+    is closed to others, and only if the hash in its name is that of its content. If there is no such folder, each
+    process compiles a library of its own.
+    """
+    found, problem = look()
+    if problem:
+        _warn_once(problem)
+    return found
+
+
+def look() -> tuple[Library | None, str]:
+    """The same library, and in place of the warning its text: what is wrong and what to change, or an empty string."""
+    if os.environ.get(SWITCH, "0") not in ("", "0"):
+        return None, _slow(f"{SWITCH} is set", f"Unset {SWITCH} to use it.")
+    return _built()
+
+
+@functools.cache
+def _built() -> tuple[Library | None, str]:
+    if os.name == "nt":
+        return None, _slow("there is none for Windows", "Use Linux or macOS.")
+    with tempfile.TemporaryDirectory(prefix="glassformer_", ignore_cleanup_errors=True) as temporary:
+        problem, stem = "", _stem()
+        try:
+            folder = _private_folder()
+            library = _cached(folder, stem)
+            if library is None and not os.access(folder, os.W_OK):
+                raise PermissionError(f"{folder} is read-only")
+        except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+            problem = f"The C++ library cannot be cached, so each process compiles it: {first_line(error)}. "
+            problem += "Set TORCH_EXTENSIONS_DIR to a folder of yours."
+            # A loaded library stays in memory when its folder is removed.
+            folder, library = Path(temporary), None
+        try:
+            library = library or _compile(folder, stem)
+        except Exception as error:
+            fix = "Install a C++ compiler, or set CXX to yours."
+            return None, _slow(f"it cannot be compiled ({first_line(error)})", fix)
+        try:
+            return _load(library), problem
+        except Exception as error:
+            fix = f"Set TORCH_EXTENSIONS_DIR to a folder from which programs may run, or delete {library}."
+            return None, _slow(f"it cannot be loaded ({first_line(error)})", fix)
+
+
+def _slow(reason: str, fix: str) -> str:
+    return f"Running without the C++ library, slower, with packed experts many times: {reason}. {fix}"
+
+
+@functools.cache
+def _warn_once(problem: str) -> None:
+    package, level, frame = str(Path(__file__).parents[2]), 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(problem, stacklevel=level)
+
+
+def _private_folder() -> Path:
+    """The folder of libraries, made if it is missing; OSError if other users could put a library there."""
+    base = os.environ.get("TORCH_EXTENSIONS_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base).absolute() / "glassformer"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is a link, belongs to another user or is open to others")
+    return folder
+
+
+def _stem() -> str:
+    """Different for each source, system and C library: different machines may share a home."""
+    sources = (each.read_text(encoding="utf-8") for each in sorted(FOLDER.glob("*.[ch]*")))
+    parts = (*sources, *map(str, _LEVEL_FLAGS), platform.machine(), sys.platform, *platform.libc_ver())
+    return f"native-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:16]}"
+
+
+def _hashed(stem: str, library: Path) -> str:
+    return f"{stem}-{hashlib.sha256(library.read_bytes()).hexdigest()}.so"
+
+
+def _cached(folder: Path, stem: str) -> Path | None:
+    """A complete library; loading a truncated one would end the process."""
+    return next((each for each in folder.glob(f"{stem}-*.so") if each.name == _hashed(stem, each)), None)
+
+
+def _compile(folder: Path, stem: str) -> Path:
+    """Compile in a folder of its own and rename, so that no process sees half a library."""
+    compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, _COMPILERS), _COMPILERS[0])]
+    with tempfile.TemporaryDirectory(dir=folder, prefix="build-", ignore_cleanup_errors=True) as build:
+        draft = Path(build, "library.so")
+        problem = RuntimeError()
+        for threading in _THREADING:
+            try:
+                _run_compiler([*compiler, *threading], draft)
+            except RuntimeError as error:
+                problem = error
+            else:
+                library = folder / _hashed(stem, draft)
+                os.replace(draft, library)
+                return library
+    raise problem
+
+
+def _run_compiler(compiler: list[str], library: Path) -> None:
+    """Every source at every level, as many at a time as there are processors; then the library of all."""
+    commands = [
+        [*compiler, *_FLAGS, *flags, f"-DLEVEL={level}", "-c", str(source), "-o", f"{library}-{source.stem}-{level}.o"]
+        for source in sorted(FOLDER.glob("*.cpp"))
+        for level, flags in enumerate(_LEVEL_FLAGS)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(_run, commands))
+    _run([*compiler, "-shared", *(command[-1] for command in commands), "-o", str(library)])
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=300
+    )
+    if done.returncode != 0:
+        lines = [*(done.stdout + done.stderr).strip().splitlines(), f"exit code {done.returncode}"]
+        raise RuntimeError(f"{command[0]}: {next((line for line in lines if 'error' in line), lines[0])}")
+
+
+def _load(library: Path) -> Library:
+    code = ctypes.CDLL(str(library))
+    return Library(code, code.glassformer_best_level_0())

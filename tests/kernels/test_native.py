@@ -1,0 +1,288 @@
+"""How the C++ library is compiled, cached and loaded."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.kernels import native
+from glassformer.kernels.mxfp4 import expand_definition
+from glassformer.kernels.mxfp4_native import Kernel
+from glassformer.kernels.native import Library
+from glassformer.quantized import mxfp4
+
+SOURCE_ROOT = Path(native.__file__).parents[3]
+
+
+@pytest.fixture
+def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The folder of libraries, as in a fresh process that has compiled none."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    native._built.cache_clear()
+    native._warn_once.cache_clear()
+    yield tmp_path / "glassformer"
+    native._built.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def ready(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiler command that copies a library compiled once."""
+    folder = tmp_path_factory.mktemp("ready")
+    library = native._compile(folder, "ready")
+    command = folder / "compiler"
+    command.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nexec cp "{library}" "$2"\n')
+    command.chmod(0o700)
+    return command
+
+
+@pytest.fixture
+def quick(ready: Path, unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same as ``unbuilt``, where compiling takes no time."""
+    monkeypatch.setenv("CXX", shlex.quote(str(ready)))
+    return unbuilt
+
+
+def afresh() -> Library | None:
+    """As in another process that finds the same folder."""
+    native._built.cache_clear()
+    return native.library()
+
+
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/no-such-folder/no-such-compiler")
+
+
+def warned(call: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    ours = [each for each in caught if "C++ library" in str(each.message)]
+    calling = warned.__code__.co_firstlineno + 3
+    if not hasattr(native.look, "__wrapped__"):  # the check of annotations puts frames of its own between
+        assert all((each.filename, each.lineno) == (__file__, calling) for each in ours), "it points at the caller"
+    return [str(each.message) for each in ours]
+
+
+def works(library: Library | None) -> bool:
+    assert library is not None
+    blocks, scales = torch.randint(256, (3, 2, 16), dtype=torch.uint8), torch.full((3, 2), 120, dtype=torch.uint8)
+    got = torch.empty(3, 64)
+    Kernel(library.code, library.level).expand(blocks, scales, got)
+    return torch.equal(got, expand_definition(blocks, scales).float())
+
+
+def test_it_is_compiled_once_and_cached(library: Library, quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    umask = os.umask(0o000)
+    try:
+        assert warned(native.library) == []
+    finally:
+        os.umask(umask)
+    (file,) = quick.iterdir()  # nothing else is left of the build
+    assert file.suffix == ".so"
+    assert quick.stat().st_mode & 0o777 == 0o700
+    no_compiler(monkeypatch)  # a second build would fail
+    second = afresh()
+    assert second is not None
+    assert second.level == library.level
+    assert works(second)
+    assert list(quick.iterdir()) == [file]
+
+
+def test_it_needs_only_a_compiler(
+    library: Library, unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither ninja nor torch's loader, and a compiler without OpenMP suffices."""
+    (real,) = [path for path in map(shutil.which, native._COMPILERS) if path][:1]
+    without = tmp_path / "without openmp"
+    without.write_text(
+        f'#!/bin/sh\ncase "$*" in *-fopenmp*) echo "error: no openmp"; exit 1;; esac\nexec {real} "$@"\n'
+    )
+    without.chmod(0o700)
+    monkeypatch.setenv("CXX", shlex.join([str(without), "-Wno-unknown-pragmas"]))
+    monkeypatch.setitem(sys.modules, "torch.utils.cpp_extension", None)
+    assert works(native.library())
+
+
+def test_without_a_compiler_it_warns_once(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_compiler(monkeypatch)
+    (message,) = warned(native.library)
+    assert "cannot be compiled" in message
+    assert "no-such-compiler" in message
+    assert "Install a C++ compiler" in message
+    assert warned(native.library) == []
+    assert native.look() == (None, message)
+    assert list(unbuilt.iterdir()) == []
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(unbuilt))
+    native._built.cache_clear()
+    assert "c++" in native.look()[1]
+
+
+def test_the_compilers_error_is_reported(unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = tmp_path / "failing"
+    failing.write_text("#!/bin/sh\necho in file\necho error: too old\necho more\nexit 1\n")
+    failing.chmod(0o700)
+    monkeypatch.setenv("CXX", str(failing))
+    (message,) = warned(native.library)
+    assert "error: too old" in message
+
+
+@pytest.mark.parametrize("how", ["a file", "a link", "writable by all", "writable by a group", "readable by all"])
+def test_a_folder_that_is_not_private_is_not_used(how: str, quick: Path, tmp_path: Path) -> None:
+    """Nothing in it runs, though its name and hash are right; the process compiles a library of its own."""
+    if how == "a file":
+        quick.write_text("in place of a folder")
+    elif how == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        quick.symlink_to(tmp_path / "elsewhere")
+    else:
+        quick.mkdir()
+        quick.chmod({"writable by all": 0o777, "writable by a group": 0o770, "readable by all": 0o755}[how])
+    if quick.is_dir():
+        planted = quick / "planted"
+        planted.write_bytes(b"untrusted")
+        planted = planted.rename(quick / native._hashed(native._stem(), planted))
+        assert native._cached(quick, native._stem()) == planted
+    (message,) = warned(native.library)
+    assert "cannot be cached" in message
+    assert str(quick) in message
+    assert works(native.library())
+    assert not quick.is_dir() or planted.read_bytes() == b"untrusted"
+
+
+def test_another_users_folder_is_refused(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert native._private_folder() == unbuilt
+    if os.geteuid() == 0:
+        os.chown(unbuilt, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        native._private_folder()
+
+
+def test_a_read_only_folder_serves_what_it_has(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != quick)  # chmod would not stop root
+    native._private_folder()
+    (message,) = warned(native.library)
+    assert "read-only" in message
+    assert list(quick.iterdir()) == []
+    native._compile(quick, native._stem())
+    no_compiler(monkeypatch)
+    assert works(afresh())
+
+
+def cut_short(folder: Path, size: int) -> Path:
+    """Leave ``size`` bytes of the library; where that is -1, change a byte of it."""
+    native.library()
+    (library,) = folder.glob("*.so")
+    whole = library.read_bytes()
+    library.unlink()  # this process has it open, and would fall with it
+    library.write_bytes(whole[:size] if size >= 0 else whole[:-1] + bytes([whole[-1] ^ 1]))
+    library.chmod(0o755)
+    return library
+
+
+@pytest.mark.parametrize("size", [0, 1_000, 39_552, -1])
+def test_a_damaged_library_is_compiled_again(size: int, quick: Path) -> None:
+    library = cut_short(quick, size)
+    # Checked before it is loaded, as loading it would end this process.
+    assert native._cached(quick, native._stem()) is None
+    assert works(afresh())
+    assert list(quick.iterdir()) == [native._cached(quick, native._stem())] == [library]
+
+
+@pytest.mark.slow
+def test_a_library_that_is_cut_short_ends_no_process(quick: Path) -> None:
+    library = cut_short(quick, 20_000)
+    code = "from glassformer.kernels import native; assert native.library().level >= 0"
+    environment = os.environ | {"PYTHONPATH": str(SOURCE_ROOT)}
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True, timeout=120)
+    assert native._cached(quick, native._stem()) == library
+
+
+def test_one_that_cannot_be_loaded_is_not_compiled_again(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk from which no program may run."""
+    unbuilt.mkdir(mode=0o700)
+    library = unbuilt / "library"
+    library.write_bytes(b"for another machine")
+    library = library.rename(unbuilt / native._hashed(native._stem(), library))
+    no_compiler(monkeypatch)
+    (message,) = warned(native.library)
+    assert "cannot be loaded" in message
+    assert str(library) in message
+    assert warned(native.library) == []
+    assert library.read_bytes() == b"for another machine"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    (message,) = warned(native.library)
+    assert "Could not determine home directory" in message
+    assert works(native.library())
+    native._warn_once.cache_clear()
+    native._built.cache_clear()
+    no_compiler(monkeypatch)
+    (message,) = warned(native.library)
+    assert "cannot be compiled" in message
+
+
+def test_the_warning_points_at_the_caller_of_the_library(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_compiler(monkeypatch)
+    with pytest.warns(UserWarning, match=r"C\+\+ library") as caught:
+        mxfp4.decode(torch.zeros(64, 64, 16, dtype=torch.uint8), torch.zeros(64, 64, dtype=torch.uint8))
+    package = str(SOURCE_ROOT / "glassformer")
+    assert not any(each.filename.startswith(package) for each in caught)
+
+
+@pytest.mark.parametrize(("value", "off"), [("1", True), ("yes", True), ("0", False), ("", False)])
+def test_the_switch(value: str, off: bool, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    native._warn_once.cache_clear()
+    monkeypatch.setenv(native.SWITCH, value)
+    if off:
+        (message,) = warned(native.library)
+        assert native.look() == (None, message)
+        assert native.SWITCH in message
+        assert warned(native.library) == []
+    else:
+        assert native.library() == library
+
+
+def test_where_libraries_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert native._private_folder() == tmp_path / "cache" / "glassformer"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert native._private_folder() == tmp_path / ".cache" / "glassformer"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", ".")
+    assert native._private_folder() == tmp_path / "glassformer"  # absolute: else the system's libraries are searched
+
+
+@pytest.mark.slow
+def test_processes_that_compile_at_the_same_time(library: Library, tmp_path: Path) -> None:
+    """Each gets a whole library, nothing is printed, and one library is left."""
+    code = "from glassformer.kernels import native; assert native.library().level >= 0"
+    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(SOURCE_ROOT)}
+    command = [sys.executable, "-W", "error", "-c", code]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
+    ]
+    assert [(each.communicate(timeout=120)[0], each.returncode) for each in running] == [(b"", 0)] * 3
+    assert [path.suffix for path in (tmp_path / "glassformer").iterdir()] == [".so"]
