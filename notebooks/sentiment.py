@@ -76,7 +76,6 @@ from glassformer.labs.sentiment import (
 from glassformer.labs.sentiment.experiments.mini_transformer import draw_training_curves
 from glassformer.labs.sentiment.experiments.pitfalls import measure_leak, measure_padding
 from glassformer.labs.sentiment.experiments.ranking import compare
-from glassformer.labs.sentiment.experiments.timeline import draw_timeline
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.sinusoids import SinusoidalPositions
@@ -89,6 +88,7 @@ from glassformer.observe.figures.attention_maps import attention_grid, attention
 from glassformer.observe.figures.coloured_words import coloured_text
 from glassformer.observe.figures.diagrams import architecture, block
 from glassformer.observe.figures.illustrations import draw_recurrent_and_parallel
+from glassformer.observe.figures.timeline import draw_timeline
 from glassformer.observe.intervene import intervene
 from glassformer.training.loaders import train_epochs
 

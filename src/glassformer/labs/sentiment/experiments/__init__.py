@@ -20,11 +20,11 @@ from glassformer.labs.sentiment.experiments.models import ModelResult, Models, m
 from glassformer.labs.sentiment.experiments.ranking import RankingResult, draw_ranking, measure_ranking
 from glassformer.labs.sentiment.experiments.reach import ReachResult, measure_reach
 from glassformer.labs.sentiment.experiments.recipes import FROM_MINILM, FROM_SCRATCH, one_thread
-from glassformer.labs.sentiment.experiments.timeline import draw_timeline
 from glassformer.observe.complexity_measured import LENGTHS
 from glassformer.observe.figures.complexity_curves import draw_complexity
 from glassformer.observe.figures.diagrams import architecture, block
 from glassformer.observe.figures.illustrations import draw_positions, draw_recurrent_and_parallel
+from glassformer.observe.figures.timeline import draw_timeline
 
 
 @dataclass(frozen=True)

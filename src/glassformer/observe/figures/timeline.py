@@ -14,7 +14,7 @@ from glassformer.observe.figures.style import LINES, in_style, new_figure
 EVENTS = json.loads((Path(__file__).parent / "timeline.json").read_text(encoding="utf-8"))
 """When models became public, and the parameters of their largest versions, all experts included, where known.
 
-In sparse ones a token passes through some of the parameters only. The course's list from 2017 to 2024, and a few more.
+In sparse ones a token passes through some of the parameters only. Not complete.
 """
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
-from glassformer.labs.sentiment.experiments.timeline import EVENTS, draw_timeline
+from glassformer.observe.figures.timeline import EVENTS, draw_timeline
 
 
 def test_it_can_be_read(check_readable: Callable[[Figure], None]) -> None:
