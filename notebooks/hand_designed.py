@@ -48,6 +48,7 @@ from glassformer.handcraft import (
     same_token,
     verify,
 )
+from glassformer.handcraft.cells import change_cells
 from glassformer.handcraft.circuits import (
     centred_scores,
     change_basis,
@@ -71,9 +72,14 @@ from glassformer.labs.hand_designed import (
     submission,
     train_loop,
 )
-from glassformer.labs.hand_designed.experiments.cells import change_cells, draw_cells
 from glassformer.labs.hand_designed.experiments.study import fast_recipe
-from glassformer.observe.figures.single_heads import draw_attention, draw_circuit_comparison, draw_circuits, draw_head
+from glassformer.observe.figures.single_heads import (
+    draw_attention,
+    draw_cells,
+    draw_circuit_comparison,
+    draw_circuits,
+    draw_head,
+)
 from glassformer.training.single_heads import unstacked
 
 # %% [markdown]

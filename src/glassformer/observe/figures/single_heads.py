@@ -12,6 +12,7 @@ All functions raise InputError where sequences, tables or names do not fit the w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,21 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from glassformer.errors import require
+from glassformer.handcraft.cells import Cells
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
+from glassformer.handcraft.tasks import TASKS
 from glassformer.observe.figures.attention_maps import attention_map
-from glassformer.observe.figures.heat_maps import CELL, DIVERGING, LABELLED_CELL, Names, finish, name_row, panel, side
+from glassformer.observe.figures.heat_maps import (
+    CELL,
+    DIVERGING,
+    LABELLED_CELL,
+    SEQUENTIAL,
+    Names,
+    finish,
+    name_row,
+    panel,
+    side,
+)
 from glassformer.observe.figures.style import in_style, new_figure
 
 Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"]]
@@ -281,3 +294,29 @@ def _check_circuits(circuits: Circuits, names: Names, split: int | None) -> None
 
 def _largest_size(tables: list[np.ndarray]) -> float:
     return max(float(np.nanmax(np.abs(table))) for table in tables) or 1.0
+
+
+@in_style
+def draw_cells(name: str, heads: Mapping[str, Cells]) -> Figure:
+    """The share of outputs of the task ``name`` that are misread with each cell at 0, for each of ``heads`` by name."""
+    space = TASKS[name]().space
+    tables = {
+        (row, matrix): 100 * np.array(shares).T
+        for row, each in heads.items()
+        for matrix, shares in each.misread["zero"].items()
+    }
+    shapes, columns = [table.shape for table in tables.values()], len(tables) // len(heads)
+    widths = [side(width, LABELLED_CELL) for _, width in shapes[:columns]]
+    height = max(side(height, LABELLED_CELL, LABELLED_CELL) for height, _ in shapes)
+    size = sum(widths) + 0.6 * columns + 0.4, len(heads) * (height + 0.9) + 0.5
+    figure, axes = new_figure(*size, len(heads), columns, width_ratios=widths)
+    largest = max(1.0, *(float(table.max()) for table in tables.values()))
+    inputs = [*space.token_names, *(f"p{position}" for position in range(space.num_positions))]
+    for ax, ((row, matrix), table) in zip(axes, tables.items(), strict=True):
+        positions = matrix == "pos"
+        names = list(map(str, range(table.shape[1]))) if positions else inputs[: table.shape[1]]
+        along = "position" if positions else None
+        panel(ax, table, matrix, along, labels=True, limits=(0, largest), colormap=SEQUENTIAL, x_names=names)
+        name_row(ax, row if matrix == "Km" else "")
+    finish(figure, f"Outputs that are misread with one cell at 0, in percent ({name})")
+    return figure

@@ -20,6 +20,7 @@ from glassformer.labs.hand_designed.experiments.comparisons import Comparison
 from glassformer.labs.hand_designed.experiments.designs import DesignResult, Refutation
 from glassformer.labs.hand_designed.experiments.study import Group, Story
 from glassformer.labs.run import Lab, Run
+from glassformer.observe.figures.single_heads import draw_cells
 
 COURSE_SEED = 227
 """The course trains its first head from this seed."""
@@ -84,7 +85,7 @@ def _draw(draw: Callable[[Comparison], Figure], task: str, results: Results) -> 
 
 
 def _draw_cells(task: str, results: Results) -> Figure:
-    return cells.draw_cells(task, {"designed": results.cells.designed[task], "trained": results.cells.trained[task]})
+    return draw_cells(task, {"designed": results.cells.designed[task], "trained": results.cells.trained[task]})
 
 
 LAB = Lab(
