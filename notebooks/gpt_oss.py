@@ -45,6 +45,7 @@ from IPython.display import Markdown
 from torch.utils.data import DataLoader, TensorDataset
 
 from glassformer.data.bayes import optimal_accuracy
+from glassformer.data.continuations import behaviour
 from glassformer.data.recurrence import RecurrenceConfig, make_split, obeys_recurrence
 from glassformer.generation.sampling import SamplingRule
 from glassformer.kernels import experts as expert_kernel
@@ -71,7 +72,6 @@ from glassformer.labs.gpt_oss import (
     train,
 )
 from glassformer.labs.gpt_oss.course import _band
-from glassformer.labs.gpt_oss.experiments.generation import behaviour
 from glassformer.layers.attention import attend
 from glassformer.layers.experts import MixtureOfExperts as LibraryExperts
 from glassformer.layers.feedforward import SwiGLU
@@ -519,10 +519,10 @@ choices = {
     "top-p 0.9": functools.partial(token_choice_adv, top_p=0.9, t=1.0),
     "temp. 1.5, top-p 0.9": functools.partial(token_choice_adv, top_p=0.9, t=1.5),
 }
-found = {"true sequences": behaviour(test_tokens[:200, :64], coefficients, 16)}
+found = {"true sequences": behaviour(test_tokens[:200, :64], coefficients, 16, vocab_size=7)}
 for title, choice in choices.items():
     new = generate(model, prompts, 48, choice)
-    found[title] = behaviour(torch.cat([prompts, new], dim=1), coefficients, 16)
+    found[title] = behaviour(torch.cat([prompts, new], dim=1), coefficients, 16, vocab_size=7)
 
 print(f"{'':22}{'rule':>8}{'+1':>8}{'neither':>9}{'repeated':>10}{'cycling':>9}")
 for title, each in found.items():

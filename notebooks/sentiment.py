@@ -75,7 +75,6 @@ from glassformer.labs.sentiment import (
 )
 from glassformer.labs.sentiment.experiments.mini_transformer import draw_training_curves
 from glassformer.labs.sentiment.experiments.pitfalls import measure_leak, measure_padding
-from glassformer.labs.sentiment.experiments.ranking import compare
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.sinusoids import SinusoidalPositions
@@ -90,6 +89,7 @@ from glassformer.observe.figures.diagrams import architecture, block
 from glassformer.observe.figures.illustrations import draw_recurrent_and_parallel
 from glassformer.observe.figures.timeline import draw_timeline
 from glassformer.observe.intervene import intervene
+from glassformer.observe.word_rankings import compare_rankings
 from glassformer.training.loaders import train_epochs
 
 torch.manual_seed(42)
@@ -764,7 +764,7 @@ for text in test_examples:
 # word may attend to the word, "masked" that it is treated like padding.
 
 # %%
-ranked = compare(classifier, [example.text for example in held_out], len(held_out), seed=0)
+ranked = compare_rankings(classifier, [example.text for example in held_out], len(held_out), seed=0)
 for estimate, found in ranked.correlations.items():
     print(f"{estimate:>22}", *(f"  {kind} {mean:+.2f} ± {error:.2f}" for kind, (mean, error) in found.items()))
 print(f"random rankings: 0 ± {ranked.random_error:.2f}")

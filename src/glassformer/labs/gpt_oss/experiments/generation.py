@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from torch import Tensor
 
 from glassformer.data.bayes import optimal_predictions
-from glassformer.data.recurrence import obeys_recurrence
+from glassformer.data.continuations import Behaviour, behaviour
 from glassformer.generation.decoding import generate
 from glassformer.generation.sampling import SamplingRule
 from glassformer.labs.gpt_oss.experiments.models import COURSE_RECIPE, MODELS, train_model
@@ -24,7 +21,6 @@ from glassformer.models import Decoder
 from glassformer.observe.figures.heat_maps import DIVERGING, write_values
 from glassformer.observe.figures.style import BLACK, BLUE, GREEN, ORANGE, SKY, in_style, new_figure
 
-_NGRAM = 4
 _SHOWN_LENGTH = 40
 
 RULES: dict[str, SamplingRule] = {
@@ -36,27 +32,6 @@ RULES: dict[str, SamplingRule] = {
     "temp. 1.5, top-p 0.9": SamplingRule(temperature=1.5, top_p=0.9),
 }
 """The ways of choosing a token that are compared."""
-
-
-@dataclass(frozen=True)
-class Behaviour:
-    """Properties of continuations; every number is a share in [0, 1]."""
-
-    rule: float  # steps that follow the hidden recurrence
-    increment: float  # steps that do not, and are the previous token + 1
-    neither: float  # steps that are neither
-    repeated: float  # runs of four tokens that the same continuation had before
-    cycling: float  # continuations whose second half repeats itself, in two rounds or more
-    errors: dict[str, float]  # the standard error of each of these over the continuations
-
-    def distance(self, other: Behaviour) -> float:
-        """Total variation between the two mixtures of rule, increment and neither, in [0, 1]."""
-        return sum(abs(getattr(self, name) - getattr(other, name)) for name in ("rule", "increment", "neither")) / 2
-
-    def above(self, other: Behaviour, part: str) -> bool:
-        """Whether ``part`` is larger than in ``other``, by more than two standard errors of the difference."""
-        error = math.hypot(self.errors[part], other.errors[part])
-        return getattr(self, part) - getattr(other, part) > 2 * error
 
 
 @dataclass(frozen=True)
@@ -106,14 +81,14 @@ def measure(run: Run) -> Generation:
     def continued(rule: SamplingRule) -> Behaviour:
         prompts = sequences[:, : settings.prompt_length]
         new = torch.tensor(generate(model, prompts, settings.new_tokens, rule=replace(rule, seed=run.seed)))
-        return behaviour(torch.cat([prompts, new], dim=1), coefficients, settings.prompt_length)
+        return behaviour(torch.cat([prompts, new], dim=1), coefficients, settings.prompt_length, DATA.vocab_size)
 
     return Generation(
         model=name,
         num_prompts=len(sequences),
         prompt_length=settings.prompt_length,
         new_tokens=settings.new_tokens,
-        true=behaviour(sequences, coefficients, settings.prompt_length),
+        true=behaviour(sequences, coefficients, settings.prompt_length, DATA.vocab_size),
         rules={title: continued(rule) for title, rule in RULES.items()},
         temperatures=list(settings.temperatures),
         top_ps=list(settings.top_ps),
@@ -122,23 +97,6 @@ def measure(run: Run) -> Generation:
         ],
         next_token=_next_token(run, model),
     )
-
-
-def behaviour(
-    sequences: Int64[Tensor, "batch length"], coefficients: Int64[Tensor, "batch order"], prompt_length: int
-) -> Behaviour:
-    """What the steps after the first ``prompt_length`` tokens are, for generators with these ``coefficients``."""
-    kinds = obeys_recurrence(sequences[:, prompt_length - coefficients.shape[1] :], coefficients, DATA.vocab_size)
-    increment, continuation = kinds.increment & ~kinds.rule, sequences[:, prompt_length:]
-    rows = {
-        "rule": kinds.rule.double().mean(dim=1),
-        "increment": increment.double().mean(dim=1),
-        "neither": (~kinds.rule & ~increment).double().mean(dim=1),
-        "repeated": _repeated(continuation),
-        "cycling": _cycles(continuation[:, continuation.shape[1] // 2 :]).double(),
-    }
-    errors = {name: float(row.std(correction=0)) / math.sqrt(len(row)) for name, row in rows.items()}
-    return Behaviour(**{name: float(row.mean()) for name, row in rows.items()}, errors=errors)
 
 
 @torch.no_grad()
@@ -157,18 +115,6 @@ def _next_token(run: Run, model: Decoder) -> NextToken:
         optimal=optimal_predictions(context, DATA)[0, -1].tolist(),
         model={title: rule.distribution(logits).tolist() for title, rule in RULES.items()},
     )
-
-
-def _repeated(continuation: Int64[Tensor, "batch length"]) -> Tensor:
-    """The share of runs of ``_NGRAM`` tokens that occurred before in the same row, for each row."""
-    rows = continuation.unfold(1, _NGRAM, 1).tolist()
-    return torch.tensor([1 - len({tuple(run) for run in row}) / len(row) for row in rows], dtype=torch.float64)
-
-
-def _cycles(ending: Int64[Tensor, "batch length"]) -> Tensor:
-    """Which rows are two or more rounds of one cycle."""
-    rounds = [(ending[:, n:] == ending[:, :-n]).all(dim=1) for n in range(1, ending.shape[1] // 2 + 1)]
-    return torch.stack(rounds).any(dim=0)
 
 
 @in_style
