@@ -169,6 +169,14 @@ def test_a_message_without_an_answer_is_told(
     assert said.out.strip() == ("Four." if answered else "")
 
 
+def test_speculation_is_asked_for(conversation: Talk, tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(command, "Continuation", lambda *_, speculate, **__: asked.append(speculate))
+    monkeypatch.setattr(command, "Conversation", lambda *_, **__: conversation(REPLY.format("Four.")))
+    assert main(["chat", str(tiny_gpt_oss), "--message", "2 + 2?", "--speculate", "7"]) == 0
+    assert asked == [7]
+
+
 def test_the_end_of_the_input_ends_a_message_of_several_lines(
     conversation: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,19 @@ def test_help_tells_every_flag(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "--no-compile" not in shown
 
 
+def test_speculation_is_asked_for_and_gives_the_same_text(
+    recurrence_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"run": recurrence_run, "prompt": "1 2 3 1 2 3", "max_new_tokens": 12, "seed": 3}
+    expected = "".join(command.run(command.GenerateFlags(**flags)))
+    plain, asked = command.stream, []
+    monkeypatch.setattr(
+        command, "stream", lambda *args, **more: asked.append(more["speculate"]) or plain(*args, **more)
+    )
+    assert "".join(command.run(command.GenerateFlags(**flags, speculate=5))) == expected
+    assert asked == [5]
+
+
 def test_a_compiled_step_is_asked_for(recurrence_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(command, "stream", lambda *args, compile, **options: asked.append(compile) or iter([[1], [2]]))

@@ -162,7 +162,7 @@ def main(flags: ChatFlags) -> int:
     )
     model = released.load(flags.device)
     context = min(CONTEXT, model.config.max_seq_len) if flags.context is None else flags.context
-    continuation = Continuation(model, context, rule=rule)
+    continuation = Continuation(model, context, rule=rule, speculate=flags.speculate)
     conversation = Conversation(
         continuation,
         tokenizer,

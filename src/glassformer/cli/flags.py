@@ -120,6 +120,10 @@ class GenerateFlags:
     """Compile the decoding step first: takes about half a minute, then about 1.5 times as fast. Needs a C++
     compiler."""
 
+    speculate: Count = 0
+    """Look up to so many tokens up in the text and verify them in one pass: faster where a text repeats parts of what
+    it has said. 7 is a good number, 0 is off."""
+
     device: str = "auto"
     """For --model: cpu, cuda, or auto (a GPU if there is one)."""
 
@@ -176,6 +180,10 @@ class ChatFlags:
 
     seed: int | None = None
     """The same seed and messages give the same answers on the same day. None: different ones each time."""
+
+    speculate: Count = 0
+    """Look up to so many tokens up in the conversation and verify them in one pass: faster where a reply repeats parts
+    of what was said. 7 is a good number, 0 is off."""
 
     speed: bool = True
     """Print the number of tokens per second after each reply."""

@@ -51,6 +51,7 @@ def run(flags: GenerateFlags, watch: Callable[[Stopwatch], None] = lambda _: Non
         rule=rule,
         stop_tokens=task.stop_tokens,
         compile=flags.compile,
+        speculate=flags.speculate,
     )
     stopwatch = Stopwatch(len(task.prompt))
     watch(stopwatch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from torch import Tensor
 from glassformer.errors import require, require_positive
 from glassformer.generation.decoding import GREEDY, PREFILL
 from glassformer.generation.sampling import SamplingRule
+from glassformer.generation.speculative import speculated
 from glassformer.layers.cache import Kept
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
@@ -41,17 +43,25 @@ class Continuation:
         max_seq_len: Positions in all, for which memory is taken at once; None: the model's.
         rule: How tokens are chosen. One generator of random numbers serves all replies.
         prefill: Tokens of a prompt that are read at a time.
+        speculate: Tokens that are looked up in the text and verified in one forward pass, at most; as in ``generate``.
 
     Raises:
-        InputError: ``max_seq_len`` beyond the model's, or a size below 1.
+        InputError: ``max_seq_len`` beyond the model's, or a size out of range.
     """
 
     def __init__(
-        self, model: Decoder, max_seq_len: int | None = None, *, rule: SamplingRule = GREEDY, prefill: int = PREFILL
+        self,
+        model: Decoder,
+        max_seq_len: int | None = None,
+        *,
+        rule: SamplingRule = GREEDY,
+        prefill: int = PREFILL,
+        speculate: int = 0,
     ) -> None:
         self.max_seq_len = model.config.max_seq_len if max_seq_len is None else max_seq_len
         require_positive(max_seq_len=self.max_seq_len, prefill=prefill)
-        self._model, self._rule, self._prefill = model, rule, prefill
+        require(speculate >= 0, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
+        self._model, self._rule, self._prefill, self._speculate = model, rule, prefill, speculate
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.embedding.weight.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.keep())
@@ -90,8 +100,15 @@ class Continuation:
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
         logits = self._read_prompt(prompt)
+        choose = partial(self._rule.choose, generator=self._generator)
+        if self._speculate:
+            for token in speculated(self._model, self._cache, prompt, logits, choose, most, self._speculate):
+                yield token
+                if token in stop:
+                    return
+            return
         for count in range(1, most + 1):
-            token = int(self._rule.choose(logits, self._generator))
+            token = int(choose(logits))
             yield token
             if token in stop or count == most:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import index
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from glassformer.errors import InputError, require, require_positive
 from glassformer.generation.compiled import compiled_step
 from glassformer.generation.sampling import SamplingRule
+from glassformer.generation.speculative import speculated
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
@@ -38,6 +40,7 @@ def generate(
     stop_tokens: Sequence[int] = (),
     use_cache: bool = True,
     compile: bool = False,
+    speculate: int = 0,
 ) -> list[list[int]]:
     """Continue each prompt; returns the new tokens, without the prompt.
 
@@ -56,12 +59,23 @@ def generate(
         compile: Compile the decoding step with ``torch.compile``. Needs ``use_cache`` and a C++ compiler. Small models
             then run about 1.5 times as fast. Each batch size and each cache size (256 positions, then powers of two)
             is compiled once for each model, in about half a minute.
+        speculate: Of one text, verify up to so many tokens in a forward pass, which are looked up in the text: see
+            :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
+            text repeats what it has said. Needs ``use_cache``, and not ``compile``.
 
     Raises:
-        InputError: Empty prompts, tokens outside the vocabulary, or more positions than the model can read.
+        InputError: Empty prompts, tokens outside the vocabulary, more positions than the model can read, or options
+            that exclude one another.
     """
     steps = stream(
-        model, prompts, max_new_tokens, rule=rule, stop_tokens=stop_tokens, use_cache=use_cache, compile=compile
+        model,
+        prompts,
+        max_new_tokens,
+        rule=rule,
+        stop_tokens=stop_tokens,
+        use_cache=use_cache,
+        compile=compile,
+        speculate=speculate,
     )
     return [[token for token in text if token is not None] for text in zip(*steps, strict=True)]
 
@@ -75,11 +89,13 @@ def stream(
     stop_tokens: Sequence[int] = (),
     use_cache: bool = True,
     compile: bool = False,
+    speculate: int = 0,
 ) -> Iterator[list[int | None]]:
     """As :func:`generate`, step by step: yields each text's newest token, or None once the text has ended."""
     require_positive(max_new_tokens=max_new_tokens)
     require(use_cache or not compile, "compile without use_cache", "compile with use_cache", "Leave one of them out.")
     tokens, real = _padded(model, prompts)
+    _require_speculation(speculate, len(tokens), use_cache and not compile)
     positions = tokens.shape[1] + max_new_tokens - 1
     require(
         positions <= model.config.max_seq_len,
@@ -87,13 +103,16 @@ def stream(
         f"at most max_seq_len = {model.config.max_seq_len} positions in all",
         "Shorten the prompt, ask for fewer tokens, or make the model with a larger max_seq_len.",
     )
+    stop = frozenset(stop_tokens)
+    if speculate:
+        return _speculated(model, tokens, max_new_tokens, rule, stop, speculate)
     if not use_cache:
         logits = _logits_without_cache(model, tokens, real)
     elif compile:
         logits = _logits_with_compiled_step(model, positions, tokens, real)
     else:
         logits = _logits_with_cache(model, model.new_cache(len(tokens), positions), tokens, real)
-    return _steps(model, logits, len(tokens), max_new_tokens, rule, frozenset(stop_tokens))
+    return _steps(model, logits, len(tokens), max_new_tokens, rule, stop)
 
 
 _Logits = Callable[[Int[Tensor, "batch 1"] | None], Float[Tensor, "batch vocab"]]
@@ -113,6 +132,30 @@ def _steps(
         yield [None if over else token for over, token in zip(ended, chosen, strict=True)]
         ended = [over or token in stop for over, token in zip(ended, chosen, strict=True)]
         if all(ended):
+            return
+
+
+def _require_speculation(speculate: int, texts: int, cached: bool) -> None:
+    require(speculate >= 0, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
+    require(
+        speculate == 0 or (texts == 1 and cached),
+        f"speculate = {speculate} for {texts} texts" + ("" if cached else ", without use_cache or with compile"),
+        "one text, with use_cache and without compile",
+        "Leave speculate out, or continue each text by itself.",
+    )
+
+
+def _speculated(
+    model: Decoder, tokens: Tensor, max_new_tokens: int, rule: SamplingRule, stop: frozenset[int], longest: int
+) -> Iterator[list[int | None]]:
+    cache = model.new_cache(1, tokens.shape[1] + max_new_tokens - 1)
+    generator = rule.generator(tokens.device)
+    with evaluating(model), torch.inference_mode():
+        logits = _logits_with_cache(model, cache, tokens, None)(None)
+    choose = partial(rule.choose, generator=generator)
+    for token in speculated(model, cache, tokens[0].tolist(), logits, choose, max_new_tokens, longest):
+        yield [token]
+        if token in stop:
             return
 
 

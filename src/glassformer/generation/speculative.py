@@ -1,0 +1,154 @@
+"""Speculative decoding without a second model: tokens that are looked up in the text are verified in one forward pass.
+
+The newest tokens are searched in the text so far, and the tokens that followed them there are proposed. One pass gives
+the logits after each of them. At every position a token is chosen as in plain decoding, with the same random number.
+While it is the proposed one, the next position's logits are those of plain decoding too, so the text is the same. A
+proposed token x is accepted with probability p(x), and otherwise the token is distributed as p without x: this is the
+rule of speculative sampling for a proposal that is certain.
+
+A pass over several positions may round differently from passes over one each. Where two tokens' logits, or a random
+number and the border between two tokens, are nearer to one another than this rounding, the text may go on differently.
+
+Source: Leviathan et al. 2023, arXiv 2211.17192 (the rule); Yang et al. 2023, arXiv 2304.04487 (proposals copied from a
+text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.layers.cache import Cache
+from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
+from glassformer.modes import evaluating
+
+_SIZES = (8, 4, 2)
+"""Numbers of tokens that are looked up, the largest first."""
+
+_LONGEST = 16
+"""Longer matches are taken to be as reliable as one of this length."""
+
+_MEMORY = 1 / 16
+"""Weight of the newest token in the share of matches that went on."""
+
+_ARITHMETIC = 0.05
+"""Cost of one more position, relative to a pass over one, besides reading more experts."""
+
+_PACKED = 4.25 / 16
+"""Bytes of a weight in MXFP4, relative to bfloat16."""
+
+
+class Lookup:
+    """Proposes how a text goes on: as it did after the last place with the same newest tokens.
+
+    Along the text, also where nothing is proposed, it counts how often a match of n tokens goes on. A proposal has the
+    length that gives most tokens per cost in expectation, and is empty where plain decoding does.
+
+    Args:
+        text: The tokens so far.
+        costs: Cost of a pass that verifies 0, 1, 2, ... proposed tokens; the last is the longest proposal.
+    """
+
+    def __init__(self, text: Iterable[int], costs: Sequence[float]) -> None:
+        self._costs = costs
+        self._text: list[int] = []
+        self._after: dict[tuple[int, ...], int] = {}  # n-grams, and the position after their last occurrence
+        self._next = self._matched = 0  # the position that is read along, and how many tokens before it are equal
+        self._share = [length / (length + 4) for length in range(_LONGEST + 1)]  # of matches that went on, by length
+        for token in text:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """The text's next token."""
+        text = self._text
+        if self._matched:
+            hit, length = text[self._next] == token, min(self._matched, _LONGEST)
+            self._share[length] += _MEMORY * (hit - self._share[length])
+            self._next, self._matched = (self._next + 1, self._matched + 1) if hit else (0, 0)
+        text.append(token)
+        for size in _SIZES:
+            if size <= len(text):
+                newest = tuple(text[-size:])
+                if self._matched < size and newest in self._after:
+                    self._next, self._matched = self._after[newest], size
+                self._after[newest] = len(text)
+
+    def propose(self, most: int) -> list[int]:
+        """The tokens that may come next, at most ``most``."""
+        length, best, chance, expected = 0, 1.0, 1.0, 1.0
+        for count in range(1, min(most, len(self._costs) - 1) + 1 if self._matched else 1):
+            chance *= self._share[min(self._matched + count - 1, _LONGEST)]
+            expected += chance
+            if expected / self._costs[count] > best:
+                length, best = count, expected / self._costs[count]
+        # A match that reaches the end of the text is a repetition, which goes on.
+        period = len(self._text) - self._next
+        return [self._text[self._next + index % period] for index in range(length)]
+
+
+def verification_costs(config: DecoderConfig, longest: int) -> list[float]:
+    """Cost of a pass over 1 to ``1 + longest`` positions, relative to the first: the weights that it reads.
+
+    Each position reads ``top_k`` experts of its own choice, and all read the same other weights.
+    """
+    width, experts = config.hidden_dim, config.num_experts or 1
+    chosen = config.top_k if config.num_experts else 1
+    attention = 2 * width * config.head_dim * (config.num_heads + (config.num_kv_heads or config.num_heads))
+    expert = 3 * width * config.ff_dim * (_PACKED if config.expert_format == "mxfp4" else 1)
+    shared = config.num_layers * attention + config.vocab_size * width
+
+    def read(rows: int) -> float:
+        return shared + config.num_layers * expert * experts * (1 - (1 - chosen / experts) ** rows)
+
+    return [read(rows) / read(1) + _ARITHMETIC * (rows - 1) for rows in range(1, longest + 2)]
+
+
+def speculated(
+    model: Decoder,
+    cache: Cache,
+    text: Sequence[int],
+    logits: Float[Tensor, "1 vocab"],
+    choose: Callable[[Float[Tensor, "1 vocab"]], Tensor],
+    most: int,
+    longest: int,
+) -> Iterator[int]:
+    """Up to ``most`` tokens that follow ``text``, one by one.
+
+    Args:
+        model: The decoder.
+        cache: Holds ``text``, and has room for ``most - 1`` more positions.
+        text: The tokens so far.
+        logits: Those after ``text``.
+        choose: Chooses a token from the logits of one position.
+        most: How many tokens.
+        longest: How many tokens are proposed at most; fewer than any window has positions, so that the cache can forget
+            those that are not accepted.
+    """
+    longest = min([longest, *(layer.window - 1 for layer in cache.layers if layer.window is not None)])
+    lookup = Lookup(text, verification_costs(model.config, longest))
+    length = len(text)
+    draft: list[int] = []
+    kept = cache.keep(0)
+    while True:
+        for row, proposed in zip(logits, [*draft, None], strict=True):
+            with torch.inference_mode():
+                token = int(choose(row[None]))
+            yield token
+            most -= 1
+            if most == 0:
+                return
+            lookup.add(token)
+            length += 1
+            if token != proposed:
+                break
+        if cache.length > length - 1:  # the newest token is not read yet
+            cache.rewind(kept, length - 1)
+        draft = lookup.propose(most - 1)
+        kept = cache.keep(1 + len(draft)) if draft else kept
+        with evaluating(model), torch.inference_mode():
+            read = torch.tensor([[token, *draft]], dtype=torch.int64, device=logits.device)
+            logits = model.output(model.hidden(read, cache=cache)[0])

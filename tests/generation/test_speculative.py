@@ -1,0 +1,250 @@
+"""Speculative decoding gives the tokens of plain decoding, and their distribution, in fewer forward passes."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice, pairwise, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from glassformer.generation import SamplingRule, generate, speculative, stream
+from glassformer.generation.continuation import Continuation
+from glassformer.generation.sampling import sample
+from glassformer.generation.speculative import Lookup, speculated, verification_costs
+from glassformer.models import Decoder, DecoderConfig
+from refusals import refused
+
+SIZES = {"vocab_size": 5, "num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 4, "head_dim": 4}
+VARIANTS = {
+    "dense": {},
+    "grouped": {"num_kv_heads": 2, "key_weights": True},
+    "windowed": {"window": 4, "windowed_layers": "all", "sinks": True},
+    "some windowed": {"window": 7, "windowed_layers": "odd"},
+    "sees itself only": {"window": 1},
+    "experts": {"num_experts": 4, "window": 12},
+}
+
+
+def model(variant: str = "dense", **changes: object) -> Decoder:
+    torch.manual_seed(3)
+    return Decoder(DecoderConfig(**SIZES, **VARIANTS[variant], **changes)).double()  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many positions each forward pass reads."""
+    lengths: list[int] = []
+    hidden = Decoder.hidden
+    monkeypatch.setattr(
+        Decoder,
+        "hidden",
+        lambda self, tokens, **more: (lengths.append(tokens.shape[1]), hidden(self, tokens, **more))[1],
+    )
+    return lengths
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Propose wherever there is a match: a longer proposal costs nothing."""
+    monkeypatch.setattr(speculative, "verification_costs", lambda config, longest: [1.0] * (longest + 1))
+
+
+@settings(max_examples=60)
+@given(
+    variant=st.sampled_from(sorted(VARIANTS)),
+    prompt=st.lists(st.integers(0, 4), min_size=1, max_size=30),
+    new=st.integers(1, 40),
+    longest=st.integers(1, 9),
+    temperature=st.sampled_from([0.0, 0.5, 1.0]),
+    stop=st.lists(st.integers(0, 4), max_size=1),
+    costly=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_the_tokens_are_those_of_plain_decoding(
+    variant: str,
+    prompt: list[int],
+    new: int,
+    longest: int,
+    temperature: float,
+    stop: list[int],
+    costly: bool,
+    seed: int,
+) -> None:
+    decoder = model(variant, max_seq_len=len(prompt) + new - 1)  # the last position is used too
+    rule = SamplingRule(temperature=temperature, seed=seed)
+    expected = generate(decoder, [prompt], new, rule=rule, stop_tokens=stop)
+    with pytest.MonkeyPatch.context() as patch:
+        if not costly:
+            patch.setattr(speculative, "verification_costs", lambda config, longest: [1.0] * (longest + 1))
+        assert generate(decoder, [prompt], new, rule=rule, stop_tokens=stop, speculate=longest) == expected
+
+
+@pytest.mark.usefixtures("always")
+def test_a_text_that_repeats_takes_few_passes(passes: list[int]) -> None:
+    decoder = model()
+    text = generate(decoder, [[1, 2]], 60)[0]
+    del passes[:]
+    assert generate(decoder, [[1, 2]], 60, speculate=7)[0] == text
+    assert len(passes) < 30
+    assert max(passes) == 8
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_runs_end_with_a_stop_token_and_with_the_last_token_asked_for(variant: str, passes: list[int]) -> None:
+    decoder = model(variant)
+    prompt = [0, 1, 2, 3] * 5
+    text = generate(decoder, [prompt], 40)[0]
+    for stop in sorted(set(text)):
+        expected = text[: text.index(stop) + 1]
+        assert generate(decoder, [prompt], 40, stop_tokens=[stop], speculate=7) == [expected]
+    for new in range(1, 20):
+        del passes[:]
+        assert list(stream(decoder, [prompt], new, speculate=7)) == [[token] for token in text[:new]]
+        assert sum(passes) - len(prompt) <= 8 * new
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("variant", ["some windowed", "experts"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_conversations_go_on_after_replies_that_were_left_within_a_run(variant: str, temperature: float) -> None:
+    decoder, draw = model(variant), random.Random(0)
+    rule = SamplingRule(temperature=temperature, seed=5)
+    plain, speculating = Continuation(decoder, 300, rule=rule), Continuation(decoder, 300, rule=rule, speculate=6)
+    prompt = [0, 1, 2] * 4
+    for _ in range(8):
+        left = draw.randint(1, 20)
+        replies = [list(islice(each.reply(prompt), left)) for each in (plain, speculating)]
+        assert replies[0] == replies[1]
+        prompt = [*prompt, *replies[0][: draw.randint(0, left)], draw.randrange(5)]
+
+
+def probabilities(decoder: Decoder, prompt: list[int], new: int) -> dict[tuple[int, ...], float]:
+    """Of each continuation, from the logits of the whole text."""
+    found = {}
+    for text in product(range(5), repeat=new):
+        with torch.no_grad():
+            logs = decoder.eval()(torch.tensor([[*prompt, *text]]))[0].log_softmax(-1)
+        found[text] = float(sum(logs[len(prompt) - 1 + place, token] for place, token in enumerate(text)).exp())
+    return found
+
+
+def p_value(drawn: list[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
+    counts = [drawn.count(text) for text in expected]
+    return float(chisquare(counts, [len(drawn) * share for share in expected.values()]).pvalue)
+
+
+@pytest.mark.usefixtures("always")
+def test_sampled_texts_have_the_distribution_of_the_model(passes: list[int]) -> None:
+    decoder, prompt = model(), [token for pair in product(range(5), repeat=2) for token in pair]
+    expected = probabilities(decoder, prompt, 2)
+    with torch.inference_mode():
+        cache = decoder.eval().new_cache(1, 52)
+        logits = decoder(torch.tensor([prompt]), cache=cache)[:, -1]
+    kept, generator, drawn = cache.keep(), torch.Generator().manual_seed(0), []
+    del passes[:]
+    for _ in range(1500):
+        cache.rewind(kept)
+        steps = speculated(
+            decoder, cache, prompt, logits, lambda row: SamplingRule().choose(row, generator), most=3, longest=1
+        )
+        drawn.append(tuple(islice(steps, 2)))
+    assert p_value(drawn, expected) > 0.01
+    assert passes == [2] * 1500  # every first token was followed by a proposal
+
+
+def test_a_rule_that_accepts_too_often_has_another_distribution() -> None:
+    """What the test above can see: a rejected token that may be drawn again."""
+    decoder, prompt, proposed = model(), [0, 1, 2, 3, 0, 1], 2
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        share = decoder.eval()(torch.tensor([prompt]))[0, -1].softmax(-1)
+    tries = sample(share.expand(2, 1500, 5), generator)
+    wrong = torch.where(tries[0] == proposed, tries[0], tries[1]).tolist()
+    right = tries[0].tolist()
+    expected = {(token,): float(share[token]) for token in range(5)}
+    assert p_value([(token,) for token in right], expected) > 0.01
+    assert p_value([(token,) for token in wrong], expected) < 1e-6
+
+
+def test_it_proposes_what_followed_the_newest_tokens() -> None:
+    free = [1.0] * 10
+    assert Lookup([1, 2, 3, 4, 5, 1, 2], free).propose(3) == [3, 4, 5]
+    assert Lookup([1, 2, 3, 1, 2, 4, 1, 2], free).propose(2) == [4, 1]  # the last occurrence
+    assert Lookup([6, 7, 1, 2, 3, 8, 1, 2, 4, 6, 7, 1, 2], free).propose(1) == [3]  # the longer match
+    assert Lookup([1, 2, 1, 2], free).propose(9) == [1, 2] * 4 + [1]  # a repetition goes on
+    assert Lookup([1, 2, 3], free).propose(9) == []
+    assert Lookup([1, 2, 3, 1, 2], free).propose(0) == []
+    assert Lookup([], free).propose(9) == []
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 9))
+def test_a_proposal_continues_an_earlier_occurrence(text: list[int], most: int) -> None:
+    proposal = Lookup(text, [1.0] * 10).propose(most)
+    pairs = list(pairwise(text))
+    found = len(text) >= 2 and pairs[-1] in pairs[:-1]
+    assert len(proposal) == (most if found else 0)
+    whole = [*text, *proposal]
+    if proposal:
+        assert any(whole[place : place + len(proposal) + 2] == whole[len(text) - 2 :] for place in range(len(text) - 2))
+
+
+def test_few_tokens_are_proposed_where_matches_do_not_go_on() -> None:
+    draw = random.Random(0)
+    costs = [1 + 0.25 * more for more in range(9)]
+    chance = Lookup([draw.randrange(4) for _ in range(2000)], costs)
+    assert chance.propose(8) == []
+    copied = Lookup([draw.randrange(100) for _ in range(50)] * 8, costs)
+    assert len(copied.propose(8)) == 8
+
+
+def test_costs_of_a_pass_are_those_of_the_weights_that_it_reads() -> None:
+    dense = verification_costs(DecoderConfig(**SIZES), 7)
+    assert dense == pytest.approx([1 + 0.05 * more for more in range(8)])
+    released = verification_costs(
+        DecoderConfig(
+            vocab_size=201088,
+            num_layers=24,
+            hidden_dim=2880,
+            ff_dim=2880,
+            num_heads=64,
+            num_kv_heads=8,
+            head_dim=64,
+            num_experts=32,
+            top_k=4,
+            expert_format="mxfp4",
+        ),
+        7,
+    )
+    assert released[0] == 1
+    assert 1.25 < released[1] < 1.45
+    assert 2.3 < released[7] < 3.3
+
+
+def test_the_model_keeps_its_mode() -> None:
+    decoder = model(dropout=0.5).train()
+    decoder.layers[1].eval()
+    modes = [each.training for each in decoder.modules()]
+    for _ in stream(decoder, [[1, 2, 1, 2]], 9, speculate=3):
+        assert [each.training for each in decoder.modules()] == modes
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "message"),
+    [
+        ([[1, 2]], {"speculate": -1}, "speculate = -1"),
+        ([[1, 2], [3]], {"speculate": 2}, "2 texts"),
+        ([[1, 2]], {"speculate": 2, "compile": True}, "compile"),
+        ([[1, 2]], {"speculate": 2, "use_cache": False}, "use_cache"),
+    ],
+)
+def test_what_excludes_it_is_named(prompts: list[list[int]], options: dict[str, int], message: str) -> None:
+    with refused(message):
+        generate(model(), prompts, 3, **options)  # type: ignore[arg-type]
+    if options["speculate"] < 0:
+        with refused(message):
+            Continuation(model(), speculate=-1)
