@@ -11,7 +11,6 @@ import torch
 from glassformer.classifier import Classifier
 from glassformer.data.sentiment import reviews
 from glassformer.data.tokenizer import WordTokenizer, split_words
-from glassformer.labs.sentiment.experiments.counts import TfidfClassifier, TfidfRecipe
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, build_classifier
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
@@ -27,6 +26,7 @@ from glassformer.observe.probes import (
     probe_pairs,
     probe_words,
 )
+from glassformer.training.word_counts import TfidfClassifier, TfidfRecipe
 
 KNOWN = ("alpha", "beta", "gamma", "is", "was", "here", "there", ".")
 POSITIVE = {"alpha": 0.2, "beta": 0.6, "gamma": 0.4}

@@ -1,4 +1,9 @@
-"""Text classifiers without attention, as they were before transformers: a recurrent and a convolutional network."""
+"""Text classifiers without attention, as they were before transformers: a recurrent and a convolutional network.
+
+Initial embeddings are normal with standard deviation ``embedding_dim ** -0.5``, as the encoder's are before they are
+scaled. With torch's default of 1, words too rare to be learned stay loud: on SST-2's validation sentences the accuracy
+is 5 to 9 points lower.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +36,7 @@ class RecurrentClassifier(nn.Module):
         self.gru = nn.GRU(embedding_dim, hidden_dim, batch_first=True, bidirectional=True)
         self.head = nn.Linear(2 * hidden_dim, num_classes)
         self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
 
     def forward(
         self, tokens: Int[Tensor, "batch position"], real: Bool[Tensor, "batch position"]
@@ -70,6 +76,7 @@ class ConvolutionalClassifier(nn.Module):
         self.convolutions = nn.ModuleList(nn.Conv1d(embedding_dim, filters, width) for width in widths)
         self.head = nn.Linear(filters * len(widths), num_classes)
         self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
 
     def forward(
         self, tokens: Int[Tensor, "batch position"], real: Bool[Tensor, "batch position"]

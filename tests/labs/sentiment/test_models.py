@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.data.examples import Example, SentimentData
-from glassformer.labs.sentiment.experiments.counts import TfidfRecipe
 from glassformer.labs.sentiment.experiments.models import (
     ModelResult,
     Models,
@@ -20,9 +19,9 @@ from glassformer.labs.sentiment.experiments.models import (
     reliability,
     slug,
 )
-from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH
-from glassformer.labs.sentiment.experiments.rivals import RIVALS
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, RIVALS
 from glassformer.training.text_recipe import TrainingRecipe
+from glassformer.training.word_counts import TfidfRecipe
 
 TEXTS = [Example(f"{word} {number}", label) for number in range(6) for word, label in (("good", 1), ("bad", 0))]
 SHORT = TrainingRecipe(2, 8, 0.01, 0.0)

@@ -9,16 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from glassformer.data.examples import Example, SentimentData
-from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH
-from glassformer.labs.sentiment.experiments.rivals import RivalRecipe, build_rival, train_rival
+from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, RivalRecipe, train_rival
 from glassformer.models.encoder import Encoder
 from glassformer.models.text_classifiers import ConvolutionalClassifier, RecurrentClassifier
 from glassformer.training.text_recipe import TrainingRecipe
 from refusals import refused
 
 KINDS = ("recurrent", "convolutional")
+NETWORKS = (RecurrentClassifier, ConvolutionalClassifier)
 THINGS = ("film", "book", "soup", "phone", "song", "play", "cake", "lamp")
 TRAIN = tuple(
     Example(f"a {word} {thing} .", label)
@@ -69,11 +70,11 @@ def test_the_convolutional_one_is_a_loop_over_windows() -> None:
     torch.testing.assert_close(model(tokens, real)[0], model.head(torch.cat(responses)), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("network", NETWORKS)
 @given(st.data())
 @settings(max_examples=20, deadline=None)
-def test_padding_and_gaps_change_nothing(kind: str, data: st.DataObject) -> None:
-    model = build_rival(kind, 11, 2, seed=0).eval()
+def test_padding_and_gaps_change_nothing(network: type[nn.Module], data: st.DataObject) -> None:
+    model = network(11, 2).eval()
     row = data.draw(st.lists(st.integers(0, 10), min_size=1, max_size=9))
     alone = model(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.bool))
     filled, real = [], []
@@ -87,16 +88,16 @@ def test_padding_and_gaps_change_nothing(kind: str, data: st.DataObject) -> None
     torch.testing.assert_close(model(tokens, mask)[:1], alone, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_text_without_real_tokens_is_answered(kind: str) -> None:
-    model = build_rival(kind, 11, 2, seed=0).eval()
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_text_without_real_tokens_is_answered(network: type[nn.Module]) -> None:
+    model = network(11, 2).eval()
     logits = model(torch.ones(1, 4, dtype=torch.int64), torch.zeros(1, 4, dtype=torch.bool))
     torch.testing.assert_close(logits[0], model.head.bias)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_has_about_as_many_parameters_as_the_encoder(kind: str) -> None:
-    rival = sum(weight.numel() for weight in build_rival(kind, 8000, 2, seed=0).parameters())
+@pytest.mark.parametrize("network", NETWORKS)
+def test_it_has_about_as_many_parameters_as_the_encoder(network: type[nn.Module]) -> None:
+    rival = sum(weight.numel() for weight in network(8000, 2).parameters())
     encoder = sum(weight.numel() for weight in Encoder(FROM_SCRATCH.encoder_config(8000, 2, 0)).parameters())
     assert rival == pytest.approx(encoder, rel=0.01)
 

@@ -15,11 +15,16 @@ from glassformer.labs.run import Lab, Run
 from glassformer.labs.sentiment.experiments import growth, heads, mini_transformer, norms, pitfalls
 from glassformer.labs.sentiment.experiments import model_figures as tables
 from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
-from glassformer.labs.sentiment.experiments.counts import BIGRAM_TFIDF, FULL_TFIDF
 from glassformer.labs.sentiment.experiments.models import ModelResult, Models, measure_models
 from glassformer.labs.sentiment.experiments.ranking import RankingResult, draw_ranking, measure_ranking
 from glassformer.labs.sentiment.experiments.reach import ReachResult, measure_reach
-from glassformer.labs.sentiment.experiments.recipes import FROM_MINILM, FROM_SCRATCH, one_thread
+from glassformer.labs.sentiment.experiments.recipes import (
+    BIGRAM_TFIDF,
+    FROM_MINILM,
+    FROM_SCRATCH,
+    FULL_TFIDF,
+    one_thread,
+)
 from glassformer.observe.complexity_measured import LENGTHS
 from glassformer.observe.figures.complexity_curves import draw_complexity
 from glassformer.observe.figures.diagrams import architecture, block

@@ -20,19 +20,22 @@ from glassformer.data.examples import Example, SentimentData
 from glassformer.data.sentiment_sources import find_data, kind_examples
 from glassformer.errors import InputError
 from glassformer.labs.run import Run
-from glassformer.labs.sentiment.experiments.counts import BASELINES, TfidfRecipe, fit_counts
 from glassformer.labs.sentiment.experiments.recipes import (
+    BASELINES,
     FROM_MINILM,
     FROM_SCRATCH,
+    RIVALS,
     PretrainedRecipe,
+    RivalRecipe,
     ScratchRecipe,
     one_thread,
     train_recipe,
+    train_rival,
 )
-from glassformer.labs.sentiment.experiments.rivals import RIVALS, RivalRecipe, train_rival
 from glassformer.labs.wording import alike, standard_error
 from glassformer.training.classification import scores
 from glassformer.training.text_recipe import Epoch
+from glassformer.training.word_counts import TfidfRecipe, fit_counts
 
 Recipe: TypeAlias = TfidfRecipe | RivalRecipe | ScratchRecipe | PretrainedRecipe
 Probabilities: TypeAlias = Float[np.ndarray, "text num_classes"]

@@ -22,7 +22,6 @@ from glassformer.data.batches import pad
 from glassformer.data.examples import leaked, normalized, split_by_text
 from glassformer.data.sentiment import leaky_examples
 from glassformer.data.tokenizer import PAD_ID
-from glassformer.labs.sentiment.experiments.counts import COURSE_TFIDF, TfidfClassifier
 from glassformer.labs.sentiment.experiments.mini_transformer import (
     COURSE_EPOCHS,
     COURSE_LENGTH,
@@ -31,7 +30,9 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     plain_reviews,
     train_course,
 )
+from glassformer.labs.sentiment.experiments.recipes import COURSE_TFIDF
 from glassformer.observe.figures.style import BLACK, LINES, in_style, new_figure
+from glassformer.training.word_counts import TfidfClassifier
 
 Way = Literal["seen", "left out"]
 

@@ -1,4 +1,4 @@
-"""The encoders of the lab as data: how each is built and trained."""
+"""The classifiers of the lab as data: how each is built and trained."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from glassformer.checkpoints.bert import load_encoder
 from glassformer.checkpoints.hub import find_directory, minilm
-from glassformer.classifier import ENCODER, Classifier, save_classifier
+from glassformer.classifier import ENCODER, Classifier, predict, save_classifier
 from glassformer.data.examples import SentimentData
 from glassformer.data.subword import load_subwords
-from glassformer.data.tokenizer import WordTokenizer
+from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.models.text_classifiers import ConvolutionalClassifier, RecurrentClassifier
 from glassformer.training.text_recipe import Epoch, TrainingRecipe, fit
+from glassformer.training.word_counts import TfidfRecipe
+
+COURSE_TFIDF = TfidfRecipe("TF-IDF, 500 words", max_features=500, stop_words="english")
+FULL_TFIDF = TfidfRecipe("TF-IDF, all words", strengths=(1.0, 3.0, 10.0))
+BIGRAM_TFIDF = TfidfRecipe("TF-IDF, all words and pairs", max_ngram=2, strengths=(1.0, 3.0, 10.0))
+BASELINES = (COURSE_TFIDF, FULL_TFIDF, BIGRAM_TFIDF)
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,18 @@ FROM_MINILM = PretrainedRecipe(
     "encoder from MiniLM",
     TrainingRecipe(3, 32, 5e-5, 0.01, betas=(0.9, 0.999), label_smoothing=0.1, min_updates=50),
 )
+
+
+@dataclass(frozen=True)
+class RivalRecipe:
+    """A network that is trained as the encoder from scratch is."""
+
+    name: str
+    kind: Literal["recurrent", "convolutional"]
+    training: TrainingRecipe = FROM_SCRATCH.training
+
+
+RIVALS = (RivalRecipe("GRU, both directions", "recurrent"), RivalRecipe("convolutions", "convolutional"))
 
 
 class Trained(NamedTuple):
@@ -117,3 +138,28 @@ def train_recipe(
     if directory is not None and not (directory / ENCODER).is_dir():
         save_classifier(classifier, directory / ENCODER)
     return Trained(classifier, epochs)
+
+
+class Rival(NamedTuple):
+    """A trained network with its vocabulary, and its training."""
+
+    model: nn.Module
+    tokenizer: WordTokenizer
+    epochs: list[Epoch]
+
+    def probabilities(self, texts: Sequence[str]) -> Float[Tensor, "text num_classes"]:
+        """The probability of each class for each text."""
+        return predict(self.model, [self.tokenizer.encode(text, MAX_LEN) for text in texts], self.tokenizer.pad_id)
+
+
+def train_rival(recipe: RivalRecipe, data: SentimentData, directory: Path | None, seed: int) -> Rival:
+    """Build a network for the training texts' vocabulary and :func:`fit` it; torch's generator is left alone."""
+    tokenizer = WordTokenizer.from_texts([example.text for example in data.train], FROM_SCRATCH.vocab_size)
+    network = RecurrentClassifier if recipe.kind == "recurrent" else ConvolutionalClassifier
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = network(tokenizer.vocab_size, len(data.classes))
+    described = {"rival": asdict(recipe)}
+    encode, pad_id = tokenizer.encode, tokenizer.pad_id
+    epochs = fit(model, encode, pad_id, data, recipe.training, seed, directory, described)
+    return Rival(model, tokenizer, epochs)

@@ -13,14 +13,9 @@ pytest.importorskip("sklearn")
 
 from glassformer.data.examples import Example, SentimentData
 from glassformer.data.sentiment import from_files
-from glassformer.labs.sentiment.experiments import counts
-from glassformer.labs.sentiment.experiments.counts import (
-    COURSE_TFIDF,
-    FULL_TFIDF,
-    TfidfClassifier,
-    TfidfRecipe,
-    fit_counts,
-)
+from glassformer.labs.sentiment.experiments.recipes import COURSE_TFIDF, FULL_TFIDF
+from glassformer.training import word_counts
+from glassformer.training.word_counts import TfidfClassifier, TfidfRecipe, fit_counts
 from refusals import refused
 
 TRAIN = tuple(
@@ -83,7 +78,7 @@ def test_validation_chooses_the_strength(monkeypatch: pytest.MonkeyPatch) -> Non
             labels = [example.label for text in texts for example in TRAIN if example.text == text]
             return np.eye(2)[[label ^ (self.strength != 3.0) for label in labels]]
 
-    monkeypatch.setattr(counts, "TfidfClassifier", Fake)
+    monkeypatch.setattr(word_counts, "TfidfClassifier", Fake)
     assert fit_counts(FULL_TFIDF, DATA)[1] == 3.0
 
 
