@@ -99,12 +99,12 @@ def run(lab: Lab, out: Path, *, quick: bool = False, seed: int = 0, resume: bool
     kinds = get_type_hints(lab.results)
     begun = time.monotonic()
     for number, (name, measure) in enumerate(lab.steps.items(), start=1):
-        print(f"step {number} of {len(lab.steps)}: {name.replace('_', ' ')}", flush=True)
+        print(f"{lab.name}, step {number} of {len(lab.steps)}: {name.replace('_', ' ')}", flush=True)
         setattr(current.done, name, current.kept(name, kinds[name], partial(measure, current)))
     results = lab.results(quick=quick, seed=seed, **vars(current.done))
     write_text(out / "results.json", to_json(results, lab.results))
     report = publish(lab, results, out)
-    print(f"{time.monotonic() - begun:.0f} s; figures: {out / 'figures'}", flush=True)
+    print(f"{lab.name}: {time.monotonic() - begun:.0f} s; figures: {out / 'figures'}", flush=True)
     return report
 
 
