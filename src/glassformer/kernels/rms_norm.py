@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.rule import differentiate, use_definition
+from glassformer.kernels.rule import NATIVE_NAMES, differentiate, native_library, use_definition
 
 
 def definition(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -36,11 +36,44 @@ def rms_norm(
     return _RMSNorm.apply(x, weight, eps) if torch.is_grad_enabled() else _normalise(x, weight, eps)[0]
 
 
+_PARTS = 64  # of the rows, whose gradients of the weight are summed one after another
+
+
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The result, and ``1 / rms`` of every position in float32 or wider."""
+    library = native_library(x)
+    if library is not None:
+        x, size = x.contiguous(), x.shape[-1]
+        out, inverse = torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+        name, threads = f"rms_norm_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
+        library.call(name, x, _narrow(weight), out, inverse, inverse.numel(), size, eps, threads)
+        return out, inverse
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
     inverse = length.square().div_(x.shape[-1]).add_(eps).rsqrt_()
     return (x * inverse).mul_(weight).to(x.dtype), inverse
+
+
+def _narrow(weight: Tensor) -> Tensor:
+    return weight.to(torch.float32).contiguous()
+
+
+def _backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of ``x`` and of ``weight``."""
+    library = native_library(x, grad)
+    if library is not None:
+        rows, size = inverse.numel(), x.shape[-1]
+        grad, x, grad_x = grad.contiguous(), x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
+        sums = inverse.new_empty(min(_PARTS, rows), size)
+        name, threads = f"rms_norm_backward_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
+        library.call(name, grad, x, _narrow(weight), inverse, grad_x, sums, rows, size, len(sums), threads)
+        return grad_x, sums.sum(0).to(weight.dtype)
+    wide = inverse.dtype
+    grad, weight_wide = grad.to(wide), weight.to(wide)
+    normed = x * inverse
+    flow = (grad * normed).reshape(-1, x.shape[-1])
+    mean = flow.mv(weight_wide).view(inverse.shape).div_(x.shape[-1])
+    grad_x = (grad * weight_wide).addcmul_(normed, mean, value=-1).mul_(inverse)
+    return grad_x.to(x.dtype), flow.sum(0).to(weight.dtype)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -59,10 +92,4 @@ class _RMSNorm(torch.autograd.Function):
         if torch.is_grad_enabled():
             needed = ctx.needs_input_grad[:2]
             return *differentiate(partial(definition, eps=ctx.eps), (x, weight), needed, grads[0]), None
-        wide = inverse.dtype
-        grad, weight_wide = grads[0].to(wide), weight.to(wide)
-        normed = x * inverse
-        flow = (grad * normed).reshape(-1, x.shape[-1])
-        mean = flow.mv(weight_wide).view(inverse.shape).div_(x.shape[-1])
-        grad_x = (grad * weight_wide).addcmul_(normed, mean, value=-1).mul_(inverse)
-        return grad_x.to(x.dtype), flow.sum(0).to(weight.dtype), None
+        return *_backward(grads[0], x, weight, inverse), None

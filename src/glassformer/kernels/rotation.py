@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glassformer.errors import require
 from glassformer.kernels.options import Layout
-from glassformer.kernels.rule import use_definition
+from glassformer.kernels.rule import NATIVE_NAMES, native_library, use_definition
 
 Rotation = tuple[Float[Tensor, "*batch position pair"], Float[Tensor, "*batch position pair"]]
 """Cosines and sines of some positions, one of each for every pair of coordinates."""
@@ -52,6 +52,13 @@ def join_pairs(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    library = native_library(x, cos, sin) if layout == "half-split" and x.dim() == 4 and cos.dim() == 2 else None
+    if library is not None and x.stride(3) == 1:
+        out, threads = torch.empty_like(x), torch.get_num_threads()
+        strides = *x.stride()[:3], *out.stride()[:3]
+        name = f"rotate_{NATIVE_NAMES[x.dtype]}"
+        library.call(name, x, cos.contiguous(), sin.contiguous(), out, *x.shape, *strides, threads)
+        return out
     a, b = pairs(x, layout)
     out = torch.empty_like(x)
     out_a, out_b = pairs(out, layout)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from glassformer.kernels import PLAIN
+from glassformer.kernels import PLAIN, native
+
+NATIVE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+"""How the library's functions name a dtype."""
 
 
 def transformed() -> bool:
@@ -22,6 +25,20 @@ def transformed() -> bool:
 def use_definition() -> bool:
     """Whether to run the definition: it was asked for, or fast forms do not support the active transform."""
     return PLAIN.get() or transformed()
+
+
+def native_library(*tensors: Tensor) -> native.Library | None:
+    """The C++ library if it takes these tensors: float32 or bfloat16, alike, on the CPU, and nothing watches operators.
+
+    A mode that watches (of FLOP counting, of tracing) sees no call of the library.
+    """
+    dtype = tensors[0].dtype
+    if dtype not in NATIVE_NAMES or transformed() or torch._C._len_torch_dispatch_stack() > 0:
+        return None
+    for each in tensors:
+        if each.dtype != dtype or each.device.type != "cpu" or type(each) not in (Tensor, nn.Parameter):
+            return None
+    return native.library()
 
 
 def differentiate(

@@ -5,6 +5,8 @@ Source: Shazeer 2020, arXiv 2002.05202; OpenAI 2025, gpt-oss reference implement
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.kernels.options import Clamp
-from glassformer.kernels.rule import differentiate, use_definition
+from glassformer.kernels.rule import NATIVE_NAMES, differentiate, native_library, use_definition
+
+_FEW = 2**12  # numbers, with which calling the library takes longer than the work
 
 
 def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:
@@ -27,32 +31,62 @@ def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:
 def swiglu(
     gate: Float[Tensor, "*shape"], up: Float[Tensor, "*shape"], clamp: Clamp | None = None
 ) -> Float[Tensor, "*shape"]:
-    """:func:`definition`, in place where no gradient is needed; otherwise it keeps its two inputs only."""
+    """:func:`definition`, which keeps its two inputs only; on the CPU in one pass over memory, rounded once."""
     if torch.compiler.is_compiling() or use_definition():
         return definition(gate, up, clamp)
     if not torch.is_grad_enabled():
-        return _without_grad(gate, up, clamp)
-    return _SwiGLU.apply(gate, up) if clamp is None else definition(gate, up, clamp)
+        return _forward(gate, up, clamp)
+    return _SwiGLU.apply(gate, up, clamp)
 
 
-def _without_grad(gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
+def _forward(gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
+    library = native_library(gate, up) if gate.numel() >= _FEW else None
+    if library is not None:
+        gate, up = gate.contiguous(), up.contiguous()
+        out = torch.empty_like(gate)
+        name = f"swiglu_{NATIVE_NAMES[gate.dtype]}"
+        library.call(name, gate, up, out, out.numel(), *_constants(clamp), torch.get_num_threads())
+        return out
     if clamp is None:
         return F.silu(gate).mul_(up)
     gate, up = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)
     return (clamp.alpha * gate).sigmoid_().mul_(gate).mul_(up.add_(1))
 
 
+def _backward(grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor, Tensor]:
+    library = native_library(grad, gate, up) if gate.numel() >= _FEW else None
+    if library is not None:
+        grad, gate, up = grad.contiguous(), gate.contiguous(), up.contiguous()
+        found = torch.empty_like(gate), torch.empty_like(up)
+        name = f"swiglu_backward_{NATIVE_NAMES[gate.dtype]}"
+        library.call(name, grad, gate, up, *found, grad.numel(), *_constants(clamp), torch.get_num_threads())
+        return found
+    if clamp is None:
+        return torch.ops.aten.silu_backward(grad * up, gate), F.silu(gate).mul_(grad)
+    g, u = gate.clamp(max=clamp.limit), up.clamp(-clamp.limit, clamp.limit)
+    s = torch.sigmoid(clamp.alpha * g)
+    to_gate = grad * (u + 1) * s * (1 + clamp.alpha * g * (1 - s))
+    return to_gate.masked_fill_(gate > clamp.limit, 0), (grad * g * s).masked_fill_(up.abs() > clamp.limit, 0)
+
+
+def _constants(clamp: Clamp | None) -> tuple[float, float, float]:
+    """alpha, limit and shift, with which ``g sigmoid(alpha g) (u + shift)`` is either form."""
+    return (1.0, math.inf, 0.0) if clamp is None else (clamp.alpha, clamp.limit, 1.0)
+
+
 class _SwiGLU(torch.autograd.Function):
-    """``silu(gate) * up``; ``silu(gate)`` is computed again in the backward pass instead of being kept."""
+    """What depends on the inputs alone is computed again in the backward pass instead of being kept."""
 
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+    def forward(ctx: Any, gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
         ctx.save_for_backward(gate, up)
-        return _without_grad(gate, up, None)
+        ctx.clamp = clamp
+        return _forward(gate, up, clamp)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return differentiate(definition, (gate, up), ctx.needs_input_grad, grads[0])
-        return torch.ops.aten.silu_backward(grads[0] * up, gate), F.silu(gate).mul_(grads[0])
+            by_formula = partial(definition, clamp=ctx.clamp)
+            return *differentiate(by_formula, (gate, up), ctx.needs_input_grad[:2], grads[0]), None
+        return *_backward(grads[0], gate, up, ctx.clamp), None

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
+from glassformer.kernels.cross_entropy import cross_entropy
 from glassformer.layers.experts import balance_loss, collect_routing
 from glassformer.training.task import Batch
 
@@ -84,7 +85,7 @@ class NextTokenTask:
         """
         tokens = batch["tokens"]
         with collect_routing() as routings:
-            loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         return loss + self._balance_weight * balance_loss(routings) if self._balance_weight > 0 else loss
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from glassformer.kernels.cross_entropy import cross_entropy
 from glassformer.training.task import Batch
 
 PAD = 0
@@ -57,7 +57,7 @@ def target_loss(
     logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
 ) -> Float[Tensor, ""]:
     """The mean of ``-log p(token)`` over all target tokens but padding, in nats."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignored=PAD)
 
 
 def all_right(

@@ -26,6 +26,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -54,20 +55,26 @@ class Library:
     code: ctypes.CDLL
     level: int
 
-    def call(self, name: str, *arguments: Tensor | int) -> None:
-        """Call ``EXPORT(name)``, which gets the addresses of tensors, and integers of 64 bits.
+    def call(self, name: str, *arguments: Tensor | float) -> None:
+        """Call ``EXPORT(name)``, which gets the addresses of tensors, integers of 64 bits, and floats as ``double``.
 
         Nothing is checked. C++ receives addresses only, so that the caller is the last place that knows shapes, dtypes,
         devices and strides.
         """
-        function = getattr(self.code, f"glassformer_{name}_{self.level}")
-        function.restype = None
-        function(
-            *(
-                ctypes.c_void_p(each.data_ptr()) if isinstance(each, Tensor) else ctypes.c_int64(each)
-                for each in arguments
+        function = _functions.get((self.level, name))
+        if function is None:
+            function = getattr(self.code, f"glassformer_{name}_{self.level}")
+            function.restype, function.argtypes = (
+                None,
+                [_C_TYPES.get(type(each), ctypes.c_void_p) for each in arguments],
             )
-        )
+            _functions[self.level, name] = function
+        function(*[each.data_ptr() if isinstance(each, Tensor) else each for each in arguments])
+
+
+# Converting by declared types takes a third of the time of wrapping every argument.
+_C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double}
+_functions: dict[tuple[int, str], Any] = {}
 
 
 def library() -> Library | None:
