@@ -73,7 +73,6 @@ from glassformer.labs.sentiment import (
     train_transformer,
     visualize_attention,
 )
-from glassformer.labs.sentiment.experiments.mini_transformer import draw_training_curves
 from glassformer.labs.sentiment.experiments.pitfalls import measure_leak, measure_padding
 from glassformer.labs.wording import standard_error
 from glassformer.layers.feedforward import MLP
@@ -87,6 +86,7 @@ from glassformer.observe.figures.attention_maps import attention_grid, attention
 from glassformer.observe.figures.coloured_words import coloured_text
 from glassformer.observe.figures.diagrams import architecture, block
 from glassformer.observe.figures.illustrations import draw_recurrent_and_parallel
+from glassformer.observe.figures.text_classifiers import draw_training_curves
 from glassformer.observe.figures.timeline import draw_timeline
 from glassformer.observe.intervene import intervene
 from glassformer.observe.word_rankings import compare_rankings

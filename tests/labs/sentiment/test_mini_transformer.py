@@ -21,13 +21,13 @@ from glassformer.labs.sentiment.experiments.mini_transformer import (
     draw_attention_rows,
     draw_embeddings,
     draw_heads,
-    draw_training_curves,
     measure_course,
     outline,
     plain_reviews,
     train_course,
 )
 from glassformer.observe.figures.diagrams import architecture, block
+from glassformer.observe.figures.text_classifiers import draw_training_curves
 
 FEW = tuple(
     Example(f"a {word} {thing}", label) for thing in ("film", "book") for word, label in (("good", 1), ("bad", 0))

@@ -13,12 +13,10 @@ pytest.importorskip("sklearn")
 
 from glassformer.labs.sentiment.experiments.model_figures import (
     draw_calibration,
-    draw_effects,
     draw_kinds,
     draw_training,
 )
 from glassformer.labs.sentiment.experiments.models import ModelResult, reliability
-from glassformer.observe.probes import Look
 from glassformer.training.text_recipe import Epoch
 
 KINDS = {"words": {"plain": 0.9, "irony": 0.2}, "encoder": {"plain": 1.0, "irony": 0.5}}
@@ -69,17 +67,3 @@ def test_bars_are_the_accuracies_in_groups(check_readable: Callable[[Figure], No
     assert [label.get_text() for label in ax.get_xticklabels()] == ["plain\n40 reviews", "irony\n10 reviews"]
     looks = {(to_rgb(container[0].get_facecolor()), container[0].get_hatch()) for container in bars}
     assert len({hatch for _, hatch in looks}) == len({colour for colour, _ in looks}) == 2
-
-
-def test_effects_share_one_scale_and_rounding_is_no_effect(check_readable: Callable[[Figure], None]) -> None:
-    looks = [
-        Look("good and bad", None, 1, 0.9, ["good", "and", "bad"], [0.4, -0.004, -0.2]),
-        Look("fine", None, 1, 0.6, ["fine"], [0.1]),
-    ]
-    figure = draw_effects(looks, ("negative", "positive"))
-    for ax in figure.axes[:-1]:
-        ax.set(xticks=[], yticks=[])  # switched off with their axes, and still in the list of texts
-    check_readable(figure)
-    assert [ax.get_title(loc="left") for ax in figure.axes[:-1]] == ["positive, 90.0 %", "positive, 60.0 %"]
-    assert [len(ax.lines) for ax in figure.axes[:-1]] == [1, 0]  # only "bad" is underlined
-    assert figure.axes[-1].get_xlim() == (-0.4, 0.4)

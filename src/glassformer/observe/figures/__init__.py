@@ -21,5 +21,6 @@ The numbers come from :func:`~glassformer.observe.capture.capture` and
 :func:`~glassformer.observe.attention_measures.head_measures`. All functions return matplotlib figures in the style of
 :mod:`glassformer.observe.figures.style`, whose ``save_figure`` writes PNG, SVG and PDF. Functions with an argument
 ``ax`` draw there. ``single_heads`` draws single heads and their circuits, ``diagrams`` models block by block,
-``complexity_curves`` what they cost, ``timeline`` when they were published, and ``illustrations`` what needs no model.
+``complexity_curves`` what they cost, ``timeline`` when they were published, ``text_classifiers`` their training and the
+effects of tokens, and ``illustrations`` what needs no model.
 """

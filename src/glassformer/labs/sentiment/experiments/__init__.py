@@ -29,6 +29,7 @@ from glassformer.observe.complexity_measured import LENGTHS
 from glassformer.observe.figures.complexity_curves import draw_complexity
 from glassformer.observe.figures.diagrams import architecture, block
 from glassformer.observe.figures.illustrations import draw_positions, draw_recurrent_and_parallel
+from glassformer.observe.figures.text_classifiers import draw_effects, draw_training_curves
 from glassformer.observe.figures.timeline import draw_timeline
 
 
@@ -137,7 +138,7 @@ _FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "embeddings": lambda r: mini_transformer.draw_embeddings(r.course),
     "architecture": lambda r: architecture(mini_transformer.outline(r.course.config)),
     "block": lambda r: block(mini_transformer.outline(r.course.config)),
-    "course-training": lambda r: mini_transformer.draw_training_curves(
+    "course-training": lambda r: draw_training_curves(
         r.course.plain.history,
         f"MiniTransformer on plain reviews: {r.course.plain.num_trained} for training, "
         f"{r.course.plain.num_validated} for validation",
@@ -149,7 +150,7 @@ _FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "heads-both": lambda r: mini_transformer.draw_heads(r.course.readings["both"]),
     "attention-rows": lambda r: mini_transformer.draw_attention_rows(r.course.readings["both"]),
     "ranking": lambda r: draw_ranking(r.ranking) if r.ranking.networks else None,
-    "effects": lambda r: tables.draw_effects(r.asked.looks, r.asked.classes),
+    "effects": lambda r: draw_effects(r.asked.looks, r.asked.classes),
     "best-architecture": lambda r: architecture(mini_transformer.outline(r.asked.config)),
     "complexity": lambda r: draw_complexity(r.growth.growths, overtakes=r.growth.overtakes, tail=r.growth.tail),
     "timeline": lambda r: draw_timeline(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -28,7 +27,7 @@ from glassformer.models.encoder_config import EncoderConfig
 from glassformer.observe.figures.attention_maps import attention_grid, attention_map
 from glassformer.observe.figures.coloured_words import attention_rows
 from glassformer.observe.figures.heat_maps import panel
-from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
+from glassformer.observe.figures.style import in_style, new_figure
 from glassformer.training.loaders import History
 
 COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}
@@ -186,22 +185,6 @@ def _read(model: MiniTransformer, tokenizer: SimpleTokenizer, text: str) -> Read
     probability, label = logits[0].softmax(-1).max(-1)
     seen = torch.cat(weights).double().numpy().round(4)
     return Reading(text, tokenizer.words.pieces(ids), int(label), float(probability), seen.tolist())
-
-
-@in_style
-def draw_training_curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
-    """Loss and accuracy by epoch, with the epoch of the lowest validation loss."""
-    epochs, best = len(history["val_loss"]), int(np.argmin(history["val_loss"])) + 1
-    figure, axes = new_figure(10, 4, columns=2)
-    for ax, kind, unit in ((axes[0], "loss", "loss, nats"), (axes[1], "acc", "accuracy, %")):
-        for series, (part, name) in enumerate((("train", "training"), ("val", "validation"))):
-            ax.plot(range(1, epochs + 1), history[f"{part}_{kind}"], **line(series, epochs), label=name)
-        ax.axvline(best, color=BLACK, lw=0.9, ls=":", label=f"lowest validation loss, epoch {best}")
-        ax.set(xlabel="epoch", ylabel=unit)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes[1].legend(loc="lower right")
-    figure.suptitle(title, fontsize=11, fontweight="bold")
-    return figure
 
 
 @in_style

@@ -1,19 +1,15 @@
-"""Figures of trained classifiers: their training, calibration, accuracy by kind of review, and effects of tokens."""
+"""Figures of trained classifiers: their training, calibration, and accuracy by kind of review."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from glassformer.labs.sentiment.experiments.models import ModelResult
-from glassformer.observe.figures.coloured_words import DIVERGING, coloured_text
 from glassformer.observe.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
-from glassformer.observe.probes import Look
 from glassformer.training.classification import wilson
 
 
@@ -75,20 +71,4 @@ def draw_kinds(accuracies: Mapping[str, Mapping[str, float]], counts: Mapping[st
     ax.set(ylim=(0, 1.03), ylabel="accuracy", title="Accuracy by what the verdict rests on")
     ax.grid(False, axis="x")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-@in_style
-def draw_effects(looks: Sequence[Look], classes: Sequence[str]) -> Figure:
-    """Each text, its tokens coloured by what they do to its verdict; effects below half a percent are drawn as 0."""
-    figure, panels = new_figure(7.5, 0.85 * len(looks) + 0.9, rows=len(looks))
-    largest = max(abs(effect) for look in looks for effect in look.effects)
-    for ax, look in zip(panels, looks, strict=True):
-        title = f"{classes[look.label]}, {100 * look.probability:.1f} %"
-        effects = [effect if abs(effect) >= 0.005 else 0.0 for effect in look.effects]
-        coloured_text(look.tokens, effects, title, signed=True, ax=ax, largest=largest)
-    label = "drop of the verdict's probability without the token; underlined: it rises"
-    scale = ScalarMappable(Normalize(-largest, largest), DIVERGING)
-    figure.colorbar(scale, ax=panels, orientation="horizontal", label=label, shrink=0.7, aspect=40)
-    figure.suptitle("What the verdict loses without each token", fontsize=11, fontweight="bold")
     return figure
