@@ -60,6 +60,13 @@ def require_above_zero(**numbers: float) -> None:
         require(0 < number < float("inf"), f"{name} = {number}", "a finite number above 0", fix)
 
 
+def require_heads(num_heads: int, **widths: int) -> None:
+    """Raise :class:`InputError` naming the first of ``widths`` that is not a multiple of ``num_heads``."""
+    for name, width in widths.items():
+        got, fix = f"{name} = {width} with num_heads = {num_heads}", f"Each head has {name} / num_heads coordinates."
+        require(width % num_heads == 0, got, "a multiple of num_heads", fix)
+
+
 def require_width(width: int, hidden_dim: int) -> None:
     """Raise :class:`InputError` if an input's last axis has another size than the layer was built with."""
     got = f"input of width {width}"

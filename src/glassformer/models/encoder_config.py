@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import require
+from glassformer.errors import require, require_heads
 from glassformer.layers.options import Activation
 
 Positions = Literal["sinusoidal", "learned", "none"]
@@ -68,11 +68,6 @@ class EncoderConfig(Config):
     """The padding token."""
 
     def __post_init__(self) -> None:
-        require(
-            self.hidden_dim % self.num_heads == 0,
-            f"hidden_dim = {self.hidden_dim} with num_heads = {self.num_heads}",
-            "a multiple of num_heads",
-            "Each head has hidden_dim / num_heads coordinates.",
-        )
+        require_heads(self.num_heads, hidden_dim=self.hidden_dim)
         in_vocabulary = self.pad_id < self.vocab_size
         require(in_vocabulary, f"pad_id = {self.pad_id}", f"below vocab_size = {self.vocab_size}", "Reserve a token.")

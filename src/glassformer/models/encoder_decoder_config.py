@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
-from glassformer.errors import require
+from glassformer.errors import require, require_heads
 from glassformer.layers.options import Activation
 from glassformer.models.encoder_config import Positions
 
@@ -58,12 +58,7 @@ class EncoderDecoderConfig(Config):
     """The padding token of sources and targets."""
 
     def __post_init__(self) -> None:
-        require(
-            self.hidden_dim % self.num_heads == 0,
-            f"hidden_dim = {self.hidden_dim} with num_heads = {self.num_heads}",
-            "a multiple of num_heads",
-            "Each head has hidden_dim / num_heads coordinates.",
-        )
+        require_heads(self.num_heads, hidden_dim=self.hidden_dim)
         fewest = min(self.vocab_size, self.target_vocab)
         inside = f"a number below {fewest}, a token of both vocabularies"
         require(self.pad_id < fewest, f"pad_id = {self.pad_id}", inside, "Reserve one token for padding.")

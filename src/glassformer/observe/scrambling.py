@@ -56,6 +56,16 @@ class Scrambling:
         return sum(context.changed_tokens for context in self.contexts)
 
     @property
+    def decided_tokens(self) -> int:
+        """Most likely tokens that were compared, over all contexts."""
+        return sum(context.decided_tokens for context in self.contexts)
+
+    @property
+    def changed_share(self) -> float:
+        """The share of these that changed, in [0, 1]."""
+        return self.changed_tokens / self.decided_tokens
+
+    @property
     def orders(self) -> int:
         """Orders tried, over all contexts."""
         return sum(context.orders for context in self.contexts)
@@ -72,11 +82,10 @@ class Scrambling:
 
     def __str__(self) -> str:
         which = "all orders" if self.exhaustive else "a sample of the orders"
-        decided = sum(context.decided_tokens for context in self.contexts)
         lines = [
             f"{'holds' if self.holds else 'FAILS'}: {len(self.contexts)} contexts, {which}, {self.orders:,} in all",
             f"largest change of a logit {self.largest_change:.2g} (allowed {self.tolerance:.2g})",
-            f"most likely tokens changed {self.changed_tokens:,} of {decided:,}",
+            f"most likely tokens changed {self.changed_tokens:,} of {self.decided_tokens:,}",
         ]
         if not self.holds:
             worst = max(range(len(self.contexts)), key=lambda index: self.contexts[index].largest_change)

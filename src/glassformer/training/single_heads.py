@@ -180,3 +180,31 @@ def curvature(head: HeadWeights, task: Task) -> Minimum:
     gradient, value = torch.func.grad_and_value(loss)(flat)
     curvatures = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, flat))
     return Minimum(value.item(), gradient.norm().item(), curvatures[0].item(), curvatures[-1].item())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a head does on every sequence of its task."""
+
+    outputs_right: float  # share of the outputs that are read correctly
+    largest_error: float
+    misread: list[int]  # outputs at each letter
+    wrong: list[int]  # sequences of each length with a misread output
+
+    @property
+    def solved(self) -> bool:
+        """Whether every output is read correctly."""
+        return not any(self.misread)
+
+
+def outcomes_of(heads: Heads, task: Task) -> list[Outcome]:
+    """How each head does on every sequence of ``task``."""
+    cases, first = task.all_cases, int(task.space.has_cls)
+    lengths, counted = cases.counted.sum(axis=1), cases.counted
+    found = []
+    for output in Sequences(task).outputs(heads):
+        wrong = ~task.is_right(output, cases.target) & counted
+        by_length = np.bincount(lengths[wrong.any(axis=1)], minlength=task.space.max_len + 1)[1:]
+        right, error = 1 - wrong.sum() / counted.sum(), np.abs(output - cases.target)[counted].max()
+        found.append(Outcome(float(right), float(error), wrong.sum(axis=0)[first:].tolist(), by_length.tolist()))
+    return found

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import TASKS, unique
+from glassformer.handcraft.unique_circuit import unique_circuit
 from glassformer.handcraft.verification import verify
 from glassformer.labs.hand_designed.experiments.study import (
     COURSE_SIZES,
     FAST_SIZES,
-    circuit_of,
     course_recipe,
     fast_recipe,
-    outcomes_of,
 )
-from glassformer.training.single_heads import unstacked
+from glassformer.training.single_heads import outcomes_of, unstacked
 
 
 @settings(max_examples=10, deadline=None)
@@ -70,7 +69,7 @@ def test_the_fast_recipe_solves_its_task(name: str) -> None:
 
 
 def test_a_designed_head_takes_its_ones_from_cls_and_excludes_itself() -> None:
-    circuit = circuit_of(design(unique()).weights, unique())
+    circuit = unique_circuit(design(unique()).weights, unique())
     assert circuit.cls_share == pytest.approx(1)
     assert circuit.self_shares == pytest.approx([0] * 4, abs=1e-8)
     assert circuit.values == pytest.approx([1, -1, -1, -1, -1])
@@ -79,7 +78,7 @@ def test_a_designed_head_takes_its_ones_from_cls_and_excludes_itself() -> None:
 def test_a_circuit_by_hand() -> None:
     # Even attention: every key has the same weight, so a letter's own is a half of it and another's.
     task = unique("AB", 2)
-    circuit = circuit_of(HeadWeights(np.zeros((3, 1)), np.zeros((3, 1)), [[1.0], [-1.0], [3.0]]), task)
+    circuit = unique_circuit(HeadWeights(np.zeros((3, 1)), np.zeros((3, 1)), [[1.0], [-1.0], [3.0]]), task)
     # A gives 3 and 1, B gives 3 and nothing, AB twice and BA twice: 3 and 1, each at a third of the weight.
     from_cls, from_letters = 3 / 2 + 3 / 2 + 4 * 3 / 3, 1 / 2 + 4 * 1 / 3
     assert circuit.cls_share == pytest.approx(from_cls / (from_cls + from_letters))

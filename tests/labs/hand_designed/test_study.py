@@ -9,11 +9,12 @@ import torch
 
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import unique
+from glassformer.handcraft.unique_circuit import UniqueCircuit as Circuit
 from glassformer.labs.hand_designed import LAB
 from glassformer.labs.hand_designed.experiments import Results, study
-from glassformer.labs.hand_designed.experiments.study import Circuit, Group, Moment, Outcome, Story, course_recipe
+from glassformer.labs.hand_designed.experiments.study import Group, Moment, Story, course_recipe
 from glassformer.labs.run import render
-from glassformer.training.single_heads import Minimum, stacked
+from glassformer.training.single_heads import Minimum, Outcome, stacked
 
 
 def outcome(misread: list[int], error: float = 0.1) -> Outcome:

@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 
 pytest.importorskip("sklearn")
 
-from glassformer.labs.sentiment.experiments.model_figures import (
+from glassformer.labs.sentiment.experiments.models import (
+    ModelResult,
     draw_calibration,
     draw_kinds,
     draw_training,
+    reliability,
 )
-from glassformer.labs.sentiment.experiments.models import ModelResult, reliability
 from glassformer.training.text_recipe import Epoch
 
 KINDS = {"words": {"plain": 0.9, "irony": 0.2}, "encoder": {"plain": 1.0, "irony": 0.5}}

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.data.lookup import PAD
-from glassformer.errors import require, require_positive
+from glassformer.errors import require_heads, require_positive
 from glassformer.kernels.embedding import look_up
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import CrossBlock, EncoderBlock
@@ -27,12 +27,7 @@ class MultiHeadAttention(GroupedQueryAttention):
 
     def __init__(self, d_model: int, num_heads: int, *, masked: bool = False) -> None:
         require_positive(d_model=d_model, num_heads=num_heads)
-        require(
-            d_model % num_heads == 0,
-            f"d_model = {d_model} with num_heads = {num_heads}",
-            "a multiple of num_heads",
-            "Each head has d_model / num_heads coordinates.",
-        )
+        require_heads(num_heads, d_model=d_model)
         super().__init__(d_model, num_heads, d_model // num_heads, causal=masked, bias=True)
 
 

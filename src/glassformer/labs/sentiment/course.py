@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_above_zero, require_positive
+from glassformer.errors import require, require_above_zero, require_heads, require_positive
 from glassformer.kernels.embedding import look_up
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import EncoderBlock
@@ -97,12 +97,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1) -> None:
         super().__init__()
         require_positive(d_model=d_model, num_heads=num_heads)
-        require(
-            d_model % num_heads == 0,
-            f"d_model = {d_model} with num_heads = {num_heads}",
-            "a multiple of num_heads",
-            "Each head has d_model / num_heads coordinates.",
-        )
+        require_heads(num_heads, d_model=d_model)
         self.d_model, self.num_heads, self.d_k = d_model, num_heads, d_model // num_heads
         self.W_q = nn.Linear(d_model, d_model)
         self.W_k = nn.Linear(d_model, d_model)

@@ -18,22 +18,13 @@ from glassformer.training.single_heads import unstacked
 
 @dataclass(frozen=True)
 class CellsResult:
-    """Heads by task, each cell changed alone.
+    """Heads by task, each cell changed alone."""
 
-    Attributes:
-        designed: Certified with a largest error of 1e-9; the others by what is read.
-        trained: The heads that are compared with the designs.
-        moved: The same in other bases.
-        further: Of heads from further seeds that read every output correctly, the shares of cells that are needed, by
-            the way of changing.
-        num_further: How many such heads were trained for each task.
-    """
-
-    designed: dict[str, Cells]
-    trained: dict[str, Cells]
-    moved: dict[str, Cells]
-    further: dict[str, dict[Way, list[float]]]
-    num_further: int
+    designed: dict[str, Cells]  # certified with a largest error of 1e-9; the others by what is read
+    trained: dict[str, Cells]  # the heads that are compared with the designs
+    moved: dict[str, Cells]  # the same in other bases
+    further: dict[str, dict[Way, list[float]]]  # the shares of needed cells, of heads from further seeds that solve
+    num_further: int  # trained for each task
 
 
 def measure_cells(comparisons: Mapping[str, Comparison], seeds: Sequence[int]) -> CellsResult:

@@ -9,13 +9,11 @@ from statistics import median
 import numpy as np
 from matplotlib.figure import Figure
 
-from glassformer.handcraft.circuits import values_at_places
-from glassformer.handcraft.distances import attention_weights
-from glassformer.handcraft.single_head import HeadWeights
-from glassformer.handcraft.tasks import TASKS, Task
+from glassformer.handcraft.tasks import TASKS
+from glassformer.handcraft.unique_circuit import UniqueCircuit, unique_circuit
 from glassformer.observe.figures.style import BLACK, BLUE, GREEN, RED, in_style, new_figure
 from glassformer.training import mix_seed, single_heads
-from glassformer.training.single_heads import Heads, Minimum, Sequences, Stage, curvature, stacked, unstacked
+from glassformer.training.single_heads import Heads, Minimum, Outcome, Stage, curvature, outcomes_of, stacked, unstacked
 
 COURSE_SIZES: dict[str, tuple[int, int | None]] = {"identity": (3, None), "copy_first": (1, 4), "unique": (8, 4)}
 """qk_dim and pos_dim of the heads that the course trains."""
@@ -75,21 +73,6 @@ def recipes(task: str) -> list[Recipe]:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a head does on every sequence of its task."""
-
-    outputs_right: float  # share of the outputs that are read correctly
-    largest_error: float
-    misread: list[int]  # outputs at each letter
-    wrong: list[int]  # sequences of each length with a misread output
-
-    @property
-    def solved(self) -> bool:
-        """Whether every output is read correctly."""
-        return not any(self.misread)
-
-
-@dataclass(frozen=True)
 class Group:
     """The trainings of one task by one recipe, in the order of the seeds."""
 
@@ -105,47 +88,12 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Circuit:
-    """How a head solves unique, measured over every sequence.
-
-    Of the positive parts ``weight · value`` of the outputs whose target is +1, ``cls_share`` comes from CLS. For each
-    letter position, ``self_shares`` is the mean over repeated letters of the weight on itself, as a share of that and
-    the mean weight on another occurrence: 0 excludes itself, 1/2 makes no difference. ``values`` are the mean values of
-    CLS and of each letter position.
-    """
-
-    cls_share: float
-    self_shares: list[float]
-    values: list[float]
-
-
-def circuit_of(head: HeadWeights, task: Task) -> Circuit:
-    """How ``head`` solves ``task``, which is unique."""
-    block, counted, target = task.all_cases[:3]
-    weights, at_places = attention_weights(head, task.space, block), values_at_places(head, task.space)[:, 0]
-    values = np.where(block.real, at_places[task.space.place_of(block)], 0.0)
-    positive = np.maximum(weights * values[:, None, :], 0.0)[counted & (target[..., 0] > 0)]
-    tokens, itself = block.tokens, np.eye(block.tokens.shape[1], dtype=bool)
-    other = (tokens[:, :, None] == tokens[:, None, :]) & counted[:, :, None] & counted[:, None, :] & ~itself
-    again = other.any(axis=2)
-    on_itself = np.einsum("sqq->sq", weights)
-    on_other = (weights * other).sum(axis=2) / np.maximum(other.sum(axis=2), 1)
-    share = np.divide(on_itself, on_itself + on_other, out=np.zeros_like(on_itself), where=on_itself + on_other > 0)
-    positions = task.space.places[1]
-    return Circuit(
-        cls_share=float(positive[:, 0].sum() / max(positive.sum(), np.finfo(float).tiny)),
-        self_shares=[float(share[again[:, i], i].mean()) for i in range(1, tokens.shape[1])],
-        values=[float(at_places[positions == position].mean()) for position in range(task.space.num_positions)],
-    )
-
-
-@dataclass(frozen=True)
 class Moment:
     """A head on unique after ``steps`` updates."""
 
     steps: int
     outcome: Outcome
-    circuit: Circuit
+    circuit: UniqueCircuit
 
 
 @dataclass(frozen=True)
@@ -172,19 +120,6 @@ def measure_group(recipe: Recipe, seeds: Sequence[int]) -> Group:
     return Group(recipe.task, recipe.name, recipe.steps, outcomes_of(heads, TASKS[recipe.task]()))
 
 
-def outcomes_of(heads: Heads, task: Task) -> list[Outcome]:
-    """How each head does on every sequence of ``task``."""
-    cases, first = task.all_cases, int(task.space.has_cls)
-    lengths, counted = cases.counted.sum(axis=1), cases.counted
-    found = []
-    for output in Sequences(task).outputs(heads):
-        wrong = ~task.is_right(output, cases.target) & counted
-        by_length = np.bincount(lengths[wrong.any(axis=1)], minlength=task.space.max_len + 1)[1:]
-        right, error = 1 - wrong.sum() / counted.sum(), np.abs(output - cases.target)[counted].max()
-        found.append(Outcome(float(right), float(error), wrong.sum(axis=0)[first:].tolist(), by_length.tolist()))
-    return found
-
-
 def follow(seeds: Sequence[int], recipe: Recipe, factors: Sequence[int] = (3, 10)) -> list[Story]:
     """Train a head on unique from each seed; those that fail are trained on, to ``factors`` times the steps."""
     task, left, done = TASKS["unique"](), list(seeds), 0
@@ -198,7 +133,7 @@ def follow(seeds: Sequence[int], recipe: Recipe, factors: Sequence[int] = (3, 10
         recipe.scaled(factor - done).train(heads, [mix_seed(seed, factor) if done else seed for seed in left])
         for seed, head, outcome in zip(left, unstacked(heads), outcomes_of(heads, task), strict=True):
             weights[seed].append(head)
-            moments[seed].append(Moment(factor * recipe.steps, outcome, circuit_of(head, task)))
+            moments[seed].append(Moment(factor * recipe.steps, outcome, unique_circuit(head, task)))
         left, done = [seed for seed in left if not moments[seed][-1].outcome.solved], factor
     stories = {seed: Story(seed, "late" if each[1:] else "solved", each) for seed, each in moments.items()}
     if left:

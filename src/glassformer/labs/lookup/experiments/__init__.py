@@ -96,7 +96,7 @@ LAB = Lab(
         "changes": fresh_facts.draw_changes,
     },
     context={
-        **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "ceiling", "limited")},
+        **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "bag_ceiling", "limited")},
         **{name: getattr(course_runs, name) for name in ("FACTS", "shares", "unambiguous")},
         "FORBIDDEN": edges.FORBIDDEN,
         "NUM_EPOCHS": NUM_EPOCHS,

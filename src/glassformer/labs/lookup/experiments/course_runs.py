@@ -67,12 +67,6 @@ class CourseRun:
         return next((epoch for epoch, _, share in self.evaluations if share == 1), None)
 
     @property
-    def changed_share(self) -> float:
-        """The share of written tokens that another order of the context changes."""
-        decided = sum(context.decided_tokens for context in self.scrambling.contexts)
-        return self.scrambling.changed_tokens / decided
-
-    @property
     def spikes(self) -> dict[str, tuple[int, float]]:
         """For each fact, the head (from 0) with the largest weight on the value token after training, its weight."""
         on_value = {key: [head[0][VALUE] for head in heads] for key, heads in self.after.items()}

@@ -180,18 +180,13 @@ def accuracies(models: Sequence[Answers], num_facts: int) -> list[float]:
     return [length.accuracy for model in models if (length := model.at(num_facts)) is not None]
 
 
-def ceiling(model: Answers, num_facts: int) -> float:
-    """The best accuracy that a bag allows."""
-    return bag_ceiling(model.recipe.data, num_facts)
-
-
 @in_style
 def draw_accuracy(results: Results) -> Figure:
     """Accuracy over the number of facts: the encodings, and slots with keys enough for long contexts."""
     figure, axes = new_figure(11 if results.plain else 7, 4.8, columns=2 if results.plain else 1, sharey=True)
     bag = results.encodings["bag"][0]
     facts = [length.num_facts for length in bag.lengths]
-    best = [ceiling(bag, count) for count in facts]
+    best = [bag_ceiling(bag.recipe.data, count) for count in facts]
     axes[0].plot(facts, best, color=BLACK, linewidth=5, alpha=0.25, label="best possible for a bag")
     # The points of bag and positions lie on one another: large open markers around small ones.
     for series, (encoding, models) in enumerate(results.encodings.items()):

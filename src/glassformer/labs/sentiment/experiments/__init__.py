@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from glassformer.data.examples import fingerprint
 from glassformer.data.sentiment_sources import find_data
 from glassformer.labs.run import Lab, Run
-from glassformer.labs.sentiment.experiments import growth, heads, mini_transformer, norms, pitfalls
-from glassformer.labs.sentiment.experiments import model_figures as tables
+from glassformer.labs.sentiment.experiments import growth, heads, mini_transformer, models, norms, pitfalls
 from glassformer.labs.sentiment.experiments.asked import Asked, measure_asked
-from glassformer.labs.sentiment.experiments.models import ModelResult, Models, measure_models
+from glassformer.labs.sentiment.experiments.models import ModelResult, Models
 from glassformer.labs.sentiment.experiments.ranking import RankingResult, draw_ranking, measure_ranking
 from glassformer.labs.sentiment.experiments.reach import ReachResult, measure_reach
 from glassformer.labs.sentiment.experiments.recipes import (
@@ -106,7 +105,7 @@ def _heads(run: Run, s: Settings, seeds: tuple[int, ...]) -> heads.HeadsResult |
 
 
 _STEPS: dict[str, Callable[[Run], Any]] = {
-    "models": measure_models,
+    "models": models.measure_models,
     "asked": _alone(lambda run, s, seeds: measure_asked(run)),
     "ranking": _alone(lambda run, s, seeds: measure_ranking(run, s.ranked_texts, seeds[: s.ranked_seeds])),
     "course": _alone(
@@ -129,9 +128,9 @@ def _five(models: Models) -> list[ModelResult]:
 
 
 _FIGURES: dict[str, Callable[[Results], Figure | None]] = {
-    "training": lambda r: tables.draw_training([row for row in r.models.medians.values() if row.epochs]),
-    "calibration": lambda r: tables.draw_calibration(_five(r.models)),
-    "kinds": lambda r: tables.draw_kinds({row.name: row.kinds for row in _five(r.models)}, r.models.kinds),
+    "training": lambda r: models.draw_training([row for row in r.models.medians.values() if row.epochs]),
+    "calibration": lambda r: models.draw_calibration(_five(r.models)),
+    "kinds": lambda r: models.draw_kinds({row.name: row.kinds for row in _five(r.models)}, r.models.kinds),
     "leak": lambda r: pitfalls.draw_leak(r.leak),
     "norms": lambda r: norms.draw_norms(r.norms),
     "positions": lambda r: draw_positions(),
