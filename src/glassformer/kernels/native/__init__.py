@@ -24,7 +24,7 @@ import sys
 import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ SWITCH = "GLASSFORMER_NO_NATIVE"
 LEVELS = ("plain C++", "AVX2", "AVX-512", "AVX-512 with bfloat16 products")
 """Instruction sets, by their number. A processor runs its best one and those before it."""
 
-_FLAGS = ("-O3", "-std=c++17", "-fPIC", f"-I{FOLDER}")
+_FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fPIC", f"-I{FOLDER}")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _X86 = platform.machine() in ("x86_64", "AMD64")
@@ -54,6 +54,7 @@ class Library:
 
     code: ctypes.CDLL
     level: int
+    functions: dict[tuple[int, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def call(self, name: str, *arguments: Tensor | float) -> None:
         """Call ``EXPORT(name)``, which gets the addresses of tensors, integers of 64 bits, and floats as ``double``.
@@ -61,20 +62,19 @@ class Library:
         Nothing is checked. C++ receives addresses only, so that the caller is the last place that knows shapes, dtypes,
         devices and strides.
         """
-        function = _functions.get((self.level, name))
+        function = self.functions.get((self.level, name))
         if function is None:
             function = getattr(self.code, f"glassformer_{name}_{self.level}")
             function.restype, function.argtypes = (
                 None,
                 [_C_TYPES.get(type(each), ctypes.c_void_p) for each in arguments],
             )
-            _functions[self.level, name] = function
+            self.functions[self.level, name] = function
         function(*[each.data_ptr() if isinstance(each, Tensor) else each for each in arguments])
 
 
 # Converting by declared types takes a third of the time of wrapping every argument.
 _C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double}
-_functions: dict[tuple[int, str], Any] = {}
 
 
 def library() -> Library | None:

@@ -10,20 +10,30 @@
 
 #include "native.h"
 
-namespace {
-
+#ifndef VECTOR_BYTES  // given in tests: vectors may be wider than registers
 #if defined(__AVX512F__)
-constexpr int64_t WIDTH = 16;
+#define VECTOR_BYTES 64
 #elif defined(__AVX2__)
-constexpr int64_t WIDTH = 8;
+#define VECTOR_BYTES 32
 #else
-constexpr int64_t WIDTH = 4;
+#define VECTOR_BYTES 16
+#endif
 #endif
 
-typedef float Floats __attribute__((vector_size(4 * WIDTH)));
-typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));
-typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
-typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
+// Intrinsics stand only where GCC makes several instructions of one. Beside each is the same in general.
+#if VECTOR_BYTES == 64 && defined(__AVX512BW__)
+#define WITH_AVX512 1
+#elif VECTOR_BYTES == 32 && defined(__AVX2__)
+#define WITH_AVX2 1
+#endif
+
+namespace {
+
+constexpr int64_t WIDTH = VECTOR_BYTES / 4;
+typedef float Floats __attribute__((vector_size(VECTOR_BYTES)));
+typedef int32_t Ints __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t Bits __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint16_t Halves __attribute__((vector_size(VECTOR_BYTES / 2)));
 
 struct BFloat16 {
   uint16_t bits;
@@ -40,7 +50,14 @@ inline Floats load(const float* from) {
 inline Floats load(const BFloat16* from) {
   Halves halves;
   std::memcpy(&halves, from, sizeof halves);
-  return (Floats)(__builtin_convertvector(halves, Bits) << 16);
+#if WITH_AVX512
+  const Bits bits = (Bits)_mm512_cvtepu16_epi32((__m256i)halves);
+#elif WITH_AVX2
+  const Bits bits = (Bits)_mm256_cvtepu16_epi32((__m128i)halves);
+#else
+  const Bits bits = __builtin_convertvector(halves, Bits);
+#endif
+  return (Floats)(bits << 16);
 }
 
 inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }
@@ -50,7 +67,7 @@ inline void store(BFloat16* to, Floats value) {
   Bits bits = (Bits)value;
   Bits rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   rounded = value == value ? rounded : Bits{} + 0x7fc0;
-#if defined(__AVX2__) && !defined(__AVX512F__)  // what GCC makes of the conversion takes three times as long
+#if WITH_AVX2
   const __m256i packed = _mm256_packus_epi32((__m256i)rounded, (__m256i)rounded);
   const __m128i halves = _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 #else
@@ -76,10 +93,13 @@ inline void store(T* to, Floats value, int64_t count) {
   std::memcpy(to, part, count * sizeof(T));
 }
 
+// Halves are added until one number is left.
 inline float sum(Floats value) {
-  float total = 0;
-  for (int64_t i = 0; i < WIDTH; ++i) total += value[i];
-  return total;
+  float parts[WIDTH];
+  store(parts, value);
+  for (int64_t half = WIDTH / 2; half > 0; half /= 2)
+    for (int64_t i = 0; i < half; ++i) parts[i] += parts[i + half];
+  return parts[0];
 }
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where a is NaN
