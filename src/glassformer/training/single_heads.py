@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.handcraft.single_head import HeadWeights, SingleHead
-from glassformer.handcraft.tasks import Task
+from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.training.task import mix_seed
 
 Heads = dict[str, Tensor]
@@ -150,6 +150,35 @@ def _clip(heads: Heads, largest: float) -> None:
     norm = torch.stack([gradient.square().sum(dim=(1, 2)) for gradient in gradients]).sum(dim=0).sqrt()
     for gradient in gradients:
         gradient.mul_((largest / (norm + 1e-6)).clamp(max=1.0)[:, None, None])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a head is trained on a built-in task; the optimizer of each stage starts afresh."""
+
+    name: str
+    task: str
+    qk_dim: int
+    pos_dim: int | None
+    stages: tuple[Stage, ...]
+    uniform: bool = False  # draw every sequence equally often, instead of every length
+
+    def new(self, seeds: Sequence[int]) -> Heads:
+        """An untrained head for each seed."""
+        return new_heads(TASKS[self.task](), self.qk_dim, self.pos_dim, seeds)
+
+    def train(self, heads: Heads, seeds: Sequence[int]) -> None:
+        """Train each head in place by the stages."""
+        train_heads(heads, TASKS[self.task](), self.stages, seeds, uniform=self.uniform)
+
+    @property
+    def steps(self) -> int:
+        """Updates of all stages together."""
+        return sum(stage.steps for stage in self.stages)
+
+    def scaled(self, factor: float | int) -> Recipe:
+        """The same recipe with ``factor`` times the steps in every stage."""
+        return replace(self, stages=tuple(replace(each, steps=round(each.steps * factor)) for each in self.stages))
 
 
 @dataclass(frozen=True)

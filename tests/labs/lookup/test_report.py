@@ -15,9 +15,10 @@ from glassformer.labs.lookup import LAB
 from glassformer.labs.lookup.experiments import Results, Settings
 from glassformer.labs.lookup.experiments.course_runs import CourseRun, shares
 from glassformer.labs.lookup.experiments.edges import FORBIDDEN, CourseEdges, SlotEdges
-from glassformer.labs.lookup.experiments.fresh_facts import Answers, Length, Order
+from glassformer.labs.lookup.experiments.fresh_facts import Answers, Order
 from glassformer.labs.lookup.experiments.recipes import BAG, CHANGES, COMBINED, PLAIN, POSITIONS, SLOTS, shortened
 from glassformer.labs.run import read, render, run
+from glassformer.observe.fact_lookup import Lookup
 from glassformer.observe.scrambling import ScrambledContext, Scrambling
 from glassformer.training.in_context_lookup import InContextRecipe
 
@@ -56,7 +57,7 @@ def fresh(recipe: InContextRecipe, seed: int = 0, accuracy: float | None = None,
         reached = at_end if count == 1024 else reached if accuracy is None else accuracy
         found, read = (0.8 if count == 1024 else 1.0, 1.0) if slots else (None, None)
         scores = (16.0, 6.0, 17.0 / count) if slots and count > 2 else (None, None, None)
-        lengths.append(Length(count, 4000 if count < 128 else 256, reached, found, read, [0.9, 0.8], *scores))
+        lengths.append(Lookup(count, 4000 if count < 128 else 256, reached, found, read, [0.9, 0.8], *scores))
     order = Order(1000, 300 if recipe.encoding == "positions" else 0, 1e-6)
     return Answers(recipe, seed, 100_000, lengths, [0.12, 0.13], order)
 

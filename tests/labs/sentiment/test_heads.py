@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from glassformer.data.examples import Example, SentimentData
-from glassformer.labs.sentiment.experiments import heads
 from glassformer.labs.sentiment.experiments.heads import measure_heads
 from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, build_classifier
 from glassformer.observe.capture import capture
+from glassformer.observe.probes import attention_spread
 from glassformer.training.text_recipe import TrainingRecipe
 
 THINGS = ("film", "book", "soup", "phone", "song", "play")
@@ -41,7 +41,7 @@ def test_spreads_and_divergences_are_means_over_queries() -> None:
     classifier = build_classifier(TINY, [example.text for example in TRAIN], DATA.classes, seed=0)
     rows = classifier.rows([example.text for example in DATA.validation])
     classifier.encoder.eval()
-    found = heads._look(classifier, rows)
+    found = attention_spread(classifier, rows)
     entropies, between = np.zeros((2, 2)), np.zeros(2)
     for row in rows:  # one text at a time, without padding
         tokens = torch.tensor([row])

@@ -12,8 +12,17 @@ from matplotlib.figure import Figure
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.unique_circuit import UniqueCircuit, unique_circuit
 from glassformer.observe.figures.style import BLACK, BLUE, GREEN, RED, in_style, new_figure
-from glassformer.training import mix_seed, single_heads
-from glassformer.training.single_heads import Heads, Minimum, Outcome, Stage, curvature, outcomes_of, stacked, unstacked
+from glassformer.training import mix_seed
+from glassformer.training.single_heads import (
+    Minimum,
+    Outcome,
+    Recipe,
+    Stage,
+    curvature,
+    outcomes_of,
+    stacked,
+    unstacked,
+)
 
 COURSE_SIZES: dict[str, tuple[int, int | None]] = {"identity": (3, None), "copy_first": (1, 4), "unique": (8, 4)}
 """qk_dim and pos_dim of the heads that the course trains."""
@@ -22,35 +31,6 @@ FAST_SIZES = {**COURSE_SIZES, "unique": (16, 5)}
 """Those of the fast recipe: a direction for each position of unique, and more room to compare them in."""
 
 FAST_STEPS = {"identity": (300, 150), "copy_first": (500, 300), "unique": (2000, 1000)}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a head is trained on one task; the optimizer of each stage starts afresh."""
-
-    name: str
-    task: str
-    qk_dim: int
-    pos_dim: int | None
-    stages: tuple[Stage, ...]
-    uniform: bool = False  # draw every sequence equally often, instead of every length
-
-    def new(self, seeds: Sequence[int]) -> Heads:
-        """An untrained head for each seed."""
-        return single_heads.new_heads(TASKS[self.task](), self.qk_dim, self.pos_dim, seeds)
-
-    def train(self, heads: Heads, seeds: Sequence[int]) -> None:
-        """Train each head in place by the stages."""
-        single_heads.train_heads(heads, TASKS[self.task](), self.stages, seeds, uniform=self.uniform)
-
-    @property
-    def steps(self) -> int:
-        """Updates of all stages together."""
-        return sum(stage.steps for stage in self.stages)
-
-    def scaled(self, factor: float | int) -> Recipe:
-        """The same recipe with ``factor`` times the steps in every stage."""
-        return replace(self, stages=tuple(replace(each, steps=round(each.steps * factor)) for each in self.stages))
 
 
 def course_recipe(task: str) -> Recipe:

@@ -1,14 +1,7 @@
-"""Fresh facts in each encoding: how often models are right, and which of two steps fails.
-
-The cross-attention has to *find* the slot that holds the queried key, and what follows has to *read* the value from it.
-Finding is measured by where the weight is largest, reading by letting the decoder see the right slot alone. Of the
-scores three numbers are kept, averaged over heads: the *gap* is the right slot's score minus the mean of the others',
-the *noise* their standard deviation, and the *margin* the right slot's score minus the largest of the others.
-"""
+"""Fresh facts in each encoding: how often models are right, and which of two steps fails."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import fill
@@ -18,13 +11,12 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from glassformer.data.in_context_lookup import Facts, Source, Split, bag_ceiling, encode, reordered, sample
 from glassformer.labs.lookup.experiments.course_runs import draw_bars
 from glassformer.labs.run import Run
 from glassformer.models.encoder_decoder import EncoderDecoder
-from glassformer.observe.capture import capture
+from glassformer.observe.fact_lookup import Lookup, measure_lookup
 from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, build_model, train_in_context
 
@@ -34,25 +26,6 @@ if TYPE_CHECKING:
 LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 NAMES = {"slots": "slots", "bag": "bag of tokens", "positions": "tokens with positions"}
 _PLACES_PER_BATCH = 16_384
-
-
-@dataclass(frozen=True)
-class Length:
-    """What a model does with so many facts. Shares are in [0, 1]; None is what the encoding or one fact lacks."""
-
-    num_facts: int
-    num_questions: int
-    accuracy: float
-    found: float | None  # the right slot has the largest weight, averaged over heads
-    read: float | None  # right when the decoder sees the right slot alone
-    sharpness: list[float]  # each head's weight on the positions that determine the answer
-    gap: float | None
-    noise: float | None
-    margin: float | None
-
-    def error(self, share: float) -> float:
-        """Two standard errors of a share found with these questions."""
-        return 2 * (share * (1 - share) / self.num_questions) ** 0.5
 
 
 @dataclass(frozen=True)
@@ -71,11 +44,11 @@ class Answers:
     recipe: InContextRecipe
     seed: int
     num_parameters: int
-    lengths: list[Length]
+    lengths: list[Lookup]
     sharpness_before: list[float]  # of the untrained model, at the most facts trained on
     order: Order  # at the most facts trained on
 
-    def at(self, num_facts: int) -> Length | None:
+    def at(self, num_facts: int) -> Lookup | None:
         """With so many facts; None where there are too few keys or values."""
         return next((length for length in self.lengths if length.num_facts == num_facts), None)
 
@@ -102,42 +75,16 @@ def measure(current: Run, recipe: InContextRecipe, seed: int) -> Answers:
     return current.kept(name, Answers, compute)
 
 
-@torch.no_grad()
 def measure_length(
     model: EncoderDecoder, recipe: InContextRecipe, num_facts: int, num_questions: int, seed: int = 0
-) -> Length:
+) -> Lookup:
     """Ask questions about contexts of so many facts, from seeds that training does not use.
 
     Where training leaves pairings out, each pairing of these contexts is one of those. With more than 64 facts fewer
     questions are asked (256 at least), so that the time stays in bounds.
     """
     asked = min(num_questions, max(256, num_questions * 64 // num_facts))
-    parts: dict[str, list[Tensor]] = defaultdict(list)
-    for facts, source in contexts(recipe, num_facts, asked, seed):
-        weights, logits, memory = _look(model, facts, source)
-        query, answer, tokens = facts.query[:, None], facts.answer[:, None], source.tokens
-        parts["accuracy"].append(logits.argmax(-1) == facts.answer)
-        if recipe.encoding != "slots":
-            on = (tokens == query) | (tokens == answer)
-            parts["sharpness"].append((weights * on[:, None]).sum(-1))
-            continue
-        right = tokens[..., 0] == query
-        parts["sharpness"].append(weights[right[:, None].expand_as(weights)].view(weights.shape[:2]))
-        parts["found"].append(weights.mean(1).argmax(-1) == facts.place)
-        parts["read"].append(model.decode(query, memory, right)[:, -1].argmax(-1) == facts.answer)
-        if num_facts > 1:
-            # Differences of scores are those of the weights' logarithms; the smallest are held above underflow.
-            scores, is_right = weights.clamp(min=1e-30).log(), right[:, None].expand_as(weights)
-            best = scores[is_right].view(weights.shape[:2])
-            others = scores[~is_right].view(*weights.shape[:2], num_facts - 1)
-            parts["gap"].append(best - others.mean(-1))
-            parts["margin"].append(best - others.amax(-1))
-            parts["variance"].append(others.var(-1, correction=min(1, num_facts - 2)))
-    mean = {name: torch.cat(values).double().mean(0) for name, values in parts.items()}
-    shares = {name: float(mean[name].mean()) if name in mean else None for name in ("found", "read", "gap", "margin")}
-    noise = float(mean["variance"].sqrt().mean()) if num_facts > 2 and "variance" in mean else None
-    sharpness = mean["sharpness"].tolist()
-    return Length(num_facts, asked, float(mean["accuracy"]), sharpness=sharpness, noise=noise, **shares)
+    return measure_lookup(model, contexts(recipe, num_facts, asked, seed))
 
 
 @torch.no_grad()
@@ -164,15 +111,6 @@ def contexts(recipe: InContextRecipe, num_facts: int, count: int, seed: int) -> 
         now = min(size, count - start)
         facts = sample(recipe.data, now, seed, split=split, step=step, num_facts=num_facts)
         yield facts, encode(facts, recipe.encoding, seed=seed, step=step)
-
-
-def _look(model: EncoderDecoder, facts: Facts, source: Source) -> tuple[Tensor, Tensor, Tensor]:
-    """The last cross-attention's weights [batch, head, position], the logits [batch, token], and the memory."""
-    name = f"decoder_layers.{len(model.decoder_layers) - 1}.cross_attention"
-    with capture(model, [name]) as seen:
-        memory = model.encode(source.tokens, source.real)
-        logits = model.decode(facts.query[:, None], memory, source.real)[:, -1]
-    return seen.weights[name][:, :, -1], logits, memory
 
 
 def accuracies(models: Sequence[Answers], num_facts: int) -> list[float]:
@@ -212,7 +150,7 @@ def draw_finding(results: Results) -> Figure:
     """What fails as facts become more, in slots: finding or reading; and the scores that finding rests on."""
     model = limited(results)[0]
     figure, axes = new_figure(10, 4.6, columns=2)
-    panels: tuple[dict[str, Callable[[Length], float | None]], ...] = (
+    panels: tuple[dict[str, Callable[[Lookup], float | None]], ...] = (
         {
             "answered right": lambda length: length.accuracy,
             "right slot has the largest weight": lambda length: length.found,
