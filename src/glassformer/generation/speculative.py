@@ -26,7 +26,7 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.modes import evaluating
 
-_SIZES = (8, 4, 2)
+_SIZES = (4, 2)
 """Numbers of tokens that are looked up, the largest first."""
 
 _LONGEST = 16
@@ -58,7 +58,7 @@ class Lookup:
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}  # n-grams, and the position after their last occurrence
         self._next = self._matched = 0  # the position that is read along, and how many tokens before it are equal
-        self._share = [length / (length + 4) for length in range(_LONGEST + 1)]  # of matches that went on, by length
+        self._share = [length / (length + 8) for length in range(_LONGEST + 1)]  # of matches that went on, by length
         for token in text:
             self.add(token)
 
