@@ -1,10 +1,11 @@
-"""Training and evaluation mode of modules."""
+"""What ends with a block: training and evaluation mode of modules, and a seed of torch's generator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 
@@ -28,4 +29,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Put ``model`` into evaluation mode within the ``with`` block; afterwards as :func:`keeping_modes`."""
     with keeping_modes(model):
         model.eval()
+        yield
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's generator of the CPU within the ``with`` block; afterwards it goes on from where it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         yield

@@ -6,8 +6,6 @@ import shlex
 import sys
 from typing import Any
 
-import torch
-
 from glassformer.cli import RECURRENCE
 from glassformer.cli.runs import description, read_run
 from glassformer.cli.train_flags import TrainFlags
@@ -15,6 +13,7 @@ from glassformer.cli.training_data import TrainingData, open_data
 from glassformer.errors import require
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
+from glassformer.modes import seeded
 from glassformer.training import DivergedError, TrainingResult, train
 from glassformer.training.next_token import NextTokenTask
 from glassformer.training.run_directory import RunDirectory
@@ -43,8 +42,7 @@ def run(flags: TrainFlags) -> TrainingResult:
         "Pass a smaller --seq-len or a larger --model.max-seq-len.",
     )
     config = DecoderConfig(**{**vars(flags.model), "vocab_size": data.vocab_size})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(flags.seed)
+    with seeded(flags.seed):
         model = Decoder(config)
     options = {"seed": flags.seed, "balance_weight": flags.balance_weight}
     described = description(config, _data_description(flags, data), **options)

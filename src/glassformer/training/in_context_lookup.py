@@ -18,6 +18,7 @@ from glassformer.errors import require
 from glassformer.layers.blocks import CrossBlock
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
+from glassformer.modes import seeded
 from glassformer.training import Batch, TargetTask, TrainingConfig, TrainingResult
 from glassformer.training.loaders import train_in
 
@@ -114,8 +115,7 @@ def answers(model: nn.Module, facts: Facts, recipe: InContextRecipe) -> Int64[Te
 
 def build_model(recipe: InContextRecipe, seed: int) -> EncoderDecoder:
     """The model of ``recipe`` before training, with weights drawn from ``seed``."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = EncoderDecoder(recipe.model_config())
     if recipe.shared_tables:
         keys, values = model.source_embeddings

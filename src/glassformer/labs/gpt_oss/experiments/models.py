@@ -20,6 +20,7 @@ from glassformer.labs.gpt_oss.course_training import train as train_by_course
 from glassformer.labs.gpt_oss.experiments.sequences import DATA, Optimum, batches, measured_of, split_of
 from glassformer.labs.run import Run
 from glassformer.models import Decoder
+from glassformer.modes import seeded
 from glassformer.observe.figures.heat_maps import write_values
 from glassformer.observe.figures.style import BLACK, in_style, line, new_figure
 from glassformer.training import Batch, EpochBatches, NextTokenTask, TrainingConfig, TrainingResult
@@ -146,8 +147,7 @@ def train_course(run: Run, seed: int) -> tuple[Transformer, Points, Points]:
     """The course's own training: its model, optimizer, train() and budget; losses and test accuracies by step."""
     split = split_of(run)
     loader, test, evaluated = batches(split.train.tokens, BATCH), batches(split.test.tokens), []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = Transformer(**COURSE_MODEL)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = train_by_course(
@@ -160,9 +160,9 @@ def train_course(run: Run, seed: int) -> tuple[Transformer, Points, Points]:
 def train_model(run: Run, name: str, number: int = 0) -> tuple[Decoder, TrainingResult]:
     """Train a model, in a run directory of its own, or load it if that is done."""
     made, seed, split = MODELS[name], run.seed + number, split_of(run)
-    with torch.random.fork_rng(devices=[]):
+    with torch.device("meta"):
         config = replace(Transformer(**COURSE_MODEL).config, **made.changes)
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = Decoder(config)
     held_out = None if made.sequences == "new, all" else split.test.generators
 

@@ -23,6 +23,7 @@ from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
 from glassformer.labs.run import Run
 from glassformer.models.encoder_config import Positions
 from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.modes import seeded
 from glassformer.observe.capture import capture
 from glassformer.observe.figures.attention_maps import cross_attention
 from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
@@ -103,9 +104,9 @@ def course_split(seed: int, num_samples: int = NUM_SAMPLES) -> tuple[tuple[Looku
 
 def build_course_model(seed: int, source_positions: Positions = "none") -> EncoderDecoder:
     """The seed's model before training; positions in its encoder make the control."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.device("meta"):
         config = CrossAttentionLookupModel(*SIZES).config
-        torch.manual_seed(seed)
+    with seeded(seed):
         return EncoderDecoder(replace(config, source_positions=source_positions))
 
 

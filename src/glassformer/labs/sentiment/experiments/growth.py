@@ -15,6 +15,7 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.modes import seeded
 from glassformer.observe.complexity import complexity, overtakes
 from glassformer.observe.complexity_measured import Measurement, count_operations, fitted_exponent, peak_bytes
 from glassformer.observe.figures.complexity_curves import CostCurve
@@ -56,8 +57,7 @@ def measure_growth(lengths: tuple[int, ...]) -> GrowthResult:
     Times are not measured: they would be those of a machine that may do other work too.
     """
     longest = max(lengths)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         encoder = Encoder(EncoderConfig(VOCAB, 1, D_MODEL, D_FF, HEADS, longest, num_classes=2, dropout=0.0))
         sizes = DecoderConfig(VOCAB, 1, D_MODEL, D_FF, HEADS, D_MODEL // HEADS, windowed_layers="all")
         decoder = Decoder(replace(sizes, max_seq_len=longest))

@@ -24,6 +24,7 @@ from glassformer.labs.sentiment.course import MiniTransformer
 from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.modes import seeded
 from glassformer.observe.figures.attention_maps import attention_grid, attention_map
 from glassformer.observe.figures.coloured_words import attention_rows
 from glassformer.observe.figures.heat_maps import panel
@@ -162,8 +163,7 @@ def train_course(
         rows = SentimentDataset(texts, labels, tokenizer, COURSE_LENGTH)
         return DataLoader(rows, COURSE_BATCH, shuffle=examples is train)
 
-    with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(io.StringIO()):
-        torch.manual_seed(seed)
+    with seeded(seed), contextlib.redirect_stdout(io.StringIO()):
         tokenizer.build_vocab([example.text for example in train])
         sizes = {"vocab_size": len(tokenizer.vocab), "max_length": max_length, "num_classes": len(CLASSES)}
         model = MiniTransformer(**sizes, **COURSE_MODEL)

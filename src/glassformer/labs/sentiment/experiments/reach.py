@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from glassformer.data.examples import Example, SentimentData
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
+from glassformer.modes import seeded
 from glassformer.training.text_recipe import TrainingRecipe, fit
 
 WIDTH, RATES = 64, (3e-3, 2e-2)
@@ -107,8 +108,7 @@ def measure_reach(distance: int, seeds: Sequence[int], length: int, updates: int
 
 def _influence(name: str, length: int, seed: int) -> Float64[np.ndarray, " distance"]:
     """The mean norm of the gradient for each distance, from a random direction of the last state for each text."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         network = Network(name, length).double()
         x = torch.randn(64, length, WIDTH, dtype=torch.float64, requires_grad=True)
         direction = torch.randn(64, WIDTH, dtype=torch.float64)
@@ -137,8 +137,7 @@ def _recall(name: str, length: int, seed: int, updates: int, rate: float) -> flo
 
     held_out = texts(512)
     data = SentimentData(texts(16 * updates), held_out, held_out, tuple(LETTERS[:NUM_CLASSES]))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = _FirstToken(name, length)
     recipe = TrainingRecipe(epochs=1, batch_size=16, learning_rate=rate, weight_decay=0.0)
     epochs = fit(model, lambda text: [LETTERS.index(letter) for letter in text], 0, data, recipe, seed)

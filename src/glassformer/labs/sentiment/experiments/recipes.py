@@ -21,6 +21,7 @@ from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.models.text_classifiers import ConvolutionalClassifier, RecurrentClassifier
+from glassformer.modes import seeded
 from glassformer.training.text_recipe import Epoch, TrainingRecipe, fit
 from glassformer.training.word_counts import TfidfRecipe
 
@@ -109,8 +110,7 @@ def build_classifier(
     recipe: ScratchRecipe | PretrainedRecipe, train_texts: Sequence[str], classes: tuple[str, ...], seed: int
 ) -> Classifier:
     """The model of ``recipe`` before training. New weights follow from ``seed``; torch's generator is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         if isinstance(recipe, PretrainedRecipe):
             source = find_directory(minilm())
             encoder = load_encoder(source, num_classes=len(classes), dropout=recipe.dropout, attention_dropout=0.0)
@@ -156,8 +156,7 @@ def train_rival(recipe: RivalRecipe, data: SentimentData, directory: Path | None
     """Build a network for the training texts' vocabulary and :func:`fit` it; torch's generator is left alone."""
     tokenizer = WordTokenizer.from_texts([example.text for example in data.train], FROM_SCRATCH.vocab_size)
     network = RecurrentClassifier if recipe.kind == "recurrent" else ConvolutionalClassifier
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = network(tokenizer.vocab_size, len(data.classes))
     described = {"rival": asdict(recipe)}
     encode, pad_id = tokenizer.encode, tokenizer.pad_id
