@@ -121,15 +121,12 @@ struct Mxfp4 {
   // whose value is 0.
   void words(int64_t i, Words out[PARTS]) const {
     alignas(16) static constexpr int8_t DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    const Bits codes = repeated(blocks + i * BYTES);
+    alignas(64) static constexpr uint32_t LEFT[16] = {8, 8, 8, 8, 4, 4, 4, 4}, RIGHT[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4};
     for (int part = 0; part < PARTS; ++part) {
-      Bits left, right;
-      for (int lane = 0; lane < WIDTH; ++lane) {
-        const int kind = (part * WIDTH + lane) / 4;
-        left[lane] = kind == 0 ? 8 : kind == 1 ? 4 : 0;
-        right[lane] = kind == 3 ? 4 : 0;
-      }
-      out[part] = looked_up(DOUBLED, codes << left >> right & 0x0f000f00u);
+      Bits codes = repeated(blocks + i * BYTES);
+      if (part * WIDTH < 8) codes <<= vector_at<Bits>(LEFT + part * WIDTH);
+      if (part * WIDTH + WIDTH > 8) codes >>= vector_at<Bits>(RIGHT + part * WIDTH);
+      out[part] = looked_up(DOUBLED, codes & 0x0f000f00u);
     }
   }
   static Floats scale(const uint8_t* from) {
@@ -156,20 +153,29 @@ template <typename Format>
 inline void prepare(const float* x, int64_t width, char* token) {
   int16_t* integers = reinterpret_cast<int16_t*>(token);
   float* scales = reinterpret_cast<float*>(token + 2 * width);
-  for (int64_t block = 0; block < width / BLOCK; ++block) {
-    uint32_t bits[BLOCK], greatest = 0;
-    std::memcpy(bits, x + block * BLOCK, sizeof bits);
-    for (uint32_t each : bits) greatest = (each & 0x7fffffff) > greatest ? each & 0x7fffffff : greatest;  // NaN is most
-    const float most = as_float(greatest);
-    const bool finite = greatest < 0x7f800000;
-    const float inverse = finite && most > 1e-30f ? 32767 / most : 0;
-    scales[block] = finite ? most / 32767 * Format::UNIT : as_float(0x7fc00000);
+  for (int64_t block = 0; block < width / BLOCK; ++block, x += BLOCK, integers += BLOCK) {
+    // Without the sign, the bits of floats compare as integers, and those of NaN are the greatest.
+    uint32_t greatest = 0;
     for (int i = 0; i < BLOCK; ++i) {
-      // Added to 1.5 * 2^23, a number is rounded to an integer, which the lower bits then hold.
-      const float shifted = (finite ? as_float(bits[i]) : 0) * inverse + 12582912.0f;
-      int32_t integer;
-      std::memcpy(&integer, &shifted, 4);
-      integers[block * BLOCK + Format::place(i)] = static_cast<int16_t>(integer);
+      uint32_t bits;
+      std::memcpy(&bits, x + i, 4);
+      bits &= 0x7fffffff;
+      greatest = bits > greatest ? bits : greatest;
+    }
+    const float most = as_float(greatest);
+    if (greatest >= 0x7f800000 || most < 1e-30f) {
+      scales[block] = greatest >= 0x7f800000 ? as_float(0x7fc00000) : 0;
+      std::memset(integers, 0, 2 * BLOCK);
+      continue;
+    }
+    scales[block] = most / 32767 * Format::UNIT;
+    const float inverse = 32767 / most;
+    for (int i = 0; i < BLOCK; ++i) {
+      // Added to 1.5 * 2^23, a number is rounded to an integer, which the lower 16 bits then hold.
+      const float shifted = x[i] * inverse + 12582912.0f;
+      uint32_t bits;
+      std::memcpy(&bits, &shifted, 4);
+      integers[Format::place(i)] = static_cast<int16_t>(bits);
     }
   }
 }
