@@ -77,7 +77,7 @@ def works(library: Library | None) -> bool:
     assert library is not None
     blocks, scales = torch.randint(256, (3, 2, 16), dtype=torch.uint8), torch.full((3, 2), 120, dtype=torch.uint8)
     got = torch.empty(3, 64)
-    Kernel(library.code, library.level).expand(blocks, scales, got)
+    Kernel(library).expand(blocks, scales, got)
     return torch.equal(got, expand_definition(blocks, scales).float())
 
 

@@ -13,7 +13,7 @@ from glassformer.kernels.native import Library
 @pytest.fixture
 def kernel(library: Library) -> Kernel:
     """The packed operations of the C++ library."""
-    return Kernel(library.code, library.level)
+    return Kernel(library)
 
 
 @pytest.fixture(params=["kernel", "torch", "plain"])

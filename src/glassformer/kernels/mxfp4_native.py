@@ -10,7 +10,10 @@ from torch import Tensor
 
 from glassformer.errors import InputError
 from glassformer.kernels import native
-from glassformer.kernels.native import LEVELS
+from glassformer.kernels.native import LEVELS, Library
+
+FEW = 8
+"""Tokens that are multiplied in fixed point, if they are bfloat16."""
 
 _NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 # Groups of 32 weights per thread, below which another thread does not pay.
@@ -19,10 +22,14 @@ _GROUPS_PER_THREAD = 2**13
 
 @dataclass(frozen=True)
 class Kernel:
-    """The compiled functions, for contiguous tensors on the CPU, and the level of instructions that they use."""
+    """The packed operations of a library, for contiguous tensors on the CPU."""
 
-    library: ctypes.CDLL
-    level: int
+    library: Library
+
+    @property
+    def level(self) -> int:
+        """The instruction set that they use, of :data:`~glassformer.kernels.native.LEVELS`."""
+        return self.library.level
 
     def expand(self, blocks: Tensor, scales: Tensor, out: Tensor) -> None:
         """Write the weights of packed groups to ``out``, bfloat16 or float32, 32 for each group."""
@@ -34,16 +41,30 @@ class Kernel:
         """Write ``x @ weights.T`` to ``out``, for packed weights; ``x`` is bfloat16 or float32, ``out`` is float32.
 
         Each weight is read once and never stored expanded. Products are summed in float32, in an order that depends on
-        the level alone: a token's result has the same bits in every batch and with every number of threads.
+        the level alone: a token's result has the same bits with every number of threads, and in every batch. Up to
+        :data:`FEW` tokens of bfloat16 are the exception: they are multiplied as 16-bit integers, 32 of them relative to
+        the greatest, which is exact to 2^-16 of it and has the same bits in every batch of up to that many.
         """
         (rows, groups), tokens = scales.shape, len(x)
-        if x.dtype == torch.bfloat16 and self.level < LEVELS.index("AVX-512 with bfloat16 products"):
-            x = x.float()
         fits = blocks.shape == (rows, groups, 16) and x.shape == (tokens, 32 * groups) and x.dtype in _NAMES
         fits = fits and out.shape == (tokens, rows) and out.dtype == torch.float32
-        self._run(fits, "multiply", x.dtype, (blocks, scales, x, out), rows, groups, tokens)
+        narrow = x.dtype == torch.bfloat16
+        if narrow and self.level < LEVELS.index("AVX-512 with bfloat16 products"):
+            x = x.float()
+        if narrow and tokens <= FEW and self.level > LEVELS.index("plain C++"):
+            self._check(fits, x, blocks, scales, out)
+            sizes = (rows, 32 * groups, tokens, _threads(scales.numel()))
+            self.library.call("rows_mxfp4", blocks, scales, x.float(), out, *sizes)
+        else:
+            self._run(fits, "multiply", x.dtype, (blocks, scales, x, out), rows, groups, tokens)
 
     def _run(self, fits: bool, name: str, dtype: torch.dtype, tensors: tuple[Tensor, ...], *sizes: int) -> None:
+        self._check(fits, *tensors)
+        function = getattr(self.library.code, f"glassformer_mxfp4_{name}_{_NAMES[dtype]}")
+        pointers = (ctypes.c_void_p(each.data_ptr()) for each in tensors)
+        function(*pointers, *map(ctypes.c_int64, sizes), self.level, _threads(tensors[1].numel()))
+
+    def _check(self, fits: bool, *tensors: Tensor) -> None:
         # C++ receives addresses only, so this is the last place that knows shapes and devices.
         if not (fits and all(each.is_contiguous() and each.device.type == "cpu" for each in tensors)):
             got = ", ".join(f"{tuple(each.shape)} of {each.dtype} on {each.device}" for each in tensors)
@@ -51,9 +72,6 @@ class Kernel:
             raise InputError(
                 got, expected, "Pass blocks [..., groups, 16], scales [..., groups] and 32 * groups numbers."
             )
-        function = getattr(self.library, f"glassformer_mxfp4_{name}_{_NAMES[dtype]}")
-        pointers = (ctypes.c_void_p(each.data_ptr()) for each in tensors)
-        function(*pointers, *map(ctypes.c_int64, sizes), self.level, _threads(tensors[1].numel()))
 
 
 def _threads(groups: int) -> int:
@@ -63,4 +81,4 @@ def _threads(groups: int) -> int:
 def kernel() -> Kernel | None:
     """The kernel, of the library that is compiled on first use (:func:`~glassformer.kernels.native.library`)."""
     library = native.library()
-    return None if library is None else Kernel(library.code, library.level)
+    return None if library is None else Kernel(library)

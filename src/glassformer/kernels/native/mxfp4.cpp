@@ -236,24 +236,6 @@ struct Avx512Bf16 {
     for (int r = 0; r < R; ++r)
       for (int t = 0; t < T; ++t) out[t * stride + r] = _mm512_reduce_add_ps(sums[r][t]);
   }
-  // The same from packed rows, of which each is read once: the weights go into the sums without a stop in memory.
-  template <int R, int T>
-  AVX512BF16 static void packed(const uint8_t* blocks, const uint8_t* scales, int64_t groups, const uint16_t* x,
-                                float* out, int64_t stride) {
-    __m512 sums[R][T];
-    for (int r = 0; r < R; ++r)
-      for (int t = 0; t < T; ++t) sums[r][t] = _mm512_setzero_ps();
-    for (int64_t g = 0; g < groups; ++g) {
-      __m512i tokens[T];
-      for (int t = 0; t < T; ++t) tokens[t] = _mm512_loadu_si512(x + (t * groups + g) * GROUP);
-      for (int r = 0; r < R; ++r) {
-        const __m512i row = group_avx512(blocks + (r * groups + g) * BYTES, scales[r * groups + g]);
-        for (int t = 0; t < T; ++t) sums[r][t] = _mm512_dpbf16_ps(sums[r][t], (__m512bh)row, (__m512bh)tokens[t]);
-      }
-    }
-    for (int r = 0; r < R; ++r)
-      for (int t = 0; t < T; ++t) out[t * stride + r] = _mm512_reduce_add_ps(sums[r][t]);
-  }
 };
 
 #endif
@@ -293,23 +275,6 @@ void multiply(const uint8_t* blocks, const uint8_t* scales, const typename Kerne
   }
 }
 
-#ifdef GLASSFORMER_X86
-template <int T>
-void multiply_few(const uint8_t* blocks, const uint8_t* scales, const uint16_t* x, float* out, int64_t rows,
-                  int64_t groups, int threads) {
-  constexpr int ROWS = 4;
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t first = 0; first < rows; first += ROWS) {
-    if (first + ROWS <= rows) {
-      Avx512Bf16::packed<ROWS, T>(blocks + first * groups * BYTES, scales + first * groups, groups, x, out + first, rows);
-    } else {
-      for (int64_t r = first; r < rows; ++r)
-        Avx512Bf16::packed<1, T>(blocks + r * groups * BYTES, scales + r * groups, groups, x, out + r, rows);
-    }
-  }
-}
-#endif
-
 template <typename Number>
 void expand_all(const uint8_t* blocks, const uint8_t* scales, int64_t groups, Number* out, int level, int threads) {
   constexpr int64_t CHUNK = 1024;
@@ -338,10 +303,6 @@ void glassformer_mxfp4_expand_float32(const uint8_t* blocks, const uint8_t* scal
 void glassformer_mxfp4_multiply_bfloat16(const uint8_t* blocks, const uint8_t* scales, const uint16_t* x, float* out,
                                          int64_t rows, int64_t groups, int64_t tokens, int level, int threads) {
 #ifdef GLASSFORMER_X86
-  if (tokens == 1) return multiply_few<1>(blocks, scales, x, out, rows, groups, threads);
-  if (tokens == 2) return multiply_few<2>(blocks, scales, x, out, rows, groups, threads);
-  if (tokens == 3) return multiply_few<3>(blocks, scales, x, out, rows, groups, threads);
-  if (tokens == 4) return multiply_few<4>(blocks, scales, x, out, rows, groups, threads);
   multiply<Avx512Bf16>(blocks, scales, x, out, rows, groups, tokens, level, threads);
 #endif
 }
