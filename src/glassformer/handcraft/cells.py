@@ -19,14 +19,11 @@ Way = Literal["zero", "mean"]
 class Cells:
     """A head, each cell changed alone; see :func:`change_cells`.
 
-    Attributes:
-        nonzero: How many cells are not 0 to begin with.
-        broken: How many changes break the certificate, by the way of changing.
-        misread: By how much each change raises the share of misread outputs: ``misread[way][matrix][row][column]``.
+    ``misread[way][matrix][row][column]`` is by how much a change raises the share of misread outputs.
     """
 
-    nonzero: int
-    broken: dict[Way, int]
+    nonzero: int  # cells that are not 0 to begin with
+    broken: dict[Way, int]  # changes that break the certificate
     misread: dict[Way, dict[str, list[list[float]]]]
 
     def shares(self, way: Way) -> list[float]:

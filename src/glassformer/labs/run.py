@@ -28,44 +28,28 @@ _Part = TypeVar("_Part")
 class Lab:
     """What a lab is.
 
-    Attributes:
-        name: As on the command line.
-        template: The file of the report, a Jinja2 template in Markdown; see :func:`render`.
-        settings: How much of everything is done, and with what; a dataclass.
-        quick: The settings in which the quick version differs.
-        results: A dataclass with the fields ``quick`` (bool), ``seed`` (int) and one for each step, in its type.
-        steps: What computes each field, in order.
-        figures: Draws each figure from the results alone, or returns None if the run left its experiment out.
-        context: What the template calls besides the results: functions and constants by name.
-        inputs: What else a run depends on, from its settings: the fingerprint of a file, say.
+    ``results`` is a dataclass with the fields ``quick`` (bool), ``seed`` (int) and one for each step, in its type.
     """
 
-    name: str
-    template: Path
-    settings: Any
-    quick: Mapping[str, Any]
+    name: str  # as on the command line
+    template: Path  # of the report, a Jinja2 template in Markdown; see :func:`render`
+    settings: Any  # how much of everything is done, and with what; a dataclass
+    quick: Mapping[str, Any]  # the settings in which the quick version differs
     results: type
-    steps: Mapping[str, Callable[[Run], Any]]
-    figures: Mapping[str, Callable[[Any], Figure | None]]
-    context: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    steps: Mapping[str, Callable[[Run], Any]]  # what computes each field, in order
+    figures: Mapping[str, Callable[[Any], Figure | None]]  # from the results alone; None if they lack the experiment
+    context: Mapping[str, Any] = field(default_factory=dict)  # functions and constants that the template calls
+    inputs: Callable[[Any], Mapping[str, Any]] = lambda settings: {}  # what else a run depends on, such as a file
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a lab, as its steps see it.
+    """One run of a lab, as its steps see it."""
 
-    Attributes:
-        out: The directory of the run.
-        settings: The lab's settings, as this run has them.
-        seed: Of everything.
-        done: The results of earlier steps, by name.
-    """
-
-    out: Path
-    settings: Any
-    seed: int
-    done: SimpleNamespace
+    out: Path  # its directory
+    settings: Any  # the lab's, as this run has them
+    seed: int  # of everything
+    done: SimpleNamespace  # the results of earlier steps, by name
 
     def kept(self, name: str, kind: Any, compute: Callable[[], _Part]) -> _Part:
         """A part of a step, computed at most once in a run however often it is interrupted; see :func:`kept`."""

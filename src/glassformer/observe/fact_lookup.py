@@ -38,10 +38,6 @@ class Lookup:
     noise: float | None
     margin: float | None
 
-    def error(self, share: float) -> float:
-        """Two standard errors of a share found with these questions."""
-        return 2 * (share * (1 - share) / self.num_questions) ** 0.5
-
 
 @torch.no_grad()
 def measure_lookup(model: EncoderDecoder, batches: Iterable[tuple[Facts, Source]]) -> Lookup:

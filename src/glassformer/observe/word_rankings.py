@@ -28,44 +28,27 @@ REMOVALS = (EDGES, MASKED, SIGNED)
 
 @dataclass(frozen=True)
 class Ranked:
-    """One classifier: rank correlations over the words of a text, means over texts.
-
-    Attributes:
-        correlations: ``correlations[estimate][removal]``, each the mean and its standard error.
-        texts: Of the attention with the sizes for removed edges, of each text.
-        random: Of a random ranking with these, of each text.
-        heads: As ``texts``, but of the attention of each head alone, means over texts, layer by layer.
-        top: The share of texts whose most attended word is the one whose masking changes most.
-        chance_top: That share for a random word.
-        random_error: The standard deviation of a mean over these texts for random rankings.
-    """
+    """One classifier: rank correlations over the words of a text, means over texts."""
 
     seed: int
     num_texts: int
-    correlations: dict[str, dict[str, tuple[float, float]]]
-    texts: list[float]
-    random: list[float]
-    heads: list[float]
-    top: float
-    chance_top: float
-    random_error: float
+    correlations: dict[str, dict[str, tuple[float, float]]]  # of an estimate and a removal; mean and standard error
+    texts: list[float]  # of the attention with the sizes for removed edges, of each text
+    random: list[float]  # of a random ranking with these, of each text
+    heads: list[float]  # as ``texts``, but of the attention of each head alone, means over texts, layer by layer
+    top: float  # the share of texts whose most attended word is the one whose masking changes most
+    chance_top: float  # that share for a random word
+    random_error: float  # the standard deviation of a mean over these texts for random rankings
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Numbers for each word of one text.
+    """Numbers for each word of one text."""
 
-    Attributes:
-        attention: The weight that each head gives it, mean over queries.
-        estimates: Of its importance, by name; the attention's is the mean over heads.
-        edges: What the margin of the predicted class loses if no query may attend to it.
-        masked: What it loses if the word is masked like padding.
-    """
-
-    attention: Float[Tensor, "head word"]
-    estimates: dict[str, Float[Tensor, " word"]]
-    edges: Float[Tensor, " word"]
-    masked: Float[Tensor, " word"]
+    attention: Float[Tensor, "head word"]  # the weight that each head gives it, mean over queries
+    estimates: dict[str, Float[Tensor, " word"]]  # of its importance; the attention's is the mean over heads
+    edges: Float[Tensor, " word"]  # what the margin of the predicted class loses if no query may attend to it
+    masked: Float[Tensor, " word"]  # what it loses if the word is masked like padding
 
     def correlations(self) -> dict[str, dict[str, float]]:
         """Spearman's, of sizes or, for :data:`SIGNED`, of the numbers as they are."""

@@ -132,7 +132,8 @@ def draw_accuracy(results: Results) -> Figure:
         _draw_seeds(axes[0], models, series, f"{NAMES[encoding]}, {models[0].recipe.data.num_keys} keys", **style)
     drawn = [results.encodings["slots"]]
     if results.plain:
-        drawn += [results.plain, [best_of([*results.changes, *results.combined])]]
+        best_change = max([*results.changes, *results.combined], key=lambda model: model.lengths[-1].accuracy)
+        drawn += [results.plain, [best_change]]
         for series, models in enumerate(drawn[1:], start=3):
             recipe = models[0].recipe
             _draw_seeds(axes[1], models, series, fill(f"slots, {recipe.data.num_keys:,} keys: {recipe.name}", 46))
@@ -223,11 +224,6 @@ def draw_changes(results: Results) -> Figure | None:
 def limited(results: Results) -> list[Answers]:
     """The slots, one for each seed, that were measured with the most facts."""
     return results.plain or results.encodings["slots"]
-
-
-def best_of(models: Sequence[Answers]) -> Answers:
-    """The model with the highest accuracy at its largest number of facts."""
-    return max(models, key=lambda model: model.lengths[-1].accuracy)
 
 
 def _draw_seeds(ax: Axes, models: Sequence[Answers], series: int, label: str, **style: Any) -> None:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.checkpoints.hub import find_directory, minilm
 from glassformer.data.examples import Example, SentimentData
@@ -36,6 +36,7 @@ from glassformer.labs.sentiment.experiments.recipes import (
 )
 from glassformer.labs.wording import alike, standard_error
 from glassformer.observe.figures.style import BLACK, HATCHES, LINES, in_style, new_figure
+from glassformer.observe.model_summary import count_parameters
 from glassformer.training.classification import scores, wilson
 from glassformer.training.text_recipe import Epoch
 from glassformer.training.word_counts import TfidfRecipe, fit_counts
@@ -205,10 +206,10 @@ def measure_model(
         probabilities = partial(counts.probabilities, num_classes=len(data.classes))
     elif isinstance(recipe, RivalRecipe):
         rival = train_rival(recipe, data, directory, seed or 0)
-        epochs, size, probabilities = rival.epochs, _size(rival.model), rival.probabilities
+        epochs, size, probabilities = rival.epochs, count_parameters([rival.model]), rival.probabilities
     else:
         classifier, epochs = train_recipe(recipe, data, directory, seed or 0)
-        size, probabilities = _size(classifier.encoder), classifier.probabilities
+        size, probabilities = count_parameters([classifier.encoder]), classifier.probabilities
 
     def predicted(examples: Sequence[Example]) -> Tensor:
         return torch.as_tensor(probabilities([example.text for example in examples]))
@@ -234,10 +235,6 @@ def measure_model(
 
 def _labels(examples: Sequence[Example]) -> Tensor:
     return torch.tensor([example.label for example in examples])
-
-
-def _size(model: nn.Module) -> int:
-    return sum(weight.numel() for weight in model.parameters())
 
 
 def accuracy_by_kind(probabilities: Probabilities, examples: Sequence[Example]) -> dict[str, float]:
