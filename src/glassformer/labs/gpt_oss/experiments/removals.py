@@ -128,7 +128,7 @@ def removals(model: Decoder, tokens: Int64[Tensor, "batch emitted"], seed: int) 
     with capture(model, what=kinds) as seen:
         model(inputs)
     weights, choices = list(seen.weights.values()), list(seen.last("choices").values())
-    followed = _followed(inputs)
+    followed = _same(inputs).roll(1, dims=2)  # the tokens after earlier occurrences of a position's state
     intact = _hits(model, tokens)
 
     def cost(edit: Edit) -> Cost:
@@ -180,11 +180,6 @@ def _same(inputs: Tensor) -> Bool[Tensor, "batch query key"]:
     same = torch.zeros(*inputs.shape, inputs.shape[1], dtype=torch.bool)
     same[:, 1:, 1:] = (states[:, :, None] == states[:, None]).tril(-1)
     return same
-
-
-def _followed(inputs: Tensor) -> Bool[Tensor, "batch query key"]:
-    """Which tokens followed an earlier occurrence of a position's state."""
-    return _same(inputs).roll(1, dims=2)
 
 
 def _hits(model: Decoder, tokens: Tensor, *edits: Edit) -> Bool[Tensor, "batch position"]:

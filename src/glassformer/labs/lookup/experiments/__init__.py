@@ -14,6 +14,7 @@ from glassformer.labs.lookup.experiments.edges import CourseEdges, SlotEdges
 from glassformer.labs.lookup.experiments.fresh_facts import Answers
 from glassformer.labs.lookup.experiments.recipes import shortened
 from glassformer.labs.run import Lab, Run
+from glassformer.training.classification import wilson
 from glassformer.training.in_context_lookup import InContextRecipe
 
 
@@ -101,5 +102,6 @@ LAB = Lab(
         "FORBIDDEN": edges.FORBIDDEN,
         "NUM_EPOCHS": NUM_EPOCHS,
         "median": median,
+        "wilson": wilson,
     },
 )

@@ -61,10 +61,6 @@ class SlotEdges:
     one_head: list[float]  # the right slot forbidden in one head
     of_another: float  # with the right slot forbidden, the answer is the value of another one
 
-    def interval(self, share: float) -> tuple[float, float]:
-        """The 95 % interval of a share found with these questions."""
-        return wilson(share, self.num_questions)
-
 
 def measure_course(current: Run, seed: int) -> CourseEdges:
     """Forbid what ``[SOS]`` reads, in every context, with the encoder's mixing and without it."""
@@ -152,7 +148,7 @@ def draw(results: Results) -> Figure:
     names += [f"right,\nhead {head + 1}" for head in range(len(results.slot_edges[0].one_head))]
     for series, slots in enumerate(results.slot_edges):
         rates = [slots.intact, slots.right, min(slots.others), *slots.one_head]
-        ends = [(share - low, high - share) for share in rates for low, high in [slots.interval(share)]]
+        ends = [(share - low, high - share) for share in rates for low, high in [wilson(share, slots.num_questions)]]
         places = [place + 0.17 * (series - 1) for place in range(len(rates))]
         right.errorbar(places, rates, list(zip(*ends, strict=True)), label=f"seed {slots.seed}", **_points(series))
     right.set_xticks(range(len(names)), names)
