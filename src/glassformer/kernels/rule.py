@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -39,6 +40,12 @@ def native_library(*tensors: Tensor) -> native.Library | None:
         if each.dtype != dtype or each.device.type != "cpu" or type(each) not in (Tensor, nn.Parameter):
             return None
     return native.library()
+
+
+@functools.cache
+def slow_bfloat16() -> bool:
+    """Whether this processor has no products of bfloat16, which torch then computes many times slower than float32."""
+    return not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def differentiate(

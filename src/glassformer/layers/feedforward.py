@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive, require_probability, require_width
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.swiglu import swiglu
+from glassformer.layers.linear import Linear
 from glassformer.layers.options import Activation
 
 
@@ -38,8 +39,8 @@ class MLP(nn.Module):
         require_probability(dropout=dropout)
         known = activation in ("relu", "gelu")
         require(known, f"activation = {activation!r}", "'relu' or 'gelu'", "The first transformer has ReLU, BERT GELU.")
-        self.up = nn.Linear(hidden_dim, ff_dim)
-        self.down = nn.Linear(ff_dim, hidden_dim)
+        self.up = Linear(hidden_dim, ff_dim)
+        self.down = Linear(ff_dim, hidden_dim)
         self.activation, self.dropout = activation, dropout
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
@@ -72,9 +73,9 @@ class SwiGLU(nn.Module):
     def __init__(self, hidden_dim: int, ff_dim: int, *, bias: bool = False, clamp: Clamp | None = None) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
-        self.gate = nn.Linear(hidden_dim, ff_dim, bias=bias)
-        self.up = nn.Linear(hidden_dim, ff_dim, bias=bias)
-        self.down = nn.Linear(ff_dim, hidden_dim, bias=bias)
+        self.gate = Linear(hidden_dim, ff_dim, bias=bias)
+        self.up = Linear(hidden_dim, ff_dim, bias=bias)
+        self.down = Linear(ff_dim, hidden_dim, bias=bias)
         self.clamp = clamp
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:

@@ -12,6 +12,7 @@ from glassformer.kernels.pattern import Pattern
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache
+from glassformer.layers.linear import Linear
 
 KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
 """Keys and values of a source, split into heads."""
@@ -74,10 +75,10 @@ class GroupedQueryAttention(nn.Module):
         self.pattern = Pattern(causal, window)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.dropout, self.layout = dropout, layout
-        self.query = nn.Linear(hidden_dim, num_heads * head_dim, bias=bias)
-        self.key = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.value = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.output = nn.Linear(num_heads * head_dim, hidden_dim, bias=bias)
+        self.query: nn.Linear = Linear(hidden_dim, num_heads * head_dim, bias=bias)
+        self.key: nn.Linear = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.value: nn.Linear = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.output: nn.Linear = Linear(num_heads * head_dim, hidden_dim, bias=bias)
         self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
 

@@ -19,6 +19,7 @@ from glassformer.layers.blocks import Block
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.linear import Linear
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder_config import DecoderConfig
@@ -49,7 +50,7 @@ class Decoder(nn.Module):
         self.rotary = RotaryEmbedding(config.head_dim, config.rope_base, layout=config.rope_layout, yarn=config.yarn)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
         self.final_norm = RMSNorm(config.hidden_dim, config.norm_eps)
-        self.output = nn.Linear(config.hidden_dim, config.vocab_size, bias=False)
+        self.output = Linear(config.hidden_dim, config.vocab_size, bias=False)
         self.reset_parameters()
         if config.tied_output:
             self.output.weight = self.embedding.weight

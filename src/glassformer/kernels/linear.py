@@ -1,0 +1,105 @@
+"""Linear maps: a few tokens in C++, and bfloat16 in float32 on processors without products of bfloat16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.kernels.native import Library
+from glassformer.kernels.rule import (
+    NATIVE_NAMES,
+    autocast_dtype,
+    differentiate,
+    native_library,
+    slow_bfloat16,
+    use_definition,
+)
+
+FEW = 8
+"""Tokens that the C++ form multiplies: for each it computes as for one, and reads the weights once for all."""
+
+# Fewer weights do not pay for the C++ form, nor for another thread.
+_LEAST, _PER_THREAD = 2**18, 2**16
+# Weights that are widened at a time, so that a large matrix needs little memory.
+_WIDENED = 2**22
+
+definition = F.linear
+
+
+def linear(
+    x: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None
+) -> Float[Tensor, "*batch out"]:
+    """``x @ weight.T + bias``: :func:`definition`, by the fastest form for the number of tokens and the processor.
+
+    In bfloat16 all forms add in float32 and round once. Up to :data:`FEW` tokens without gradients have the same bits
+    in every batch and on any number of threads.
+    """
+    few, narrow = x.numel() <= FEW * x.shape[-1], x.dtype == torch.bfloat16
+    if not (few or narrow) or torch.compiler.is_compiling() or use_definition() or autocast_dtype(x) != x.dtype:
+        return definition(x, weight, bias)
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    grad = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    if few and not grad and x.numel() > 0 and weight.numel() >= _LEAST and weight.is_contiguous():
+        library = native_library(*tensors)
+        if library is not None:
+            return _few(library, x, weight, bias)
+    if narrow and x.device.type == "cpu" and weight.dtype == x.dtype and slow_bfloat16():
+        rows = x.reshape(-1, x.shape[-1])
+        out = _Wide.apply(rows, weight, bias) if grad else _wide(rows, weight, bias)
+        return out.view(*x.shape[:-1], len(weight))
+    return definition(x, weight, bias)
+
+
+def _few(library: Library, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows, width = weight.shape
+    tokens = x.numel() // width
+    threads = max(1, min(torch.get_num_threads(), weight.numel() // _PER_THREAD))
+    out = torch.empty(*x.shape[:-1], rows)
+    sizes = (rows, width, tokens, threads)
+    library.call(f"rows_{NATIVE_NAMES[weight.dtype]}", weight, x.float().contiguous(), out, *sizes)
+    return (out if bias is None else out.add_(bias)).to(x.dtype)
+
+
+def _parts(weight: Tensor) -> list[slice]:
+    step = max(1, _WIDENED // max(1, weight.shape[1]))
+    return [slice(start, start + step) for start in range(0, len(weight), step)]
+
+
+def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    wide, out = x.float(), x.new_empty(len(x), len(weight))
+    for rows in _parts(weight):
+        out[:, rows] = F.linear(wide, weight[rows].float(), None if bias is None else bias[rows].float())
+    return out
+
+
+class _Wide(torch.autograd.Function):
+    """With g the gradient of the output: ``d x = g @ weight``, ``d weight = g.T @ x`` and ``d bias = sum of g``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        return _wide(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return differentiate(definition, (x, weight, bias), ctx.needs_input_grad, grads[0])
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        grad, wide = grads[0].float(), x.float() if of_weight else x
+        grad_x = torch.zeros(x.shape) if of_x else None
+        grad_weight = torch.empty_like(weight) if of_weight else None
+        for rows in _parts(weight):
+            if grad_x is not None:
+                grad_x.addmm_(grad[:, rows], weight[rows].float())
+            if grad_weight is not None:
+                grad_weight[rows] = grad[:, rows].T @ wide
+        return (
+            None if grad_x is None else grad_x.to(x.dtype),
+            grad_weight,
+            grad.sum(0).to(weight.dtype) if of_bias else None,
+        )

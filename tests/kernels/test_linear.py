@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glassformer.kernels import linear as module
+from glassformer.kernels import native, plain
+from glassformer.kernels.linear import FEW, linear
+from glassformer.layers.linear import Linear
+
+
+@pytest.fixture(params=["library", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every size by the C++ library, or without it; bfloat16 always in float32; weights widened in several parts."""
+    monkeypatch.setattr(module, "_LEAST", 0)
+    monkeypatch.setattr(module, "_WIDENED", 100)
+    monkeypatch.setattr(module, "slow_bfloat16", lambda: True)
+    if request.param == "library":
+        request.getfixturevalue("library")
+    else:
+        monkeypatch.setenv(native.SWITCH, "1")
+        monkeypatch.setattr(native, "_warn_once", lambda _: None)
+    return request.param
+
+
+def tensors(batch: tuple[int, ...], rows: int, width: int, dtype: torch.dtype, bias: bool) -> list[Tensor]:
+    shapes = [(*batch, width), (rows, width), *([(rows,)] if bias else [])]
+    return [torch.randn(shape).to(dtype) for shape in shapes]
+
+
+def assert_same(got: Tensor, given: list[Tensor]) -> None:
+    """Up to float32's rounding of sums, and to one rounding of the result in bfloat16."""
+    exact = F.linear(*(each.double() for each in given))
+    size = F.linear(*(each.double().abs() for each in given))
+    bound = size * (given[0].shape[-1] + 1) * 2.0**-24
+    if got.dtype == torch.bfloat16:
+        bound += exact.abs() * 2.0**-8
+    assert got.dtype == given[0].dtype
+    assert got.shape == exact.shape
+    assert bool(((got.double() - exact).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.usefixtures("path")
+def test_values(dtype: torch.dtype, grad: bool) -> None:
+    @given(st.lists(st.integers(0, 4), max_size=3).map(tuple), st.integers(1, 40), st.integers(1, 70), st.booleans())
+    def check(batch: tuple[int, ...], rows: int, width: int, bias: bool) -> None:
+        given = tensors(batch, rows, width, dtype, bias)
+        with torch.set_grad_enabled(grad):
+            assert_same(linear(*(each.requires_grad_(grad) for each in given)).detach(), given)
+
+    check()
+
+
+@pytest.mark.parametrize("needed", [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, None)])
+@pytest.mark.usefixtures("path")
+def test_gradients(needed: tuple[int | None, ...]) -> None:
+    given = tensors((3, 5), 7, 33, torch.bfloat16, needed[2] is not None)
+    flow = torch.randn(3, 5, 7).bfloat16()
+    for each, need in zip(given, needed, strict=False):
+        each.requires_grad_(bool(need))
+    linear(*given).backward(flow)
+    wide = [each.detach().float().requires_grad_(each.requires_grad) for each in given]
+    F.linear(*wide).backward(flow.float())
+    for each, expected in zip(given, wide, strict=True):
+        if expected.grad is None:
+            assert each.grad is None
+        else:
+            assert each.grad is not None
+            assert each.grad.dtype == torch.bfloat16
+            torch.testing.assert_close(each.grad.float(), expected.grad, rtol=2.0**-8, atol=1e-5)
+
+
+@pytest.mark.usefixtures("path")
+def test_second_derivatives() -> None:
+    given = [each.requires_grad_() for each in tensors((6,), 5, 16, torch.bfloat16, True)]
+
+    def second(function: object) -> list[Tensor]:
+        (first,) = torch.autograd.grad(function(*given).square().sum(), given[0], create_graph=True)  # type: ignore[operator]
+        return list(torch.autograd.grad(first.square().sum(), given[:2]))
+
+    for got, expected in zip(second(linear), second(F.linear), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.usefixtures("library")
+def test_few_tokens_have_the_same_bits_in_every_batch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LEAST", 0)
+    given = tensors((FEW,), 65, 100, dtype, True)
+    together = linear(*given)
+    for some in range(1, FEW):
+        torch.testing.assert_close(linear(given[0][:some], *given[1:]), together[:some], rtol=0, atol=0)
+    column = given[0].T.contiguous().T  # other strides
+    torch.testing.assert_close(linear(column, *given[1:]), together, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("path")
+def test_what_the_fast_forms_leave_to_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def definition(*given: Tensor) -> Tensor:
+        asked.append("definition")
+        return F.linear(*given)
+
+    monkeypatch.setattr(module, "definition", definition)
+    x, weight = tensors((2,), 4, 8, torch.bfloat16, False)
+    with plain():
+        linear(x, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(x.float(), weight.float()).dtype == torch.bfloat16
+    torch.func.vmap(linear, (0, None))(x, weight)
+    linear(torch.randn(9, 8), weight.float())
+    linear(x.double(), weight.double())
+    with torch.device("meta"):
+        linear(torch.empty(9, 8), torch.empty(4, 8))
+    assert len(asked) == 6
+
+
+def test_the_layer() -> None:
+    layer = Linear(8, 4)
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
