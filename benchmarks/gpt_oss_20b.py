@@ -1,6 +1,7 @@
 """gpt-oss at its true size on this machine: loading, a prompt of 128 tokens, generation; seconds, memory, bytes read.
 
     python benchmarks/gpt_oss_20b.py [--directory /tmp/gpt-oss-20b] [--threads 2] [--out benchmarks/gpt_oss_20b.json]
+    python benchmarks/gpt_oss_20b.py --llama build/bin/llama-bench --gguf gpt-oss-20b.gguf     # beside llama.cpp
 
 Makes a checkpoint of random weights where there is none (13.8 GB, some minutes; the disk is asked first), and leaves it
 there unless ``--remove``; one that was there stays. ``--size eighth`` tries the script out.
@@ -11,6 +12,9 @@ stage, and ``ru_maxrss`` for the whole process. Both count resident pages, those
 ``file`` (RssAnon, RssFile) tell them apart. Weights are read into memory of the process and not mapped; the system's
 own copies of the files belong to nobody and are given up when memory is short, so after a load on a machine with
 little more memory than the model, the disk is not warm any more: ``cached`` tells what is left.
+
+With ``--llama``, the named llama-bench and we take turns, ``--rounds`` of them, with the same threads and tokens; each
+is a process that loads its weights. ``--gguf`` is the same checkpoint in the format of llama.cpp.
 
 Bandwidth is what all threads together read, at best of some turns, when they add up the numbers of a tensor of 1 GiB.
 The bytes of a token are those of the weights that it passes, and of the keys and values that it sees.
@@ -23,6 +27,7 @@ import json
 import platform
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -114,12 +119,36 @@ def bandwidth(options: argparse.Namespace) -> dict[str, Any]:
     return {"bytes_per_second": GIB / best}
 
 
+def llama(options: argparse.Namespace) -> dict[str, float]:
+    """Tokens a second of llama.cpp: of the prompt, and generated."""
+    sizes = {"-t": options.threads, "-p": options.prompt, "-n": options.tokens, "-r": 1, "-ngl": 0, "-o": "json"}
+    flags = [str(each) for pair in sizes.items() for each in pair]
+    command = [options.llama, "-m", options.gguf, *flags]
+    tests = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return {"prefill" if test["n_gen"] == 0 else "generation": test["avg_ts"] for test in tests}
+
+
+def compared(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Medians and spread of ours and llama.cpp's tokens a second, and the ratio of the medians."""
+    result: dict[str, Any] = {}
+    for work in ("prefill", "generation"):
+        speeds = {name: [each[name][work] for each in rounds] for name in rounds[0]}
+        medians = {name: statistics.median(each) for name, each in speeds.items()}
+        result[work] = {"tokens_per_second": speeds, "ratio": medians["ours"] / medians["llama.cpp"]}
+        told = (f"{name} {medians[name]:.2f} ({min(each):.2f} to {max(each):.2f})" for name, each in speeds.items())
+        print(f"{work:<12}{'   '.join(told)}   ratio {result[work]['ratio']:.2f}", flush=True)
+    return result
+
+
 STAGES = {"make": make, "load": load, "generate": generate, "bandwidth": bandwidth}
+
+
+NOT_FOR_STAGES = ("out", "remove", "limit", "stage", "llama", "gguf", "rounds")
 
 
 def in_process(stage: str, options: argparse.Namespace, limit: float | None = None) -> dict[str, Any]:
     """Run a stage in a process of its own, under a limit in GiB."""
-    told = {name: value for name, value in vars(options).items() if name not in ("out", "remove", "limit", "stage")}
+    told = {name: value for name, value in vars(options).items() if name not in NOT_FOR_STAGES}
     flags = [f"--{name}={value}" for name, value in told.items()]
     command = [sys.executable, __file__, *flags, f"--stage={stage}", *([f"--limit={limit}"] if limit else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -164,10 +193,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=128, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=20, help="tokens to generate")
     parser.add_argument("--limit", type=float, help="GiB of data; 16 for loading and 17 for generation at 20b")
+    parser.add_argument("--llama", type=Path, metavar="LLAMA_BENCH", help="compare with this program of llama.cpp")
+    parser.add_argument("--gguf", type=Path, help="for --llama: the same checkpoint in llama.cpp's format")
+    parser.add_argument("--rounds", type=int, default=3, help="for --llama: turns")
     parser.add_argument("--remove", action="store_true", help="remove the checkpoint at the end, if this run made it")
     parser.add_argument("--out", type=Path, default=HERE / "gpt_oss_20b.json")
     parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if (options.llama is None) != (options.gguf is None):
+        parser.error("--llama and --gguf belong together")
+    for path in (options.llama, options.gguf):
+        if path is not None and not path.is_file():
+            parser.error(f"no file {path}")
     options.directory = options.directory or Path(f"/tmp/gpt-oss-{options.size}-random")
     return options
 
@@ -200,6 +237,13 @@ def main() -> None:
             "share_of_bandwidth": reached / results["bandwidth"]["bytes_per_second"],
         }
         show("reading", results["reading"])
+    if options.llama and "generation" in results["generate"]:
+        rounds = []
+        for _ in range(options.rounds):
+            ours = in_process("generate", options)
+            speeds = {work: ours[work]["tokens_per_second"] for work in ("prefill", "generation")}
+            rounds.append({"ours": speeds, "llama.cpp": llama(options)})
+        results["llama.cpp"] = compared(rounds)
     kernel = mxfp4_native.kernel()
     results["machine"] = {
         "threads": options.threads,
