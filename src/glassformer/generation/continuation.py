@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.errors import require, require_positive
 from glassformer.generation.decoding import GREEDY, PREFILL
+from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import SamplingRule
 from glassformer.generation.speculative import speculated
 from glassformer.layers.cache import Kept
@@ -107,12 +108,13 @@ class Continuation:
                 if token in stop:
                     return
             return
+        step = DecodingStep(self._model, self._cache)
         for count in range(1, most + 1):
             token = int(choose(logits))
             yield token
             if token in stop or count == most:
                 return
-            logits = self._read([token])
+            logits = step(self._tensor([token]))[:, -1]
 
     def _mark_before(self, prompt: Sequence[int]) -> _Mark:
         known = self._mark.tokens
@@ -133,5 +135,7 @@ class Continuation:
         """Logits after ``tokens``, which continue the text in the cache."""
         model = self._model
         with evaluating(model), torch.inference_mode():
-            read = torch.tensor([tokens], dtype=torch.int64, device=model.embedding.weight.device)
-            return model.output(model.hidden(read, cache=self._cache)[:, -1])
+            return model.output(model.hidden(self._tensor(tokens), cache=self._cache)[:, -1])
+
+    def _tensor(self, tokens: Sequence[int]) -> Int[Tensor, "1 position"]:
+        return torch.tensor([tokens], dtype=torch.int64, device=self._model.embedding.weight.device)

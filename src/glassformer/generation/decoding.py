@@ -12,6 +12,7 @@ from torch import Tensor
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.generation.compiled import compiled_step
+from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import SamplingRule
 from glassformer.generation.speculative import speculated
 from glassformer.layers.cache import Cache
@@ -126,7 +127,7 @@ def _steps(
     ended = [False] * batch
     newest: Tensor | None = None
     for _ in range(max_new_tokens):
-        with evaluating(model), torch.inference_mode():
+        with torch.inference_mode():
             newest = rule.choose(logits(newest), generator)[:, None]
             chosen = newest[:, 0].tolist()
         yield [None if over else token for over, token in zip(ended, chosen, strict=True)]
@@ -150,7 +151,7 @@ def _speculated(
 ) -> Iterator[list[int | None]]:
     cache = model.new_cache(1, tokens.shape[1] + max_new_tokens - 1)
     generator = rule.generator(tokens.device)
-    with evaluating(model), torch.inference_mode():
+    with torch.inference_mode():
         logits = _logits_with_cache(model, cache, tokens, None)(None)
     choose = partial(rule.choose, generator=generator)
     for token in speculated(model, cache, tokens[0].tolist(), logits, choose, max_new_tokens, longest):
@@ -165,22 +166,25 @@ def _logits_without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -
         if newest is not None:
             tokens = torch.cat([tokens, newest], dim=1)
             real = None if real is None else torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
-        return model.output(model.hidden(tokens, key_padding=real)[:, -1])
+        with evaluating(model):
+            return model.output(model.hidden(tokens, key_padding=real)[:, -1])
 
     return logits
 
 
 def _logits_with_cache(model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None) -> _Logits:
+    step = DecodingStep(model, cache)
+
     def logits(newest: Tensor | None) -> Tensor:
         if newest is not None:
-            return model.output(model.hidden(newest, cache=cache)[:, -1])
+            return step(newest)[:, -1]
         last = None
-        for start in range(0, max(tokens.shape[1], 1), PREFILL):  # once for no tokens, which the model refuses
-            piece = slice(start, start + PREFILL)
-            last = model.hidden(tokens[:, piece], cache=cache, key_padding=None if real is None else real[:, piece])[
-                :, -1
-            ]
-        return model.output(last)
+        with evaluating(model):
+            for start in range(0, max(tokens.shape[1], 1), PREFILL):  # once for no tokens, which the model refuses
+                piece = slice(start, start + PREFILL)
+                padding = None if real is None else real[:, piece]
+                last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding)[:, -1]
+            return model.output(last)
 
     return logits
 
@@ -201,7 +205,8 @@ def _logits_with_compiled_step(model: Decoder, positions: int, tokens: Tensor, r
         if newest is None:
             return prompt(None)
         position.add_(1)
-        return step(model, newest, position, cache, visible)
+        with evaluating(model):
+            return step(model, newest, position, cache, visible)
 
     return logits
 

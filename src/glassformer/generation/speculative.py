@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.generation.native_step import DecodingStep
 from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
-from glassformer.modes import evaluating
 
 _SIZES = (4, 2)
 """Numbers of tokens that are looked up, the largest first."""
@@ -133,6 +133,7 @@ def speculated(
     length = len(text)
     draft: list[int] = []
     kept = cache.keep(0)
+    step = DecodingStep(model, cache)
     while True:
         for row, proposed in zip(logits, [*draft, None], strict=True):
             with torch.inference_mode():
@@ -149,6 +150,4 @@ def speculated(
             cache.rewind(kept, length - 1)
         draft = lookup.propose(most - 1)
         kept = cache.keep(1 + len(draft)) if draft else kept
-        with evaluating(model), torch.inference_mode():
-            read = torch.tensor([[token, *draft]], dtype=torch.int64, device=logits.device)
-            logits = model.output(model.hidden(read, cache=cache)[0])
+        logits = step(torch.tensor([[token, *draft]], dtype=torch.int64, device=logits.device))[0]

@@ -135,6 +135,11 @@ def is_edited() -> bool:
     return bool(_editors.get())
 
 
+def is_observed() -> bool:
+    """Whether this thread is in a block of :func:`editing` or :func:`watching`."""
+    return bool(_editors.get() or _watchers.get())
+
+
 def edited(call: Attended) -> Attended:
     """What the editors of this thread make of a call; the same object if there are none, or they change nothing."""
     for edit in _editors.get():

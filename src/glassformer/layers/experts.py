@@ -44,6 +44,11 @@ def collect_routing() -> Iterator[list[Routing]]:
         _collectors[:] = [each for each in _collectors if each is not collector]
 
 
+def is_collected() -> bool:
+    """Whether this thread is in a block of :func:`collect_routing`."""
+    return any(thread == threading.get_ident() for thread, _ in _collectors)
+
+
 def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
     """The mean load-balancing loss of some mixtures; 1 when each of their experts got equally many tokens::
 
@@ -65,13 +70,14 @@ def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
     return torch.stack(losses).mean()
 
 
-class _Score(nn.Linear):
+class Score(nn.Linear):
     """A linear layer that computes in float32 at least, whatever the dtype of its weights.
 
     Two scores may be closer to each other than bfloat16 resolves, and another expert is another output.
     """
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch expert"]:
+        """Scores of all experts."""
         wide = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.bias is None else self.bias.to(wide)
         return F.linear(x.to(wide), self.weight.to(wide), bias)
@@ -98,7 +104,7 @@ class Router(nn.Module):
         sizes = f"top_k = {top_k} with num_experts = {num_experts}"
         require(top_k <= num_experts, sizes, "top_k <= num_experts", "Lower top_k or add experts.")
         self.num_experts, self.top_k = num_experts, top_k
-        self.score = _Score(hidden_dim, num_experts, bias=bias)
+        self.score = Score(hidden_dim, num_experts, bias=bias)
 
     def forward(
         self, x: Float[Tensor, "*batch hidden_dim"]

@@ -1,0 +1,297 @@
+"""A decoding step: the logits after new tokens of each text, natively where the model is all of known parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+from glassformer.kernels import native
+from glassformer.kernels.decode_step import Decoder as Weights
+from glassformer.kernels.decode_step import Layer, Matrix, decode_step
+from glassformer.kernels.rule import use_definition
+from glassformer.layers.attention import is_observed
+from glassformer.layers.blocks import Block
+from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.experts import MixtureOfExperts, Router, Score, is_collected
+from glassformer.layers.feedforward import NoFeedForward, SwiGLU
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.norms import RMSNorm
+from glassformer.layers.positions import RotaryEmbedding
+from glassformer.models.decoder import Decoder
+from glassformer.models.tokens import check_tokens
+from glassformer.modes import evaluating
+from glassformer.quantized.packed_experts import PackedMixture
+
+_DTYPES = (torch.float32, torch.bfloat16)
+_KINDS = (
+    *(nn.Embedding, nn.Linear, nn.Identity, RMSNorm, Block, GroupedQueryAttention),
+    *(NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture, Router, Score),
+)
+# What the native form stands for, unless somebody has put other methods in their place.
+_METHODS = [
+    (kind, name, getattr(kind, name))
+    for kind, name in (
+        *((Decoder, name) for name in ("forward", "hidden", "run_layers")),
+        *((kind, "forward") for kind in _KINDS),
+    )
+]
+# New positions of all texts, above which torch's products are faster.
+_MOST_TOKENS = 64
+# Weights per thread, below which another thread does not pay.
+_WEIGHTS_PER_THREAD = 2**17
+
+
+class DecodingStep:
+    """Reads the next tokens of the texts in a cache: ``model.output(model.hidden(tokens, cache=cache))``.
+
+    In evaluation mode, without gradients. On the CPU one native call computes the whole step, if nothing could tell the
+    difference: the model is a :class:`Decoder` whose parts are all as it built them, in float32 or bfloat16, without
+    hooks, interventions or captures. This is looked at again in each step, and so is where weights and cache lie in
+    memory; settings of parts, such as ``top_k``, once. Anything else takes the ordinary forward pass.
+
+    The native form computes activations in float32, whatever the dtype of the weights is. Logits of float32 models are
+    those of the ordinary pass to 1e-5 of their size; their packed experts take the ordinary way. Logits have the same
+    bits for any number of threads, of texts beside one another and of tokens that are read at a time.
+
+    Args:
+        model: The decoder; it is left in the mode it is in.
+        cache: Its cache, which may hold a prompt.
+    """
+
+    def __init__(self, model: Decoder, cache: Cache) -> None:
+        self._model, self._cache = model, cache
+        self._plan: _Plan | None = None
+
+    def __call__(self, tokens: Int[Tensor, "batch new"]) -> Float[Tensor, "batch new vocab"]:
+        """Logits after each token, of the model's dtype or wider.
+
+        Raises:
+            InputError: As for :meth:`Decoder.forward`.
+        """
+        with torch.inference_mode():
+            logits = self._natively(tokens)
+            if logits is None:
+                with evaluating(self._model):
+                    logits = self._model(tokens, cache=self._cache)
+        return logits
+
+    def _natively(self, tokens: Tensor) -> Tensor | None:
+        model, cache = self._model, self._cache
+        library = native.library() if _nothing_watches(tokens) else None
+        if library is None:
+            return None
+        if self._plan is None or not self._plan.holds():
+            self._plan = _Plan.of(model, cache)
+        start = cache.length
+        if self._plan is None or any(layer.length != start for layer in cache.layers):
+            return None
+        check_tokens(tokens, model.config.max_seq_len, start)
+        if tokens.numel() > _MOST_TOKENS:
+            return None
+        before = cache.padding
+        batch, new = tokens.shape
+        padding = cache.begin(batch, new, None)
+        threads = max(1, min(torch.get_num_threads(), self._plan.size // _WEIGHTS_PER_THREAD))
+        weights, given = self._plan.weights, tokens.to(torch.int64).contiguous()
+        logits = decode_step(library, weights, given, start, padding, threads)
+        if logits is None:
+            cache.padding = before
+            return None
+        for layer in cache.layers:
+            layer.length, layer.in_order = start + new, layer.window is None or new > 1
+        return logits
+
+
+def _nothing_watches(tokens: Tensor) -> bool:
+    """Whether no setting, context or hook outside the model asks for the ordinary forward pass."""
+    return not (
+        use_definition()
+        or tokens.device.type != "cpu"
+        or torch.is_autocast_enabled("cpu")
+        or is_observed()
+        or is_collected()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or hooks._global_forward_hooks
+        or hooks._global_forward_pre_hooks
+        or any(getattr(kind, name) is not method for kind, name, method in _METHODS)
+    )
+
+
+class _Unknown(Exception):
+    """A part that the native step does not know."""
+
+
+class _Plan:
+    """A decoder and its cache as the native step reads them, and what tells whether they are still the same.
+
+    Addresses stay valid as long as the plan does, since it keeps the memory of the tensors it has found.
+    """
+
+    def __init__(self, model: Decoder, cache: Cache) -> None:
+        self._modules: list[tuple[dict[str, Any], str, nn.Module, type]] = []
+        self._tensors: list[tuple[dict[str, Any], str, Tensor | None, int]] = []
+        self._memory: list[Tensor] = []
+        self._model, self._cache, self._caches = model, cache, list(cache.layers)
+        self._know({"": model}, "", Decoder)
+        _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
+        self.dtype, self._batch, self.size = model.embedding.weight.dtype, len(cache.layers[0].keys), 0
+        _need(self.dtype in _DTYPES)
+        self.weights = self._decoder(model)
+
+    @classmethod
+    def of(cls, model: Decoder, cache: Cache) -> _Plan | None:
+        """The plan; None if the model has a part that the native step does not know, or a hook."""
+        try:
+            plan = cls(model, cache)
+        except _Unknown:
+            return None
+        return plan if plan.holds() else None
+
+    def holds(self) -> bool:
+        """Whether modules, weights and cache are those that the plan was made of, and no module has a hook."""
+        return (
+            all(
+                parts.get(name) is module
+                and module.__class__ is kind
+                and not module._forward_hooks
+                and not module._forward_pre_hooks
+                and "forward" not in module.__dict__
+                for parts, name, module, kind in self._modules
+            )
+            and all(
+                tensors.get(name) is tensor and (tensor is None or tensor.data_ptr() == address)
+                for tensors, name, tensor, address in self._tensors
+            )
+            and len(self._model.layers) == len(self._caches)
+            and self._cache.layers == self._caches
+        )
+
+    def _decoder(self, model: Decoder) -> Weights:
+        config, width = model.config, model.config.hidden_dim
+        embedding, rotary = self._part(model, "embedding", nn.Embedding), self._part(model, "rotary", RotaryEmbedding)
+        layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
+        _need(embedding.max_norm is None and rotary.head_dim == config.head_dim)
+        output, bias = self._linear(model, "output", config.vocab_size, width)
+        _need(not bias)
+        for number, layer in enumerate(layers):
+            block = self._part(model.layers, str(number), Block)
+            self._attention(layer, block, self._cache.layers[number], width)
+            self._feed_forward(layer, block, width)
+        return Weights(
+            embedding=self._vector(embedding, "weight", config.vocab_size, width),
+            final_norm=self._vector(self._part(model, "final_norm", RMSNorm), "weight", width),
+            output=output,
+            frequencies=self._tensor(vars(rotary), "_frequencies", torch.float32, config.head_dim // 2).data_ptr(),
+            layers=layers,
+            num_layers=len(layers),
+            bfloat16=self.dtype == torch.bfloat16,
+            vocab_size=config.vocab_size,
+            hidden_dim=width,
+            head_dim=config.head_dim,
+            interleaved=rotary.layout == "interleaved",
+            final_eps=model.final_norm.eps,
+            concentration=1.0 if rotary.yarn is None else rotary.yarn.concentration,
+        )
+
+    def _attention(self, layer: Layer, block: Block, cache: LayerCache, width: int) -> None:
+        norm = self._part(block, "attention_norm", RMSNorm)
+        attention = self._part(block, "attention", GroupedQueryAttention)
+        heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
+        rotary, window = self._model.rotary, attention.pattern.window
+        _need(head_dim == rotary.head_dim and attention.layout == rotary.layout and type(cache) is LayerCache)
+        _need(attention.pattern.causal and attention.pattern.key_padding is None)
+        _need(cache.window == window if cache.window is not None else window is None or window >= cache.max_seq_len)
+        layer.attention_norm, layer.attention_eps = self._vector(norm, "weight", width), norm.eps
+        for name, rows in (("query", heads), ("key", kv_heads), ("value", kv_heads)):
+            self._set_linear(layer, name, attention, name, rows * head_dim, width)
+        self._set_linear(layer, "output", attention, "output", width, heads * head_dim)
+        for name in ("key_weights", "sinks"):
+            setattr(layer, name, self._vector(attention, name, heads))
+        shape = (self._batch, kv_heads, cache.slots, head_dim)
+        for name in ("keys", "values"):
+            setattr(layer, name, self._tensor(vars(cache), name, self.dtype, *shape).data_ptr())
+        layer.num_heads, layer.num_kv_heads, layer.slots = heads, kv_heads, cache.slots
+
+    def _feed_forward(self, layer: Layer, block: Block, width: int) -> None:
+        ffn = self._part(block, "ffn", NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture)
+        if isinstance(ffn, NoFeedForward):
+            self._part(block, "ffn_norm", nn.Identity, RMSNorm)
+            return
+        norm = self._part(block, "ffn_norm", RMSNorm)
+        layer.ffn_norm, layer.ffn_eps = self._vector(norm, "weight", width), norm.eps
+        if ffn.clamp is not None:
+            layer.clamped, layer.alpha, layer.limit = True, ffn.clamp.alpha, ffn.clamp.limit
+        if isinstance(ffn, SwiGLU):
+            layer.num_experts = layer.top_k = 1
+            layer.ff_dim = ffn.gate.out_features
+            for name in ("gate", "up"):
+                self._set_linear(layer, name, ffn, name, layer.ff_dim, width)
+            self._set_linear(layer, "down", ffn, "down", width, layer.ff_dim)
+            return
+        router = self._part(ffn, "router", Router)
+        experts, layer.ff_dim, layer.top_k = router.num_experts, ffn.ff_dim, router.top_k
+        layer.num_experts = experts
+        self._set_linear(layer, "router", router, "score", experts, width, kind=Score)
+        packed = isinstance(ffn, PackedMixture)
+        _need(not packed or self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
+        shapes = {"gate_up": (2 * ffn.ff_dim, width)} if packed else dict.fromkeys(("gate", "up"), (ffn.ff_dim, width))
+        for name, shape in (shapes | {"down": (width, ffn.ff_dim)}).items():
+            to = name.removesuffix("_up")
+            matrix = self._packed(ffn, name, experts, *shape) if packed else self._matrix(ffn, name, experts, *shape)
+            setattr(layer, to, matrix)
+            setattr(layer, f"{to}_bias", self._vector(ffn, f"{name}_bias", experts, shape[0]))
+            self.size += shape[0] * shape[1] * layer.top_k
+
+    def _part(self, owner: nn.Module, name: str, *kinds: type) -> Any:
+        """A module of exactly one of these types, which is looked at again in each step."""
+        return self._know(owner._modules, name, *kinds)
+
+    def _know(self, parts: dict[str, Any], name: str, *kinds: type) -> Any:
+        module: Any = parts.get(name)
+        _need(type(module) in kinds and module._compiled_call_impl is None)
+        self._modules.append((parts, name, module, type(module)))
+        return module
+
+    def _tensor(self, tensors: dict[str, Any], name: str, dtype: torch.dtype, *shape: int) -> Tensor:
+        tensor: Any = tensors.get(name)
+        _need(type(tensor) in (Tensor, nn.Parameter) and tensor.dtype == dtype and tensor.shape == shape)
+        _need(tensor.device.type == "cpu" and tensor.is_contiguous())
+        self._tensors.append((tensors, name, tensor, tensor.data_ptr()))
+        self._memory.append(tensor.detach())
+        return tensor
+
+    def _vector(self, owner: nn.Module, name: str, *shape: int) -> int | None:
+        """The address of a parameter; None where there is none."""
+        if getattr(owner, name) is None:
+            self._tensors.append((owner._parameters, name, None, 0))
+            return None
+        return self._tensor(owner._parameters, name, self.dtype, *shape).data_ptr()
+
+    def _matrix(self, owner: nn.Module, name: str, *shape: int) -> Matrix:
+        return Matrix.of(self._tensor(owner._parameters, name, self.dtype, *shape))
+
+    def _packed(self, owner: nn.Module, name: str, experts: int, rows: int, width: int) -> Matrix:
+        shape = (experts, rows, width // 32)
+        scales = self._tensor(owner._buffers, f"{name}_scales", torch.uint8, *shape)
+        return Matrix.of(self._tensor(owner._buffers, f"{name}_blocks", torch.uint8, *shape, 16), scales)
+
+    def _linear(self, owner: nn.Module, name: str, rows: int, width: int, kind: type = nn.Linear) -> Any:
+        """The weights of a linear layer and the address of its bias."""
+        linear = self._part(owner, name, kind)
+        self.size += rows * width
+        return self._matrix(linear, "weight", rows, width), self._vector(linear, "bias", rows)
+
+    def _set_linear(self, layer: Layer, to: str, *linear: Any, **more: Any) -> None:
+        matrix, bias = self._linear(*linear, **more)
+        setattr(layer, to, matrix)
+        setattr(layer, f"{to}_bias", bias)
+
+
+def _need(condition: bool) -> None:
+    if not condition:
+        raise _Unknown

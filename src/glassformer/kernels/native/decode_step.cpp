@@ -1,0 +1,511 @@
+// One step of a decoder: `count` new tokens for each of `batch` texts, from their embedding to the logits.
+//
+// The formulas are those of layers/ and kernels/, under their names. Activations are float32 throughout; weights and
+// the cache have the model's dtype, experts may be packed. A sum has one order, whatever the number of texts, of new
+// tokens and of threads is.
+//
+// All threads run the same code in one parallel region. What is cheap, each computes for itself; of the rows of a
+// product and of the heads, each has a share. Barriers separate what one thread writes from what others read.
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "native.h"
+#include "rows.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace {
+
+// ---- the structures of decode_step.py; vectors are in the model's dtype, and null where there is none ---------------
+
+enum Format : int64_t { FLOAT32, BFLOAT16, INT8, MXFP4 };
+
+struct Matrix {  // rows of weights, one after the other
+  const void *data, *scales;
+  int64_t format, width;
+};
+
+struct Layer {
+  const void *attention_norm, *ffn_norm;  // without the second the layer is attention only
+  Matrix query, key, value, output;
+  const void *query_bias, *key_bias, *value_bias, *output_bias, *key_weights, *sinks;
+  void *keys, *values;  // [batch, num_kv_heads, slots, head_dim]
+  Matrix router;        // without it there is one expert, for all tokens
+  Matrix gate, up, down;  // [expert, out, in]; without `up`, rows of gate and up are in turns in `gate`
+  const void *router_bias, *gate_bias, *up_bias, *down_bias;
+  int64_t num_heads, num_kv_heads, slots, ff_dim, num_experts, top_k, clamped;
+  double attention_eps, ffn_eps, alpha, limit;
+};
+
+struct Decoder {
+  const void *embedding, *final_norm;
+  Matrix output;
+  const float* frequencies;  // radians per position, of each pair of coordinates
+  const Layer* layers;
+  int64_t num_layers, bfloat16, vocab_size, hidden_dim, head_dim, interleaved;
+  double final_eps, concentration;
+};
+
+// ---- vectors and memory ---------------------------------------------------------------------------------------------
+
+template <typename Number>
+struct Buffer {
+  Number* data;
+  explicit Buffer(int64_t count) : data(static_cast<Number*>(std::malloc((count + 1) * sizeof(Number)))) {
+    if (data == nullptr) std::abort();
+  }
+  Buffer(const Buffer&) = delete;
+  ~Buffer() { std::free(data); }
+  operator Number*() const { return data; }
+};
+
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
+
+// A vector of the model's dtype.
+struct Numbers {
+  const void* data;
+  int64_t bfloat16;
+  explicit operator bool() const { return data != nullptr; }
+  float operator[](int64_t i) const {
+    return bfloat16 ? as_float(static_cast<const uint16_t*>(data)[i] << 16) : static_cast<const float*>(data)[i];
+  }
+};
+
+inline Floats swiglu(const Layer& l, Floats gate, Floats up) {
+  if (!l.clamped) return gate * sigmoid(gate) * up;
+  const Floats limit = filled(static_cast<float>(l.limit));
+  gate = gate > limit ? limit : gate;
+  up = up > limit ? limit : up < -limit ? -limit : up;
+  return gate * sigmoid(static_cast<float>(l.alpha) * gate) * (up + 1.0f);
+}
+
+// output = x / sqrt(mean(x ** 2) + eps) * weight, of every token
+void rms_norm(const float* x, Numbers weight, double eps, int64_t tokens, int64_t width, float* out) {
+  for (int64_t t = 0; t < tokens; ++t, x += width, out += width) {
+    float squares[16] = {};
+    for (int64_t i = 0; i < width; ++i) squares[i % 16] += x[i] * x[i];
+    double sum = 0;
+    for (const float each : squares) sum += each;
+    const float inverse = static_cast<float>(1 / std::sqrt(sum / width + eps));
+    for (int64_t i = 0; i < width; ++i) out[i] = x[i] * inverse * weight[i];
+  }
+}
+
+// Tokens as products with a matrix take them: numbers, or in fixed point where its weights are blocks.
+struct Tokens {
+  const char* data;
+  int64_t bytes, count;  // bytes of a token
+};
+
+template <typename Format>
+inline void prepare_all(const float* x, int64_t width, int64_t count, char* to) {
+  for (int64_t t = 0; t < count; ++t) prepare<Format>(x + t * width, width, to + t * token_bytes(width));
+}
+
+inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* room) {
+  if (m.format < INT8) return {reinterpret_cast<const char*>(x), m.width * 4, count};
+  if (m.format == INT8) prepare_all<Int8>(x, m.width, count, room);
+  else prepare_all<Mxfp4>(x, m.width, count, room);
+  return {room, token_bytes(m.width), count};
+}
+
+// out[t * stride + r - first] = row r times token t, for the rows from first to last
+__attribute__((noinline)) void multiply(const Matrix& m, Tokens x, int64_t first, int64_t last, float* out,
+                                        int64_t stride) {
+  const float* numbers = reinterpret_cast<const float*>(x.data);
+  const auto run = [&](auto weights, auto tokens) {
+    multiply_rows(weights, tokens, m.width, x.count, first, last, out - first, stride);
+  };
+  if (m.format == FLOAT32) run(Dense<float>{static_cast<const float*>(m.data)}, numbers);
+  if (m.format == BFLOAT16) run(Dense<BFloat16>{static_cast<const BFloat16*>(m.data)}, numbers);
+  if (m.format == INT8) run(Int8{static_cast<const int8_t*>(m.data), static_cast<const BFloat16*>(m.scales)}, x.data);
+  if (m.format == MXFP4) run(Mxfp4{static_cast<const uint8_t*>(m.data), static_cast<const uint8_t*>(m.scales)}, x.data);
+}
+
+// ---- the step -------------------------------------------------------------------------------------------------------
+
+constexpr int64_t TILE = 64;    // rows of a product whose results a thread holds before it goes on with them
+constexpr int64_t KEYS = 256;  // keys whose weights are in memory at a time
+
+struct Span {
+  int64_t first, last;
+};
+
+struct Step {
+  const Decoder& d;
+  const int64_t* tokens;    // [batch, count]
+  const uint8_t* padding;   // [batch, start + count], 1 where a position is real; null: all are
+  float* logits;            // [batch, count, vocab_size]
+  int64_t batch, count, start;
+  int64_t total;            // batch * count
+  // What threads share: the residual stream [token, hidden_dim]; queries, keys and values of a token; what attention
+  // gathered; the router's scores; gated activations, [token-expert pair, ff_dim].
+  float *x, *heads, *attended, *scores, *hidden;
+
+  Numbers vector(const void* data) const { return {data, d.bfloat16}; }
+};
+
+// What a thread has for itself.
+struct Thread {
+  const Step& s;
+  const Decoder& d;
+  int index, threads;
+  Buffer<float> normed, tile, turn, attention, share;
+  Buffer<char> prepared, gathered;
+  Buffer<int64_t> expert_of, first_pair, token_of;
+
+  Thread(const Step& step, int index, int threads, int64_t experts, int64_t top_k, int64_t group, int64_t widest)
+      : s(step),
+        d(step.d),
+        index(index),
+        threads(threads),
+        normed(s.total * d.hidden_dim),
+        tile(s.total * 4 * TILE),
+        turn(s.count * d.head_dim),
+        attention(group * (KEYS + d.head_dim + 2)),
+        share(2 * s.total * top_k),
+        prepared(s.total * token_bytes(widest)),
+        gathered(s.total * larger(token_bytes(d.hidden_dim), 4 * d.hidden_dim)),
+        expert_of(s.total * top_k),
+        first_pair(experts + 1),
+        token_of(s.total * top_k) {}
+
+  void barrier() const {
+#pragma omp barrier
+  }
+
+  Tokens given(const Matrix& m, const float* x, int64_t count) const { return given_to(m, x, count, prepared); }
+
+  // Nearly equal shares, in whole units of rows.
+  Span share_of(int64_t rows, int64_t unit = 8) const {
+    const int64_t units = (rows + unit - 1) / unit;
+    return {smaller(units * index / threads * unit, rows), smaller(units * (index + 1) / threads * unit, rows)};
+  }
+
+  void run() {
+    const Span own = share_of(s.total, 1);
+    for (int64_t t = own.first; t < own.last; ++t) {
+      const Numbers table = s.vector(d.embedding);
+      for (int64_t i = 0; i < d.hidden_dim; ++i) s.x[t * d.hidden_dim + i] = table[s.tokens[t] * d.hidden_dim + i];
+    }
+    // Cosines and sines of the new positions; an angle is rounded to float32, as in RotaryEmbedding.
+    for (int64_t i = 0; i < s.count; ++i) {
+      for (int64_t pair = 0; pair < d.head_dim / 2; ++pair) {
+        const double angle = static_cast<float>(s.start + i) * d.frequencies[pair];
+        turn[i * d.head_dim + 2 * pair] = static_cast<float>(std::cos(angle) * d.concentration);
+        turn[i * d.head_dim + 2 * pair + 1] = static_cast<float>(std::sin(angle) * d.concentration);
+      }
+    }
+    barrier();
+    for (int64_t layer = 0; layer < d.num_layers; ++layer) {
+      attention_of(d.layers[layer]);
+      if (d.layers[layer].ffn_norm != nullptr) feed_forward(d.layers[layer]);
+    }
+    rms_norm(s.x, s.vector(d.final_norm), d.final_eps, s.total, d.hidden_dim, normed);
+    const Span rows = share_of(d.vocab_size);
+    multiply(d.output, given(d.output, normed, s.total), rows.first, rows.last, s.logits + rows.first, d.vocab_size);
+  }
+
+  // ---- x + output(attend(rotate(query(n)), rotate(key(n)), value(n))) with n = attention_norm(x) --------------------
+
+  void attention_of(const Layer& l) {
+    rms_norm(s.x, s.vector(l.attention_norm), l.attention_eps, s.total, d.hidden_dim, normed);
+    const int64_t queries = l.num_heads * d.head_dim, keys = l.num_kv_heads * d.head_dim, all = queries + 2 * keys;
+    const Span own = share_of(all);
+    project(l.query, l.query_bias, 0, queries, own, all);
+    project(l.key, l.key_bias, queries, keys, own, all);
+    project(l.value, l.value_bias, queries + keys, keys, own, all);
+    barrier();
+    const Span heads = share_of(s.batch * l.num_kv_heads, 1);
+    for (int64_t each = heads.first; each < heads.last; ++each) {
+      if (d.bfloat16) attend<BFloat16>(l, each / l.num_kv_heads, each % l.num_kv_heads);
+      else attend<float>(l, each / l.num_kv_heads, each % l.num_kv_heads);
+    }
+    barrier();
+    const Span rows = share_of(d.hidden_dim);
+    const Numbers bias = s.vector(l.output_bias);
+    const Tokens attended = given(l.output, s.attended, s.total);
+    for (int64_t r = rows.first; r < rows.last; r += TILE) {
+      const int64_t some = smaller(TILE, rows.last - r);
+      multiply(l.output, attended, r, r + some, tile, TILE);
+      for (int64_t t = 0; t < s.total; ++t) {
+        float* x = s.x + t * d.hidden_dim + r;
+        for (int64_t i = 0; i < some; ++i) x[i] += tile[t * TILE + i] + (bias ? bias[r + i] : 0.0f);
+      }
+    }
+    barrier();
+  }
+
+  // A projection of `normed`, which is columns `at` .. of `heads`: those among `own`.
+  void project(const Matrix& weight, const void* bias_data, int64_t at, int64_t rows, Span own, int64_t all) {
+    const int64_t first = larger(own.first - at, 0), last = smaller(own.last - at, rows);
+    if (first >= last) return;
+    float* out = s.heads + at + first;
+    multiply(weight, given(weight, normed, s.total), first, last, out, all);
+    const Numbers bias = s.vector(bias_data);
+    for (int64_t t = 0; bias && t < s.total; ++t)
+      for (int64_t r = first; r < last; ++r) out[t * all + r - first] += bias[r];
+  }
+
+  // a' = a cos - b sin, b' = b cos + a sin, for every pair (a, b) of coordinates
+  void rotate(float* head, int64_t i) const {
+    const int64_t half = d.head_dim / 2, step = d.interleaved ? 2 : 1, other = d.interleaved ? 1 : half;
+    const float* angles = turn + i * d.head_dim;
+    for (int64_t pair = 0; pair < half; ++pair) {
+      float &a = head[step * pair], &b = head[step * pair + other];
+      const float cos = angles[2 * pair], sin = angles[2 * pair + 1], before = a;
+      a = before * cos - b * sin;
+      b = b * cos + before * sin;
+    }
+  }
+
+  // The query heads of a text that read one key-value head. Each new position is put into the cache before its queries
+  // attend, so that a windowed layer, whose cache is a ring, holds what they see and nothing else.
+  template <typename Number>
+  void attend(const Layer& l, int64_t text, int64_t kv_head) {
+    const int64_t group = l.num_heads / l.num_kv_heads, dim = d.head_dim, all = (l.num_heads + 2 * l.num_kv_heads) * dim;
+    Number* keys = static_cast<Number*>(l.keys) + (text * l.num_kv_heads + kv_head) * l.slots * dim;
+    Number* values = static_cast<Number*>(l.values) + (text * l.num_kv_heads + kv_head) * l.slots * dim;
+    const Numbers key_weights = s.vector(l.key_weights), sinks = s.vector(l.sinks);
+    float *weights = attention, *out = weights + group * KEYS, *top = out + group * dim, *sum = top + group;
+    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim)));
+    for (int64_t i = 0; i < s.count; ++i) {
+      const int64_t position = s.start + i, slot = position % l.slots, token = text * s.count + i;
+      float* q = s.heads + token * all + kv_head * group * dim;
+      float* k = s.heads + token * all + (l.num_heads + kv_head) * dim;
+      const float* v = k + l.num_kv_heads * dim;
+      rotate(k, i);
+      for_vectors(dim, [&](int64_t c, int64_t some) {
+        store(keys + slot * dim + c, load(k + c, some), some);
+        store(values + slot * dim + c, load(v + c, some), some);
+      });
+      for (int64_t h = 0; h < group; ++h) {
+        const int64_t head = kv_head * group + h;
+        rotate(q + h * dim, i);
+        for (int64_t c = 0; c < dim; ++c) q[h * dim + c] *= key_weights ? scale * key_weights[head] : scale;
+        top[h] = sinks ? sinks[head] : -INFINITY;
+        sum[h] = top[h] > -INFINITY ? 1.0f : 0.0f;
+      }
+      std::memset(out, 0, group * dim * sizeof(float));
+      const int64_t filled = smaller(position + 1, l.slots);
+      for (int64_t first = 0; first < filled; first += KEYS) {
+        const int64_t some = smaller(KEYS, filled - first);
+        const Matrix block = {keys + first * dim, nullptr, d.bfloat16 ? BFLOAT16 : FLOAT32, dim};
+        multiply(block, given(block, q, group), 0, some, weights, KEYS);
+        if (s.padding != nullptr) hide(l, text, position, first, some, group);
+        for (int64_t h = 0; h < group; ++h) soften(weights + h * KEYS, some, top[h], sum[h], out + h * dim);
+        int64_t h = 0;
+        for (; h + 2 <= group; h += 2) add_values<2>(weights + h * KEYS, some, values + first * dim, out + h * dim);
+        for (; h < group; ++h) add_values<1>(weights + h * KEYS, some, values + first * dim, out + h * dim);
+      }
+      float* to = s.attended + token * l.num_heads * dim + kv_head * group * dim;
+      for (int64_t c = 0; c < group * dim; ++c) to[c] = sum[c / dim] == 0.0f ? 0.0f : out[c] / sum[c / dim];
+    }
+  }
+
+  // -inf as the score of padding.
+  void hide(const Layer& l, int64_t text, int64_t newest, int64_t first, int64_t some, int64_t group) const {
+    const uint8_t* real = s.padding + text * (s.start + s.count);
+    for (int64_t j = 0; j < some; ++j) {
+      const int64_t position = newest - (newest - (first + j) + l.slots) % l.slots;
+      if (real[position]) continue;
+      for (int64_t h = 0; h < group; ++h) attention[h * KEYS + j] = -INFINITY;
+    }
+  }
+
+  // Scores of a block of keys become exp(score - top), where `top` is the largest so far; sum and output follow it.
+  void soften(float* weights, int64_t some, float& top, float& sum, float* out) const {
+    for (int64_t j = some; j % WIDTH != 0; ++j) weights[j] = -INFINITY;
+    float larger_top = top;
+    for (int64_t j = 0; j < some; ++j) larger_top = weights[j] > larger_top ? weights[j] : larger_top;
+    const float shift = larger_top > -INFINITY ? larger_top : 0.0f;  // all keys are padding so far
+    const float factor = std::exp(top - shift);
+    Floats sums = {};
+    for (int64_t j = 0; j < some; j += WIDTH) {
+      const Floats each = exponential(load(weights + j) - shift);
+      store(weights + j, each);
+      sums += each;
+    }
+    sum = sum * factor + ::sum(sums);
+    if (factor != 1.0f)
+      for (int64_t c = 0; c < d.head_dim; ++c) out[c] *= factor;
+    top = larger_top;
+  }
+
+  // out += weights @ values, for HEADS heads
+  template <int HEADS, typename Number>
+  void add_values(const float* weights, int64_t some, const Number* values, float* out) const {
+    constexpr int VECTORS = 4;
+    int64_t c = 0;
+    for (; c + VECTORS * WIDTH <= d.head_dim; c += VECTORS * WIDTH)
+      add_columns<HEADS, VECTORS>(weights, some, values + c, out + c, WIDTH);
+    for (; c < d.head_dim; c += WIDTH)
+      add_columns<HEADS, 1>(weights, some, values + c, out + c, smaller(WIDTH, d.head_dim - c));
+  }
+  template <int HEADS, int VECTORS, typename Number>
+  void add_columns(const float* weights, int64_t some, const Number* values, float* out, int64_t count) const {
+    Floats sums[HEADS][VECTORS];
+    for (int h = 0; h < HEADS; ++h)
+      for (int i = 0; i < VECTORS; ++i) sums[h][i] = load(out + h * d.head_dim + i * WIDTH, count);
+    for (int64_t j = 0; j < some; ++j) {
+      for (int i = 0; i < VECTORS; ++i) {
+        const Floats value = load(values + j * d.head_dim + i * WIDTH, count);
+        for (int h = 0; h < HEADS; ++h) sums[h][i] += weights[h * KEYS + j] * value;
+      }
+    }
+    for (int h = 0; h < HEADS; ++h)
+      for (int i = 0; i < VECTORS; ++i) store(out + h * d.head_dim + i * WIDTH, sums[h][i], count);
+  }
+
+  // ---- x + sum over chosen experts e of weight_e * down_e(swiglu(gate_e(n), up_e(n))) with n = ffn_norm(x) ----------
+
+  void feed_forward(const Layer& l) {
+    rms_norm(s.x, s.vector(l.ffn_norm), l.ffn_eps, s.total, d.hidden_dim, normed);
+    route(l);
+    const Tokens tokens = given(l.gate, normed, s.total);
+    int64_t chosen = 0;
+    for (int64_t e = 0; e < l.num_experts; ++e) chosen += first_pair[e] < first_pair[e + 1];
+    Span own = share_of(chosen * l.ff_dim);
+    for (int64_t e = 0; e < l.num_experts && own.last > 0; ++e) {
+      if (first_pair[e] == first_pair[e + 1]) continue;
+      if (own.first < l.ff_dim) activate(l, e, tokens, {larger(own.first, 0), smaller(own.last, l.ff_dim)});
+      own = {own.first - l.ff_dim, own.last - l.ff_dim};
+    }
+    barrier();
+    const Span rows = share_of(d.hidden_dim);
+    for (int64_t e = 0; e < l.num_experts; ++e)
+      if (first_pair[e] < first_pair[e + 1]) add_expert(l, e, rows);
+    barrier();
+  }
+
+  // Which experts each token gets: the pairs of expert e are first_pair[e] .. first_pair[e + 1] - 1.
+  void route(const Layer& l) {
+    if (l.router.data == nullptr) {
+      first_pair[0] = 0, first_pair[1] = s.total;
+      for (int64_t t = 0; t < s.total; ++t) token_of[t] = t, share[t] = 1.0f;
+      return;
+    }
+    const Span rows = share_of(l.num_experts);
+    multiply(l.router, given(l.router, normed, s.total), rows.first, rows.last, s.scores + rows.first, l.num_experts);
+    const Numbers bias = s.vector(l.router_bias);
+    for (int64_t t = 0; bias && t < s.total; ++t)
+      for (int64_t e = rows.first; e < rows.last; ++e) s.scores[t * l.num_experts + e] += bias[e];
+    barrier();
+    float* weights = share + s.total * l.top_k;  // by token and choice; sorted by expert into `share`
+    for (int64_t t = 0; t < s.total; ++t)
+      choose(l, s.scores + t * l.num_experts, expert_of + t * l.top_k, weights + t * l.top_k);
+    int64_t pair = 0;
+    for (int64_t e = 0; e < l.num_experts; ++e) {
+      first_pair[e] = pair;
+      for (int64_t each = 0; each < s.total * l.top_k; ++each)
+        if (expert_of[each] == e) token_of[pair] = each / l.top_k, share[pair++] = weights[each];
+    }
+    first_pair[l.num_experts] = pair;
+  }
+
+  // The experts with the largest scores, best first (NaN is the largest, as in torch), and the softmax of their scores.
+  static void choose(const Layer& l, const float* scores, int64_t* experts, float* weights) {
+    float sum = 0;
+    for (int64_t k = 0; k < l.top_k; ++k) {
+      int64_t best = -1;
+      for (int64_t e = 0; e < l.num_experts; ++e) {
+        bool taken = false;
+        for (int64_t before = 0; before < k; ++before) taken = taken || experts[before] == e;
+        if (taken) continue;
+        if (best < 0 || scores[e] > scores[best] || (scores[e] != scores[e] && scores[best] == scores[best])) best = e;
+      }
+      experts[k] = best;
+      weights[k] = std::exp(scores[best] - scores[experts[0]]);
+      sum += weights[k];
+    }
+    for (int64_t k = 0; k < l.top_k; ++k) weights[k] /= sum;
+  }
+
+  // hidden = swiglu(gate(tokens), up(tokens)) of some units of an expert, for its tokens
+  void activate(const Layer& l, int64_t e, Tokens tokens, Span units) {
+    const int64_t pair = first_pair[e], count = first_pair[e + 1] - pair;
+    if (count < s.total) {
+      for (int64_t n = 0; n < count; ++n)
+        std::memcpy(gathered + n * tokens.bytes, tokens.data + token_of[pair + n] * tokens.bytes, tokens.bytes);
+      tokens = {gathered, tokens.bytes, count};
+    }
+    const bool in_turns = l.up.data == nullptr;
+    const Numbers gate_bias = s.vector(l.gate_bias), up_bias = s.vector(in_turns ? l.gate_bias : l.up_bias);
+    const int64_t step = in_turns ? 2 : 1;
+    for (int64_t u = units.first; u < units.last; u += TILE) {
+      const int64_t some = smaller(TILE, units.last - u), at = e * l.ff_dim + u;
+      float *gates = tile, *ups = tile + (in_turns ? 1 : 2 * TILE * s.total);
+      multiply(l.gate, tokens, step * at, step * (at + some), gates, 2 * TILE);
+      if (!in_turns) multiply(l.up, tokens, at, at + some, ups, 2 * TILE);
+      for (int64_t n = 0; n < count; ++n) {
+        float gate[TILE] = {}, up[TILE] = {};
+        for (int64_t i = 0; i < some; ++i) {
+          gate[i] = gates[n * 2 * TILE + step * i] + (gate_bias ? gate_bias[step * (at + i)] : 0.0f);
+          up[i] = ups[n * 2 * TILE + step * i] + (up_bias ? up_bias[step * (at + i) + step - 1] : 0.0f);
+        }
+        for (int64_t i = 0; i < some; i += WIDTH) store(gate + i, swiglu(l, load(gate + i), load(up + i)));
+        std::memcpy(s.hidden + (pair + n) * l.ff_dim + u, gate, some * sizeof(float));
+      }
+    }
+  }
+
+  // x += weight * down(hidden) in some rows, for the tokens of an expert
+  void add_expert(const Layer& l, int64_t e, Span rows) {
+    const int64_t pair = first_pair[e], count = first_pair[e + 1] - pair;
+    const Numbers bias = s.vector(l.down_bias);
+    const Tokens hidden = given(l.down, s.hidden + pair * l.ff_dim, count);
+    for (int64_t r = rows.first; r < rows.last; r += TILE) {
+      const int64_t some = smaller(TILE, rows.last - r), at = e * d.hidden_dim + r;
+      multiply(l.down, hidden, at, at + some, tile, TILE);
+      for (int64_t n = 0; n < count; ++n) {
+        float* x = s.x + token_of[pair + n] * d.hidden_dim + r;
+        for (int64_t i = 0; i < some; ++i)
+          x[i] += share[pair + n] * (tile[n * TILE + i] + (bias ? bias[at + i] : 0.0f));
+      }
+    }
+  }
+};
+
+}  // namespace
+
+// Sets *valid to 0, and does nothing else, if a token is none of the vocabulary.
+EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t* padding, float* logits, int64_t* valid,
+                    int64_t batch, int64_t count, int64_t start, int64_t threads) {
+  const Decoder& d = *decoder;
+  const int64_t total = batch * count;
+  for (int64_t t = 0; t < total; ++t) *valid = *valid && tokens[t] >= 0 && tokens[t] < d.vocab_size;
+  if (!*valid) return;
+  int64_t heads = 0, attended = 0, group = 0, experts = 1, top_k = 1, hidden = 0, widest = d.hidden_dim;
+  for (int64_t i = 0; i < d.num_layers; ++i) {
+    const Layer& l = d.layers[i];
+    heads = larger(heads, (l.num_heads + 2 * l.num_kv_heads) * d.head_dim);
+    attended = larger(attended, l.num_heads * d.head_dim);
+    group = larger(group, l.num_heads / l.num_kv_heads);
+    widest = larger(widest, larger(l.output.width, l.down.width));
+    if (l.ffn_norm == nullptr) continue;
+    experts = larger(experts, l.num_experts);
+    top_k = larger(top_k, l.top_k);
+    hidden = larger(hidden, l.top_k * l.ff_dim);
+  }
+  const Buffer<float> shared(total * (d.hidden_dim + heads + attended + experts + hidden));
+  float* x = shared;
+  float* at_heads = x + total * d.hidden_dim;
+  float* at_attended = at_heads + total * heads;
+  float* at_scores = at_attended + total * attended;
+  float* at_hidden = at_scores + total * experts;
+  const Step step = {d,     tokens, padding, logits,   batch,       count,     start,
+                     total, x,      at_heads, at_attended, at_scores, at_hidden};
+#pragma omp parallel num_threads(static_cast<int>(threads))
+  {
+#ifdef _OPENMP
+    Thread(step, omp_get_thread_num(), omp_get_num_threads(), experts, top_k, group, widest).run();
+#else
+    Thread(step, 0, 1, experts, top_k, group, widest).run();
+#endif
+  }
+}

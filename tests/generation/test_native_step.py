@@ -1,0 +1,412 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from glassformer import kernels
+from glassformer.generation import generate, native_step
+from glassformer.generation.native_step import DecodingStep
+from glassformer.kernels import native
+from glassformer.kernels.options import Clamp
+from glassformer.layers.attention import editing, watching
+from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.experts import collect_routing
+from glassformer.layers.feedforward import SwiGLU
+from glassformer.layers.options import Yarn
+from glassformer.models import Decoder, DecoderConfig
+from refusals import refused
+
+pytestmark = pytest.mark.usefixtures("library", "fast_forms")
+
+VOCAB = 61
+BASE = DecoderConfig(vocab_size=VOCAB, num_layers=2, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, max_seq_len=64)
+MIXTURE = dataclasses.replace(
+    BASE, num_experts=4, window=5, sinks=True, ff_bias=True, attention_bias=True, clamp=Clamp(), num_kv_heads=2
+)
+
+
+def decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32, seed: int = 0) -> Decoder:
+    """With random numbers also where a new decoder has zeros or ones."""
+    generator = torch.Generator().manual_seed(seed)
+    model = Decoder(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1 or name.endswith("bias"):
+                parameter.normal_(float(name.endswith(("norm.weight", "key_weights"))), 0.5, generator=generator)
+            else:
+                parameter.normal_(0, parameter.shape[-1] ** -0.5, generator=generator)
+        for name, packed in model.named_buffers():
+            packed.random_(*((121, 126) if name.endswith("scales") else (0, 256)), generator=generator)
+    return model.to(dtype).eval()
+
+
+@contextmanager
+def counted(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The number of new positions of each native step."""
+    counts: list[int] = []
+
+    def decode_step(library: Any, weights: Any, tokens: Tensor, *others: Any) -> Tensor | None:
+        counts.append(tokens.shape[1])
+        return real(library, weights, tokens, *others)
+
+    real = native_step.decode_step
+    with patch.context() as here:
+        here.setattr(native_step, "decode_step", decode_step)
+        yield counts
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def read(step: Callable[[Tensor], Tensor], tokens: Tensor, lengths: list[int]) -> Tensor:
+    return torch.cat([step(part) for part in tokens.split(lengths, dim=1)], dim=1)
+
+
+def ordinarily(model: Decoder, cache: Cache) -> Callable[[Tensor], Tensor]:
+    def step(tokens: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return model(tokens, cache=cache)
+
+    return step
+
+
+@st.composite
+def configs(draw: st.DrawFn, expert_format: str = "dense") -> DecoderConfig:
+    packed = expert_format == "mxfp4"
+    kv_heads, group, experts = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    ff_dim = 32 * draw(st.integers(1, 3)) if packed else draw(st.integers(0, 80))
+    flags = {name: draw(st.booleans()) for name in ("key_weights", "sinks", "attention_bias", "tied_output")}
+    return DecoderConfig(
+        vocab_size=VOCAB,
+        num_layers=draw(st.integers(1, 3)),
+        hidden_dim=32 * draw(st.integers(1, 3)) if packed else draw(st.integers(8, 80)),
+        ff_dim=ff_dim,
+        num_heads=group * kv_heads,
+        head_dim=2 * draw(st.integers(1, 40)),
+        num_kv_heads=draw(st.sampled_from([kv_heads, None])),
+        window=draw(st.none() | st.integers(1, 30)),
+        windowed_layers=draw(st.sampled_from(["odd", "even", "all"])),
+        num_experts=experts if packed or (ff_dim and draw(st.booleans())) else None,
+        top_k=draw(st.integers(1, experts)),
+        expert_format=expert_format,
+        ff_bias=ff_dim > 0 and draw(st.booleans()),
+        clamp=draw(st.sampled_from([None, Clamp(), Clamp(1.5, 0.5)])) if ff_dim else None,
+        rope_layout=draw(st.sampled_from(["half-split", "interleaved"])),
+        yarn=draw(st.sampled_from([None, Yarn(4.0, 16)])),
+        max_seq_len=64,
+        norm_eps=draw(st.sampled_from([1e-5, 1e-2])),
+        **flags,
+    )
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Tensor, Tensor | None, int, list[int]]:
+    """Tokens, which of the first ones are real, how many are read before the steps, and how many in each step."""
+    batch, prompt = draw(st.integers(1, 9)), draw(st.integers(1, 20))
+    lengths = draw(st.lists(st.integers(1, min(8, native_step._MOST_TOKENS // batch)), min_size=1, max_size=6))
+    real = None
+    if draw(st.booleans()):
+        start = torch.tensor(draw(st.lists(st.integers(0, prompt - 1), min_size=batch, max_size=batch)))
+        real = torch.arange(prompt) >= start[:, None]
+    return drawn(batch, prompt + sum(lengths)), real, prompt, lengths
+
+
+def both(model: Decoder, run: tuple[Tensor, Tensor | None, int, list[int]]) -> tuple[Tensor, Tensor, list[Cache]]:
+    """Logits of the steps, natively and in the ordinary way, and the caches."""
+    tokens, real, prompt, lengths = run
+    caches = [model.new_cache(*tokens.shape) for _ in range(2)]
+    for cache in caches:
+        with torch.inference_mode():
+            model(tokens[:, :prompt], cache=cache, key_padding=real)
+    natively, expected = DecodingStep(model, caches[0]), ordinarily(model, caches[1])
+    return read(natively, tokens[:, prompt:], lengths), read(expected, tokens[:, prompt:], lengths), caches
+
+
+def relative(got: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the root mean square of what is expected."""
+    return float((got.detach() - expected).abs().max() / expected.double().square().mean().sqrt())
+
+
+@given(config=configs(), run=runs(), seed=st.integers(0, 99))
+@settings(max_examples=60, derandomize=True)  # two experts may be closer than rounding
+def test_logits_and_cache_are_those_of_the_forward_pass(
+    config: DecoderConfig, run: tuple[Tensor, Tensor | None, int, list[int]], seed: int
+) -> None:
+    model = decoder(config, seed=seed)
+    with pytest.MonkeyPatch.context() as patch, counted(patch) as counts:
+        got, expected, (ours, theirs) = both(model, run)
+    assert counts == run[3]
+    exact = decoder(config, seed=seed).double()
+    tokens, real, prompt, _ = run
+    padding = None if real is None else torch.cat([real, torch.ones_like(tokens[:, prompt:]).bool()], dim=1)
+    reference = exact(tokens, key_padding=padding)[:, prompt:].detach()
+    assert relative(got, reference) < 1e-5 + 2 * relative(expected, reference)
+    assert ours.length == theirs.length
+    for mine, other in zip(ours.layers, theirs.layers, strict=True):
+        assert (mine.length, mine.in_order) == (other.length, other.in_order)
+        torch.testing.assert_close(mine.keys, other.keys, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(mine.values, other.values, atol=1e-4, rtol=1e-5)
+
+
+class Rounded(LayerCache):
+    """Numbers of float32 that are rounded to bfloat16."""
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return super().append(k.bfloat16().float(), v.bfloat16().float())
+
+
+@given(config=configs() | configs("mxfp4"), run=runs(), seed=st.integers(0, 99))
+@settings(max_examples=60, derandomize=True)  # two experts may be closer than rounding
+def test_bfloat16_weights_and_cache_are_used_in_float32(
+    config: DecoderConfig, run: tuple[Tensor, Tensor | None, int, list[int]], seed: int
+) -> None:
+    """Up to roundings of keys and values that fall to the other side; packed experts also round their tokens."""
+    narrow, wide = decoder(config, torch.bfloat16, seed), decoder(config, torch.bfloat16, seed).float()
+    tokens, _, _, lengths = run
+    tokens = tokens[:, : sum(lengths)]
+    cache, reference = narrow.new_cache(*tokens.shape), wide.new_cache(*tokens.shape)
+    for layer in reference.layers:
+        layer.__class__ = Rounded
+    with pytest.MonkeyPatch.context() as patch, counted(patch) as counts:
+        got = read(DecodingStep(narrow, cache), tokens, lengths)
+    assert counts == lengths
+    assert relative(got, read(ordinarily(wide, reference), tokens, lengths)) < 1e-2
+
+
+@pytest.mark.parametrize("config", [BASE, MIXTURE, dataclasses.replace(MIXTURE, expert_format="mxfp4")])
+def test_bfloat16_logits_are_no_worse_than_those_of_the_forward_pass(config: DecoderConfig) -> None:
+    errors: list[Tensor] = []
+    for seed in range(16):
+        model = decoder(config, torch.bfloat16, seed)
+        tokens = drawn(4, 40, seed=seed)
+        got, expected, _ = both(model, (tokens, None, 4, [1] * 36))
+        reference = decoder(config, torch.bfloat16, seed).double()(tokens)[:, 4:]
+        errors.append(torch.stack([(each - reference).square().mean() for each in (got, expected)]))
+    ours, theirs = torch.stack(errors).mean(0).sqrt()
+    assert ours <= theirs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", ["dense", "mixture", "packed"])
+def test_bits_do_not_depend_on_threads_texts_or_tokens_at_a_time(
+    form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "packed" and dtype == torch.float32:
+        pytest.skip("packed experts of float32 models take the ordinary way")
+    config = {"dense": BASE, "mixture": MIXTURE, "packed": dataclasses.replace(MIXTURE, expert_format="mxfp4")}[form]
+    monkeypatch.setattr(native_step, "_WEIGHTS_PER_THREAD", 1)
+    model, tokens = decoder(config, dtype), drawn(7, 24)
+
+    def logits(texts: Tensor, lengths: list[int]) -> Tensor:
+        with counted(monkeypatch) as counts:
+            found = read(DecodingStep(model, model.new_cache(*texts.shape)), texts, lengths)
+        assert counts == lengths
+        return found
+
+    expected = logits(tokens, [1] * 24)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3, 4):
+            torch.set_num_threads(threads)
+            assert torch.equal(logits(tokens, [8, 1, 3, 7, 5]), expected)
+            assert torch.equal(logits(tokens[2:3], [1] * 24), expected[2:3])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("level", range(len(native.LEVELS)))
+def test_every_instruction_set_gives_the_same_up_to_rounding(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = native.library()
+    assert library is not None
+    if level > library.level:
+        pytest.skip(f"this processor has no {native.LEVELS[level]}")
+    monkeypatch.setattr(native, "library", lambda: dataclasses.replace(library, level=level))
+    for config in (MIXTURE, dataclasses.replace(BASE, head_dim=70, hidden_dim=37, ff_dim=29)):
+        got, expected, _ = both(decoder(config), (drawn(3, 40), None, 20, [1] * 20))
+        assert relative(got, expected) < 1e-5
+
+
+# ---- what takes the ordinary way ------------------------------------------------------------------------------------
+
+
+def after_five(model: Decoder, patch: pytest.MonkeyPatch, change: Callable[[Decoder], Any]) -> tuple[list[int], Tensor]:
+    """Five steps, the change, five more: which were native, and the logits of the last."""
+    tokens = drawn(2, 10)
+    step = DecodingStep(model, model.new_cache(2, 10))
+    with counted(patch) as counts:
+        read(step, tokens[:, :5], [1] * 5)
+        assert counts == [1] * 5
+        with change(model) or nullcontext():
+            logits = read(step, tokens[:, 5:], [1] * 5)
+        return counts[5:], logits
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+class OwnLinear(nn.Linear):
+    pass
+
+
+def replace_module(model: Decoder) -> None:
+    own = OwnLinear(32, 64, bias=False)
+    own.load_state_dict(model.layers[1].ffn.gate.state_dict())
+    model.layers[1].ffn.gate = own
+
+
+def parametrized(model: Decoder) -> None:
+    parametrize.register_parametrization(model.layers[0].attention.key, "weight", Doubled())
+
+
+def own_forward(model: Decoder) -> None:
+    norm = model.final_norm
+    forward = norm.forward
+    norm.forward = lambda x: 2 * forward(x)
+
+
+def half_of_it(model: Decoder) -> None:
+    model.layers[0].attention.query.weight = nn.Parameter(model.layers[0].attention.query.weight.double())
+
+
+@contextmanager
+def another_method(model: Decoder) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        forward = SwiGLU.forward
+        patch.setattr(SwiGLU, "forward", lambda self, x: 2 * forward(self, x))
+        yield
+
+
+@contextmanager
+def globally_hooked(model: Decoder) -> Iterator[None]:
+    handle = nn.modules.module.register_module_forward_hook(lambda *arguments: None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+ORDINARY: dict[str, Callable[[Decoder], Any]] = {
+    "hook": lambda model: model.layers[1].ffn.register_forward_hook(lambda module, args, output: 2 * output) and None,
+    "pre-hook": lambda model: model.output.register_forward_pre_hook(lambda module, args: None) and None,
+    "global hook": globally_hooked,
+    "module of another class": replace_module,
+    "parametrization": parametrized,
+    "another forward": own_forward,
+    "another method": another_method,
+    "watching": lambda model: watching(lambda call: None),
+    "editing": lambda model: editing(lambda call: dataclasses.replace(call, scale=0.0)),
+    "collecting": lambda model: collect_routing(),
+    "definitions": lambda model: kernels.plain(),
+    "autocast": lambda model: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+@pytest.mark.filterwarnings("ignore")
+def test_what_could_tell_the_difference_takes_the_ordinary_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = decoder(BASE)
+    natively, got = after_five(model, monkeypatch, ORDINARY[name])
+    monkeypatch.setenv(native.SWITCH, "1")
+    again = decoder(BASE)
+    tokens, step = drawn(2, 10), DecodingStep(again, again.new_cache(2, 10))
+    read(step, tokens[:, :5], [1] * 5)
+    with ORDINARY[name](again) or nullcontext():
+        expected = read(step, tokens[:, 5:], [1] * 5)
+    assert natively == []
+    if name != "autocast":  # which rounds
+        assert relative(got, expected) < 1e-5
+
+
+CHANGES: dict[str, Callable[[Decoder], Any]] = {
+    "in place": lambda model: model.layers[0].attention.value.weight.data.mul_(2),
+    "data": lambda model: setattr(model.final_norm.weight, "data", 3 * model.final_norm.weight.data),
+    "parameter": lambda model: setattr(model.output, "weight", nn.Parameter(-model.output.weight.data)),
+    "sinks": lambda model: setattr(model.layers[1].attention, "sinks", nn.Parameter(torch.ones(4))),
+    "state": lambda model: model.load_state_dict(decoder(MIXTURE, seed=1).state_dict(), assign=True),
+    "module": lambda model: setattr(model.layers, "1", decoder(MIXTURE, seed=2).layers[1]),
+    "training": lambda model: model.train(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_weights_are_used_from_the_next_step_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(model: Decoder) -> None:
+        CHANGES[name](model)
+
+    natively, got = after_five(decoder(MIXTURE), monkeypatch, change)
+    assert natively == [1] * 5
+    monkeypatch.setenv(native.SWITCH, "1")
+    model, tokens = decoder(MIXTURE), drawn(2, 10)
+    step = DecodingStep(model, model.new_cache(2, 10))
+    read(step, tokens[:, :5], [1] * 5)
+    change(model)
+    assert relative(got, read(step, tokens[:, 5:], [1] * 5)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_other_dtypes_take_the_ordinary_way(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = decoder(BASE).to(dtype)
+    with counted(monkeypatch) as counts:
+        assert DecodingStep(model, model.new_cache(1))(drawn(1, 1)).dtype == dtype
+    assert counts == []
+
+
+# ---- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_refused_tokens_leave_the_cache_as_it_was() -> None:
+    model = decoder(BASE)
+    cache = model.new_cache(2, 10)
+    real = torch.tensor([[False, True], [True, True]])
+    with torch.inference_mode():
+        model(drawn(2, 2), cache=cache, key_padding=real)
+    step = DecodingStep(model, cache)
+    for tokens, message in (
+        (torch.tensor([[0], [VOCAB]]), rf"\[0, {VOCAB}\)"),
+        (torch.tensor([[-1], [0]]), rf"\[0, {VOCAB}\)"),
+        (drawn(2, 9), "at most 10"),
+        (drawn(3, 1), "as the cache was made for"),
+        (torch.zeros(2, 1), "int64"),
+        (drawn(2, 0), "at least one"),
+    ):
+        keys = [layer.keys.clone() for layer in cache.layers]
+        with refused(anywhere=message):
+            step(tokens)
+        assert cache.length == 2
+        assert cache.padding is not None
+        assert torch.equal(cache.padding, real)
+        assert all(torch.equal(layer.keys, before) for layer, before in zip(cache.layers, keys, strict=True))
+    assert step(drawn(2, 8)).shape == (2, 8, VOCAB)
+
+
+@pytest.mark.parametrize(
+    "place", ["embedding.weight", "layers.0.attention.value.weight", "layers.0.ffn.router.score.weight"]
+)
+def test_nan_and_infinity_spread_as_in_the_forward_pass(place: str) -> None:
+    for number in (float("nan"), float("inf")):
+        model = decoder(MIXTURE)
+        model.get_parameter(place).data[3, 1] = number
+        got, expected, _ = both(model, (torch.tensor([[1, 2, 3, 4, 5, 6]]), None, 2, [1, 1, 1, 1]))
+        assert torch.equal(got.isfinite(), expected.isfinite())
+
+
+def test_greedy_texts_of_float32_models_are_those_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = decoder(MIXTURE)
+    prompts = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
+    with counted(monkeypatch) as counts:
+        texts = generate(model, prompts, 30)
+    assert counts == [1] * 29
+    assert texts == generate(model, prompts, 30, use_cache=False)
