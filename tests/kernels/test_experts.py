@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from glassformer import kernels
 from glassformer.kernels import experts as kernel
 from glassformer.kernels.experts import Experts, mix_experts
 from glassformer.kernels.options import Clamp
@@ -81,3 +82,49 @@ def test_the_operator_for_compiled_graphs(clamp: Clamp | None) -> None:
     torch.library.opcheck(kernel._mix_op, arguments, test_utils=("test_schema", "test_faketensor"))
     expected = definition(experts, x, weights, indices)
     torch.testing.assert_close(kernel._mix_op(*arguments), expected, rtol=1e-5, atol=1e-5)
+
+
+def gradients(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, frozen: int | None = None) -> list[Tensor]:
+    """The output and all gradients, of an expert's part None where it is ``frozen``."""
+    leaves = [None if each is None else each.detach().clone() for each in (x, weights, *experts[:6])]
+    wanted = [each.requires_grad_() for i, each in enumerate(leaves) if each is not None and i != frozen]
+    out = mix_experts(Experts(*leaves[2:], experts.clamp), leaves[0], leaves[1], indices)
+    direction = torch.linspace(-1, 1, out.numel()).view(out.shape).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad(out, wanted, direction)]
+
+
+@pytest.mark.parametrize("frozen", [None, 0, 2, 4])
+@pytest.mark.parametrize("clamp", [None, Clamp(limit=0.5)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("tokens", "top_k"), [(1, 1), (2, 2), (40, 3)])
+def test_gradients(tokens: int, top_k: int, bias: bool, clamp: Clamp | None, frozen: int | None) -> None:
+    """Also of experts that no token chose, and where some need none."""
+    experts = make(bias=bias, clamp=clamp)
+    x, (weights, indices) = torch.randn(tokens, 8), choose(tokens, 6, top_k)
+    with kernels.plain():
+        expected = gradients(experts, x, weights, indices, frozen)
+    for got, wanted in zip(gradients(experts, x, weights, indices, frozen), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_bfloat16_on_both_kinds_of_processor(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As near to float32 as the definition in bfloat16 is."""
+    monkeypatch.setattr(kernel, "slow_bfloat16", lambda: slow)
+    experts, (weights, indices) = make(hidden=64, ff=96, bias=True), choose(100, 6, 2)
+    x = torch.randn(100, 64)
+    low = Experts(*(part.bfloat16() for part in experts[:6])), x.bfloat16(), weights.bfloat16(), indices
+    with kernels.plain():
+        exact = gradients(Experts(*(part.double() for part in low[0][:6])), low[1].double(), low[2].double(), indices)
+        rounded = gradients(*low)
+    for got, plain, wanted in zip(gradients(*low), rounded, exact, strict=True):
+        assert got.dtype == torch.bfloat16
+        limit = 1.5 * float((plain - wanted).square().mean().sqrt())
+        assert float((got - wanted).square().mean().sqrt()) <= limit
+
+
+def test_the_grouped_product_of_other_devices() -> None:
+    experts, x, (weights, indices) = make(bias=True), torch.randn(40, 8), choose(40, 6, 3)
+    expert, order = indices.flatten().sort(stable=True)
+    out = kernel._mix_grouped(experts, x, weights, expert, order, order.argsort())
+    torch.testing.assert_close(out, definition(experts, x, weights, indices), rtol=1e-5, atol=1e-5)

@@ -6,6 +6,7 @@ Source: Jiang et al. 2024, arXiv 2401.04088, section 2.1.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.kernels.options import Clamp
-from glassformer.kernels.rule import autocast_dtype, use_definition
-from glassformer.kernels.swiglu import swiglu
+from glassformer.kernels.rule import autocast_dtype, differentiate, slow_bfloat16, use_definition
+from glassformer.kernels.swiglu import swiglu, swiglu_backward
 
 
 class Experts(NamedTuple):
@@ -54,9 +55,10 @@ def mix_experts(
 ) -> Float[Tensor, "token hidden_dim"]:
     """:func:`definition`, with each expert on its own tokens only.
 
-    Token-expert pairs are sorted by expert, and one grouped product runs all experts. A single token on the CPU
-    without gradients (a step of decoding) visits its experts one by one, which spares the empty groups. Where rows go
-    depends on values, which a compiled graph cannot follow: compiled with gradients every expert runs on every token.
+    Token-expert pairs are sorted by expert. On the CPU the experts run one after another, each with its activations in
+    the caches, and in float32 where the processor is slow with bfloat16; elsewhere one grouped product runs all. A
+    single token on the CPU without gradients (a step of decoding) is not sorted. Where rows go depends on values, which
+    a compiled graph cannot follow: compiled with gradients every expert runs on every token.
 
     Args:
         experts: Their weights.
@@ -84,6 +86,134 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tenso
     expert, order = indices.flatten().sort(stable=True)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
+    if x.device.type == "cpu":
+        counts = tuple(torch.bincount(expert, minlength=len(experts.gate)).tolist())
+        pairs = _Pairs(indices, order, place, counts)
+        with torch.autocast("cpu", enabled=False):  # the dtype is chosen here
+            if torch.is_grad_enabled():
+                return _OneByOne.apply(pairs, experts.clamp, x, weights, *experts[:6])
+            return _forward(pairs, experts, x, weights, keep=None)
+    return _mix_grouped(experts, x, weights, expert, order, place)
+
+
+class _Pairs(NamedTuple):
+    """Token-expert pairs, pair = token * top_k + choice."""
+
+    indices: Tensor
+    order: Tensor
+    """The pair in each row, where rows are sorted by expert."""
+    place: Tensor
+    """The inverse of ``order``."""
+    counts: tuple[int, ...]
+    """Rows of each expert."""
+
+    def rows(self) -> Iterator[tuple[int, slice]]:
+        """The experts that are chosen, and their rows."""
+        first = 0
+        for expert, count in enumerate(self.counts):
+            if count:
+                yield expert, slice(first, first + count)
+            first += count
+
+    def copies(self, of_tokens: Tensor) -> Tensor:
+        """For each row what belongs to its token."""
+        return of_tokens.index_select(0, self.order // self.indices.shape[1])
+
+    def sums(self, of_rows: Tensor, weights: Tensor | None = None) -> Tensor:
+        """For each token the sum over its rows, weighted: one pass over memory instead of three."""
+        return F.embedding_bag(self.place.view_as(self.indices), of_rows, per_sample_weights=weights, mode="sum")
+
+
+def _working_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype == torch.bfloat16 and slow_bfloat16() else dtype
+
+
+def _forward(pairs: _Pairs, experts: Experts, x: Tensor, weights: Tensor, keep: list[Tensor] | None) -> Tensor:
+    """The mixture, expert by expert; ``keep`` receives what enters each expert's activation."""
+    dtype = _working_dtype(x.dtype)
+    rows = pairs.copies(x).to(dtype)
+    out = rows.new_empty(len(rows), experts.down.shape[1])
+
+    def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, e: int) -> Tensor:
+        return F.linear(rows, weight[e].to(dtype), None if bias is None else bias[e].to(dtype))
+
+    for e, part in pairs.rows():
+        gate = linear(rows[part], experts.gate, experts.gate_bias, e)
+        up = linear(rows[part], experts.up, experts.up_bias, e)
+        hidden = swiglu(gate, up, experts.clamp)
+        torch.mm(hidden, experts.down[e].to(dtype).T, out=out[part])
+        if experts.down_bias is not None:
+            out[part].add_(experts.down_bias[e])
+        if keep is not None:
+            keep += [gate, up]
+    return pairs.sums(out, weights.to(dtype)).to(x.dtype)
+
+
+class _OneByOne(torch.autograd.Function):
+    """The mixture on the CPU. It keeps two tensors for each expert; its output is not needed for any gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, pairs: _Pairs, clamp: Clamp | None, x: Tensor, weights: Tensor, *parts: Tensor | None
+    ) -> Tensor:
+        inside: list[Tensor] = []
+        out = _forward(pairs, Experts._make((*parts, clamp)), x, weights, inside)
+        ctx.save_for_backward(x, weights, *parts, *inside)
+        ctx.pairs, ctx.clamp = pairs, clamp
+        return out
+
+    @staticmethod
+    @torch.autocast("cpu", enabled=False)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        pairs, clamp, needed = ctx.pairs, ctx.clamp, ctx.needs_input_grad[2:]
+        x, weights, *others = ctx.saved_tensors
+        parts, inside = others[:6], iter(others[6:])
+        if torch.is_grad_enabled():
+
+            def by_formula(x: Tensor, weights: Tensor, *parts: Tensor) -> Tensor:
+                return definition(Experts._make((*parts, clamp)), x, weights, pairs.indices)
+
+            return None, None, *differentiate(by_formula, (x, weights, *parts), needed, grads[0])
+        gate, up, down = parts[:3]
+        found = [torch.empty_like(part) if need else None for part, need in zip(parts, needed[2:], strict=True)]
+        unused = [e for e, count in enumerate(pairs.counts) if count == 0]
+        for each in found:
+            if each is not None and unused:
+                each[unused] = 0
+        dtype = _working_dtype(x.dtype)
+        rows, flow = pairs.copies(x).to(dtype), pairs.copies(grads[0]).to(dtype)
+        factors = weights.flatten().index_select(0, pairs.order).to(dtype).unsqueeze(1)
+        to_rows, to_factors = torch.empty_like(rows), torch.empty_like(factors)
+
+        def add(part: int, e: int, grad: Tensor, rows: Tensor) -> None:
+            to_weight, to_bias = found[part], found[part + 3]
+            if to_weight is not None and to_weight.dtype == dtype:
+                torch.mm(grad.T, rows, out=to_weight[e])
+            elif to_weight is not None:
+                to_weight[e] = grad.T @ rows
+            if to_bias is not None:
+                to_bias[e] = grad.sum(0)
+
+        for e, part in pairs.rows():
+            inputs = next(inside), next(inside)
+            hidden = swiglu(*inputs, clamp)
+            to_hidden = flow[part] @ down[e].to(dtype)
+            torch.linalg.vecdot(hidden, to_hidden, out=to_factors[part, 0])
+            if parts[5] is not None:
+                to_factors[part, 0] += flow[part] @ parts[5][e].to(dtype)
+            scaled = flow[part].mul_(factors[part])
+            add(2, e, scaled, hidden)
+            to_gate, to_up = swiglu_backward(to_hidden.mul_(factors[part]), *inputs, clamp)
+            add(0, e, to_gate, rows[part])
+            add(1, e, to_up, rows[part])
+            torch.mm(to_gate, gate[e].to(dtype), out=to_rows[part])
+            to_rows[part].addmm_(to_up, up[e].to(dtype))
+        to_weights = to_factors[:, 0].index_select(0, pairs.place).view_as(weights).to(weights.dtype)
+        return None, None, pairs.sums(to_rows).to(x.dtype), to_weights, *found
+
+
+def _mix_grouped(experts: Experts, x: Tensor, weights: Tensor, expert: Tensor, order: Tensor, place: Tensor) -> Tensor:
+    """The mixture as one grouped product for each of the three matrices."""
     chosen = _Dispatch.apply(x, order, place, weights.shape[1])
     ends = torch.searchsorted(expert, torch.arange(len(experts.gate), device=x.device), right=True, out_int32=True)
 

@@ -53,7 +53,8 @@ def _forward(gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
     return (clamp.alpha * gate).sigmoid_().mul_(gate).mul_(up.add_(1))
 
 
-def _backward(grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor, Tensor]:
+def swiglu_backward(grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor, Tensor]:
+    """The gradients of ``gate`` and ``up``, which cannot be differentiated again."""
     library = native_library(grad, gate, up) if gate.numel() >= _FEW else None
     if library is not None:
         grad, gate, up = grad.contiguous(), gate.contiguous(), up.contiguous()
@@ -89,4 +90,4 @@ class _SwiGLU(torch.autograd.Function):
         if torch.is_grad_enabled():
             by_formula = partial(definition, clamp=ctx.clamp)
             return *differentiate(by_formula, (gate, up), ctx.needs_input_grad[:2], grads[0]), None
-        return *_backward(grads[0], gate, up, ctx.clamp), None
+        return *swiglu_backward(grads[0], gate, up, ctx.clamp), None
