@@ -14,12 +14,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from glassformer.kernels import native
 from glassformer.kernels.pattern import Pattern
-from glassformer.kernels.rule import differentiate, use_definition
+from glassformer.kernels.rule import differentiate, native_library, slow_bfloat16, use_definition
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
+_FEW_QUERIES = 32  # below it PyTorch's kernel is at least as fast as the library's
 
 
 def weights_of_scores(
@@ -84,9 +86,10 @@ def attention(
 ) -> Float[Tensor, "batch head query value_dim"]:
     """:func:`definition` under the mask of ``pattern``, and under ``mask`` if there is one, by the fastest exact path.
 
-    Full and causal attention run in PyTorch's fused kernel, which holds no weights. A window is computed in blocks of
-    queries, so time and memory grow linearly with the length. With a sink, the CPU kernel's output is rescaled by its
-    log-sum-exp; on other devices the sink is one more key of zeros.
+    In float32 on the CPU, and without a mask, the C++ library takes it: it visits only tiles of keys that some query
+    sees. Otherwise full and causal attention run in PyTorch's fused kernel, which holds no weights either. A window is
+    computed in blocks of queries, so time and memory grow linearly with the length. With a sink, the CPU kernel's
+    output is rescaled by its log-sum-exp; on other devices the sink is one more key of zeros.
     """
     sink = None if sinks is None else sinks.view(1, -1, 1)
     queries, keys = q.shape[2], k.shape[2]
@@ -98,8 +101,90 @@ def attention(
     if mask is not None:
         return _kernel(q, k, v, False, mask, scale, sink, dropout)
     pattern = pattern.narrowed(queries, keys)
+    if _native_takes(q, k, v, pattern, dropout):
+        return _NativeAttention.apply(q, k, v, sink, pattern.causal, pattern.window or keys, scale)
     compute = _dense if pattern.window is None else _windowed
     return compute(q, k, v, pattern, scale, sink, dropout)
+
+
+def _native_takes(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float) -> bool:
+    if q.shape[2] < _FEW_QUERIES or v.shape[3] != q.shape[3] or dropout > 0 or pattern.key_padding is not None:
+        return False
+    if torch.compiler.is_compiling() or (q.dtype == torch.bfloat16 and not slow_bfloat16()):
+        return False
+    return _library(q, k, v) is not None
+
+
+def _library(*tensors: Tensor) -> native.Library | None:
+    """The C++ library, where it has vectors that pay."""
+    library = native_library(*tensors)
+    return library if library is not None and library.level > 0 else None
+
+
+class _NativeAttention(torch.autograd.Function):
+    """Attention of the C++ library, in float32; bfloat16 is converted."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, window: int, scale: float
+    ) -> Tensor:
+        batch, heads, queries, width = q.shape
+        wide = [_in_rows(each.float()) for each in (q, k, v)]
+        out = wide[0].new_empty(batch, queries, heads, width).transpose(1, 2)  # merging the heads copies nothing
+        lse = out.new_empty(batch, heads, queries)
+        logits = 0 if sink is None else sink.detach().float().contiguous()
+        _call_native("attention", [*wide, out], [lse, logits], k, (causal, window), scale)
+        out = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, sink, out, lse)
+        ctx.seen, ctx.scale = (causal, window), scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, sink, out, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            causal, window = ctx.seen
+            allowed = Pattern(causal, window if causal else None).mask(q.shape[2], k.shape[2], q.device)
+            by_formula = partial(definition, allowed=allowed, scale=ctx.scale)
+            return *differentiate(by_formula, (q, k, v, sink), ctx.needs_input_grad[:4], grads[0]), None, None, None
+        found = _native_backward(grads[0], q, k, v, out, lse, ctx.seen, ctx.scale)
+        grad_sink = _gradient_of_sink(grads[0], out, lse, sink) if sink is not None else None
+        return *found, grad_sink, None, None, None
+
+
+def _native_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, seen: tuple[bool, int], scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, heads, _, width = q.shape
+    wide = [_in_rows(each.float()) for each in (grad, q, k, v, out)]
+    grad_q = torch.empty_like(wide[1])
+    of_heads = [grad_q.new_empty(batch, heads, k.shape[2], width) for _ in range(2)]
+    # Strides are of the tensors before and of the gradient of q; the others are contiguous.
+    _call_native("attention_backward", [*wide, grad_q], [lse, *of_heads], k, seen, scale)
+    if k.shape[1] != heads:
+        of_heads = [each.unflatten(1, (k.shape[1], -1)).sum(2) for each in of_heads]
+    return grad_q.to(q.dtype), of_heads[0].to(k.dtype), of_heads[1].to(v.dtype)
+
+
+def _call_native(
+    name: str, strided: list[Tensor], others: list[Any], k: Tensor, seen: tuple[bool, int], scale: float
+) -> None:
+    """Call a function of attention.cpp; the last of the ``strided`` tensors has the shape of the queries."""
+    library = native.library()
+    assert library is not None
+    batch, heads, queries, width = strided[-1].shape
+    sizes = torch.tensor([batch, heads, k.shape[1], queries, k.shape[2], width, *seen])
+    strides = torch.tensor([each.stride()[:3] for each in strided])
+    library.call(name, *strided, *others, sizes, strides, scale, torch.get_num_threads())
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    return x if x.stride(3) == 1 else x.contiguous()
+
+
+def _gradient_of_sink(grad: Tensor, out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:
+    flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad * out).sum(-1).to(lse.dtype)
+    return flow.sum_to_size(sink.shape).to(sink.dtype)
 
 
 def _dense(
@@ -307,14 +392,18 @@ class _CpuAttention(torch.autograd.Function):
             allowed = Pattern(ctx.causal).mask(q.shape[2], k.shape[2], q.device) if mask is None else mask
             by_formula = partial(definition, allowed=allowed, scale=ctx.scale)
             return *differentiate(by_formula, (q, k, v, sink), ctx.needs_input_grad[:4], grads[0]), None, None, None
+        if mask is None and _library(q, k, v) is not None:
+            seen = (ctx.causal, k.shape[2])
+            found = _native_backward(grads[0], q, k, v, out, lse.contiguous(), seen, ctx.scale)
+            grad_sink = None if sink is None else _gradient_of_sink(grads[0], out, lse, sink)
+            return *found, grad_sink, None, None, None
         wide = torch.promote_types(q.dtype, torch.float32)
         inputs = grads[0], q, k, v, out
         grad, *rest = inputs if q.dtype == wide else (each.to(wide) for each in inputs)
         found = _FLASH_BACKWARD(grad, *rest, lse, 0.0, ctx.causal, attn_mask=_as_bias(mask, wide), scale=ctx.scale)
         grad_sink = None
         if sink is not None and ctx.needs_input_grad[3]:
-            flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad * rest[-1]).sum(-1).to(lse.dtype)
-            grad_sink = flow.sum_to_size(sink.shape).to(sink.dtype)
+            grad_sink = _gradient_of_sink(grad, rest[-1], lse, sink)
         return *found, grad_sink, None, None, None
 
 

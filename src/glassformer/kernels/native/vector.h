@@ -110,6 +110,16 @@ inline float largest(Floats value) {
   return most;
 }
 
+// e^r for |r| <= ln 2 / 2, to about one unit in the last place.
+inline Floats polynomial(Floats r) {
+  Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  return p * (r * r) + r + 1.0f;
+}
+
 // e^x to about one unit in the last place: x = n ln 2 + r, a polynomial in r, and 2^n in two factors, because n
 // may lie outside the exponents of normal numbers.
 inline Floats exponential(Floats x) {
@@ -119,12 +129,7 @@ inline Floats exponential(Floats x) {
   const Floats n = shifted - 12582912.0f;
   Floats r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
-  Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  const Floats p = polynomial(r);
   const Ints whole = (Ints)shifted - 0x4b400000;
   const Ints first = whole >> 1;
   return p * (Floats)((first + 127) << 23) * (Floats)((whole - first + 127) << 23);
