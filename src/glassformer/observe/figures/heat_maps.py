@@ -122,9 +122,11 @@ def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
     panels = {ax: ax.get_box_aspect() for ax in figure.axes if ax.images}
     for ax in panels:
         ax.set_box_aspect(None)
+    layout = figure.get_layout_engine()
+    assert layout is not None
     for _ in range(2):
-        figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+        layout.execute(figure)
+    figure.set_layout_engine(None)  # with "none", savefig would draw everything twice
     for ax, shape in panels.items():
         ax.set_box_aspect(shape)
 

@@ -47,6 +47,8 @@ _STYLE: dict[Any, Any] = {
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "figure.dpi": 100,
+    "figure.constrained_layout.use": False,  # new_figure chooses
+    "figure.autolayout": False,
     "figure.facecolor": "white",
     "font.size": 10,
     "grid.alpha": 0.25,
