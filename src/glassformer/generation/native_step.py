@@ -19,6 +19,7 @@ from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.experts import MixtureOfExperts, Router, Score, is_collected
 from glassformer.layers.feedforward import NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.linear import Linear
 from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
@@ -28,7 +29,7 @@ from glassformer.quantized.packed_experts import PackedMixture
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
-    *(nn.Embedding, nn.Linear, nn.Identity, RMSNorm, Block, GroupedQueryAttention),
+    *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, Block, GroupedQueryAttention),
     *(NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture, Router, Score),
 )
 # What the native form stands for, unless somebody has put other methods in their place.
@@ -236,7 +237,7 @@ class _Plan:
         router = self._part(ffn, "router", Router)
         experts, layer.ff_dim, layer.top_k = router.num_experts, ffn.ff_dim, router.top_k
         layer.num_experts = experts
-        self._set_linear(layer, "router", router, "score", experts, width, kind=Score)
+        self._set_linear(layer, "router", router, "score", experts, width, Score)
         packed = isinstance(ffn, PackedMixture)
         _need(not packed or self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
         shapes = {"gate_up": (2 * ffn.ff_dim, width)} if packed else dict.fromkeys(("gate", "up"), (ffn.ff_dim, width))
@@ -280,14 +281,14 @@ class _Plan:
         scales = self._tensor(owner._buffers, f"{name}_scales", torch.uint8, *shape)
         return Matrix.of(self._tensor(owner._buffers, f"{name}_blocks", torch.uint8, *shape, 16), scales)
 
-    def _linear(self, owner: nn.Module, name: str, rows: int, width: int, kind: type = nn.Linear) -> Any:
+    def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> Any:
         """The weights of a linear layer and the address of its bias."""
-        linear = self._part(owner, name, kind)
+        linear = self._part(owner, name, *(kinds or (Linear, nn.Linear)))
         self.size += rows * width
         return self._matrix(linear, "weight", rows, width), self._vector(linear, "bias", rows)
 
-    def _set_linear(self, layer: Layer, to: str, *linear: Any, **more: Any) -> None:
-        matrix, bias = self._linear(*linear, **more)
+    def _set_linear(self, layer: Layer, to: str, *linear: Any) -> None:
+        matrix, bias = self._linear(*linear)
         setattr(layer, to, matrix)
         setattr(layer, f"{to}_bias", bias)
 
