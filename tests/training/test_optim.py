@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from training_toys import ToyModel
 
+from glassformer.kernels import orthogonal
 from glassformer.training import TrainingConfig
-from glassformer.training.optim import build_optimizers, learning_rate_factor, muon_weights, set_learning_rates
+from glassformer.training.optim import Muon, build_optimizers, learning_rate_factor, muon_weights, set_learning_rates
 from refusals import refused
 
 BLOCK_MATRICES = {"blocks.0.weight", "blocks.1.weight"}
@@ -135,3 +136,35 @@ def test_a_step_outside_the_run_is_refused() -> None:
     for step in (-1, 5):
         with refused(f"step = {step}"):
             learning_rate_factor(step, TrainingConfig(steps=5))
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (6, 10), (10, 6), (200, 120)])
+def test_muon_is_that_of_pytorch(shape: tuple[int, int]) -> None:
+    """Whose products are in bfloat16: it has three digits."""
+    start = [torch.randn(shape) for _ in range(3)]
+    grads = [[torch.randn(shape) for _ in range(3)] for _ in range(4)]
+
+    def trained(kind: type[torch.optim.Muon]) -> list[torch.Tensor]:
+        weights = [nn.Parameter(each.clone()) for each in start]
+        muon = kind(weights, lr=0.1, weight_decay=0.5)
+        for step in grads:
+            for weight, grad in zip(weights[1:], step[1:], strict=True):  # the first never has a gradient
+                weight.grad = grad.clone()
+            muon.step()
+        return [weight.detach() for weight in weights]
+
+    for got, expected in zip(trained(Muon), trained(torch.optim.Muon), strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("shape", [(1, 5, 9), (3, 9, 5), (2, 130, 130)])
+def test_orthogonalised_matrices(shape: tuple[int, int, int], slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The singular vectors stay, and the values come near 1."""
+    monkeypatch.setattr(orthogonal, "slow_bfloat16", lambda: slow)
+    left, _, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+    values = torch.linspace(0.1, 1.0, min(shape[1:]))
+    found = left.mT @ orthogonal.orthogonalised((left * values) @ right).float() @ right.mT
+    on_diagonal = found.diagonal(dim1=1, dim2=2)
+    assert ((on_diagonal > 0.6) & (on_diagonal < 1.3)).all()
+    torch.testing.assert_close(found, torch.diag_embed(on_diagonal), rtol=0, atol=0.05)

@@ -3,12 +3,52 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from torch import nn
-from torch.optim import SGD, AdamW, Muon, Optimizer
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import SGD, AdamW, Optimizer
 
 from glassformer.errors import require
+from glassformer.kernels.orthogonal import orthogonalised
 from glassformer.training.config import TrainingConfig
+
+
+class Muon(torch.optim.Muon):
+    """PyTorch's Muon, which on the CPU orthogonalises all matrices of one shape together.
+
+    Its products are in float32 where they are small or the processor has none of bfloat16; see
+    :func:`~glassformer.kernels.orthogonal.orthogonalised`.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """As PyTorch's."""
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        if closure is not None or any(weight.device.type != "cpu" or isinstance(weight, DTensor) for weight in weights):
+            return super().step(closure)
+        for group in self.param_groups:
+            _update_on_the_cpu(group, self.state)
+        return None
+
+
+def _update_on_the_cpu(group: dict[str, Any], state: dict[Tensor, Any]) -> None:
+    weights = [weight for weight in group["params"] if weight.grad is not None]
+    grads = [weight.grad for weight in weights]
+    if not weights:
+        return
+    for weight in weights:
+        state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
+    averages = [state[weight]["momentum_buffer"] for weight in weights]
+    torch._foreach_lerp_(averages, grads, 1 - group["momentum"])
+    updates = torch._foreach_lerp(grads, averages, group["momentum"]) if group["nesterov"] else averages
+    torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+    for rows, columns in dict.fromkeys(weight.shape for weight in weights):
+        alike = [i for i, weight in enumerate(weights) if weight.shape == (rows, columns)]
+        found = orthogonalised(torch.stack([updates[i] for i in alike])).to(weights[alike[0]].dtype)
+        rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
+        torch._foreach_add_([weights[i] for i in alike], list(found.unbind()), alpha=-rate)
 
 
 def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer]:
