@@ -56,7 +56,7 @@ class Library:
     level: int
     functions: dict[tuple[int, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def call(self, name: str, *arguments: Tensor | float) -> None:
+    def call(self, name: str, *arguments: Tensor | float | int) -> None:
         """Call ``EXPORT(name)``, which gets the addresses of tensors, integers of 64 bits, and floats as ``double``.
 
         Nothing is checked. C++ receives addresses only, so that the caller is the last place that knows shapes, dtypes,
