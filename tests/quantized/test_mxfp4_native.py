@@ -54,7 +54,7 @@ def test_every_level_multiplies(at_level: Kernel, dtype: torch.dtype, tokens: in
     weights = expand_definition(blocks, scales)
     error = (out.double() - x.double() @ weights.T).abs()
     bound = 32 * groups * 2.0**-24 * (x.double().abs() @ weights.abs().T)
-    if dtype == torch.bfloat16 and tokens <= FEW:
+    if dtype == torch.bfloat16:
         greatest = x.double().abs().unflatten(1, (-1, 32)).amax(2)
         bound += 2.0**-16 * greatest @ weights.abs().unflatten(1, (-1, 32)).sum(2).T
     assert bool((error <= bound).all())
@@ -80,7 +80,7 @@ def test_a_token_is_independent_of_the_batch_and_of_threads(
     few = product(x[:FEW], 1)
     for some in (1, 2, 3, 4, 7, 8):
         torch.testing.assert_close(product(x[:some], 2), few[:some], rtol=0, atol=0)
-    if dtype == torch.float32:
+    if dtype == torch.float32 or at_level.level < LEVELS.index("AVX-512 with bfloat16 products"):
         torch.testing.assert_close(few, together[:FEW], rtol=0, atol=0)
 
 

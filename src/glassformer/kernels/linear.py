@@ -19,8 +19,8 @@ from glassformer.kernels.rule import (
     use_definition,
 )
 
-FEW = 8
-"""Tokens that the C++ form multiplies: for each it computes as for one, and reads the weights once for all."""
+FEW, FEW_NARROW = 8, 32
+"""Tokens that the C++ form multiplies; the second in bfloat16, on processors without products of it."""
 
 # Fewer weights do not pay for the C++ form, nor for another thread.
 _LEAST, _PER_THREAD = 2**18, 2**16
@@ -35,10 +35,11 @@ def linear(
 ) -> Float[Tensor, "*batch out"]:
     """``x @ weight.T + bias``: :func:`definition`, by the fastest form for the number of tokens and the processor.
 
-    In bfloat16 all forms add in float32 and round once. Up to :data:`FEW` tokens without gradients have the same bits
-    in every batch and on any number of threads.
+    In bfloat16 all forms add in float32 and round once. A few tokens without gradients have the same bits in every
+    batch of up to that many, and on any number of threads.
     """
-    few, narrow = x.numel() <= FEW * x.shape[-1], x.dtype == torch.bfloat16
+    narrow = x.dtype == torch.bfloat16
+    few = x.numel() <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * x.shape[-1]
     if not (few or narrow) or torch.compiler.is_compiling() or use_definition() or autocast_dtype(x) != x.dtype:
         return definition(x, weight, bias)
     tensors = (x, weight) if bias is None else (x, weight, bias)

@@ -13,7 +13,7 @@ from glassformer.kernels import native
 from glassformer.kernels.native import LEVELS, Library
 
 FEW = 8
-"""Tokens that are multiplied in fixed point, if they are bfloat16."""
+"""Tokens that are multiplied in fixed point even where the processor has products of bfloat16."""
 
 _NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 # Groups of 32 weights per thread, below which another thread does not pay.
@@ -41,21 +41,20 @@ class Kernel:
         """Write ``x @ weights.T`` to ``out``, for packed weights; ``x`` is bfloat16 or float32, ``out`` is float32.
 
         Each weight is read once and never stored expanded. Products are summed in float32, in an order that depends on
-        the level alone: a token's result has the same bits with every number of threads, and in every batch. Up to
-        :data:`FEW` tokens of bfloat16 are the exception: they are multiplied as 16-bit integers, 32 of them relative to
-        the greatest, which is exact to 2^-16 of it and has the same bits in every batch of up to that many.
+        the level alone: a token's result has the same bits in every batch and with every number of threads. Tokens of
+        bfloat16 are multiplied in fixed point, as 16-bit integers relative to the greatest of 32, which is exact to
+        2^-16 of it; more than :data:`FEW` of them in bfloat16 where the processor has such products.
         """
         (rows, groups), tokens = scales.shape, len(x)
         fits = blocks.shape == (rows, groups, 16) and x.shape == (tokens, 32 * groups) and x.dtype in _NAMES
         fits = fits and out.shape == (tokens, rows) and out.dtype == torch.float32
-        narrow = x.dtype == torch.bfloat16
-        if narrow and self.level < LEVELS.index("AVX-512 with bfloat16 products"):
-            x = x.float()
-        if narrow and tokens <= FEW and self.level > LEVELS.index("plain C++"):
+        in_bfloat16 = self.level == LEVELS.index("AVX-512 with bfloat16 products") and tokens > FEW
+        if x.dtype == torch.bfloat16 and self.level > 0 and not in_bfloat16:
             self._check(fits, x, blocks, scales, out)
             sizes = (rows, 32 * groups, tokens, _threads(scales.numel()))
             self.library.call("rows_mxfp4", blocks, scales, x.float(), out, *sizes)
         else:
+            x = x if in_bfloat16 else x.float()
             self._run(fits, "multiply", x.dtype, (blocks, scales, x, out), rows, groups, tokens)
 
     def _run(self, fits: bool, name: str, dtype: torch.dtype, tensors: tuple[Tensor, ...], *sizes: int) -> None:

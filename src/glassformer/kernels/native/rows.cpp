@@ -21,7 +21,8 @@ template <typename Format>
 void multiply_fixed(Format weights, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens,
                     int64_t threads) {
   const int64_t bytes = token_bytes(width);
-  char* fixed = static_cast<char*>(std::malloc(tokens * bytes));
+  char* fixed = static_cast<char*>(std::aligned_alloc(64, tokens * bytes));
+#pragma omp parallel for num_threads(threads) if (tokens > 8)
   for (int64_t t = 0; t < tokens; ++t) prepare<Format>(x + t * width, width, fixed + t * bytes);
   multiply(weights, static_cast<const char*>(fixed), out, rows, width, tokens, threads);
   std::free(fixed);

@@ -10,6 +10,7 @@
 // A block of x with an infinite number or NaN gives NaN.
 #pragma once
 
+#include <cstdlib>
 #include <type_traits>
 
 #include "vector.h"
@@ -17,7 +18,6 @@
 namespace {
 
 constexpr int64_t ROWS = 4, BLOCK = 32;
-constexpr int TOKENS = VECTOR_BYTES == 64 ? 4 : 3;  // as many as registers hold the sums of
 constexpr int PARTS = BLOCK * 2 / VECTOR_BYTES;     // vectors of a block's 16-bit integers
 
 // ---- 16-bit integers ------------------------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ struct Mxfp4 {
 
 // ---- tokens in fixed point ------------------------------------------------------------------------------------------
 
-// Bytes of a token: its integers, then a scale for each block.
-inline int64_t token_bytes(int64_t width) { return 2 * width + (width / BLOCK + WIDTH) * 4; }
+// Bytes of a token, which should begin at a multiple of 64: its integers, then a scale for each block.
+inline int64_t token_bytes(int64_t width) { return (2 * width + (width / BLOCK + WIDTH) * 4 + 63) / 64 * 64; }
 
 template <typename Format>
 inline void prepare(const float* x, int64_t width, char* token) {
@@ -229,15 +229,19 @@ inline void tile(Format weights, int64_t row, const char* x, int64_t width, floa
         store(scales[r][t], of_weights * vector_at<Floats>(x + t * bytes + 2 * width + 4 * from));
     }
     for (int64_t block = start; block < end; ++block) {
+      Words words[R][PARTS];
       for (int r = 0; r < R; ++r) {
         const int64_t at = (row + r) * blocks + block;
-        if (block % (64 / Format::BYTES) == 0) __builtin_prefetch(weights.block(at + ROWS * blocks));
-        Words words[PARTS];
-        weights.words(at, words);
-        for (int t = 0; t < T; ++t) {
+        if (block % (64 / Format::BYTES) == 0) __builtin_prefetch(weights.block(at + R * blocks));
+        weights.words(at, words[r]);
+      }
+      for (int t = 0; t < T; ++t) {
+        Words token[PARTS];
+        for (int part = 0; part < PARTS; ++part)
+          token[part] = vector_at<Words>(x + t * bytes + 2 * BLOCK * block + part * VECTOR_BYTES);
+        for (int r = 0; r < R; ++r) {
           Ints products = {};
-          for (int part = 0; part < PARTS; ++part)
-            products += products_of_pairs(words[part], vector_at<Words>(x + t * bytes + 2 * BLOCK * block + part * VECTOR_BYTES));
+          for (int part = 0; part < PARTS; ++part) products += products_of_pairs(words[r][part], token[part]);
           sums[r][t] += __builtin_convertvector(products, Floats) * scales[r][t][block - from];
         }
       }
@@ -247,25 +251,69 @@ inline void tile(Format weights, int64_t row, const char* x, int64_t width, floa
     for (int t = 0; t < T; ++t) out[t * stride + row + r] = sum(sums[r][t]);
 }
 
-template <int R, typename Format, typename Number>
-inline void all_tokens(Format weights, int64_t row, const Number* x, int64_t width, int64_t tokens, int64_t token,
+// Tokens of `size` numbers or bytes, T at a time.
+template <int R, int T, typename Format, typename Number>
+inline void all_tokens(Format weights, int64_t row, const Number* x, int64_t width, int64_t tokens, int64_t size,
                        float* out, int64_t stride) {
   int64_t t = 0;
-  for (; t + TOKENS <= tokens; t += TOKENS) tile<R, TOKENS>(weights, row, x + t * token, width, out + t * stride, stride);
-  if (tokens - t == 3) tile<R, TOKENS < 3 ? TOKENS : 3>(weights, row, x + t * token, width, out + t * stride, stride);
-  if (tokens - t == 2) tile<R, 2>(weights, row, x + t * token, width, out + t * stride, stride);
-  if (tokens - t == 1) tile<R, 1>(weights, row, x + t * token, width, out + t * stride, stride);
+  for (; t + T <= tokens; t += T) tile<R, T>(weights, row, x + t * size, width, out + t * stride, stride);
+  if constexpr (T > 1)
+    if (t < tokens) all_tokens<R, T - 1>(weights, row, x + t * size, width, tokens - t, size, out + t * stride, stride);
 }
 
 // ---- the rows from first to last ------------------------------------------------------------------------------------
 
-template <typename Format, typename Number>
-inline void multiply_rows(Format weights, const Number* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
-                          float* out, int64_t stride) {
-  const int64_t token = sizeof(Number) == 1 ? token_bytes(width) : width;
+template <typename Number>
+inline void multiply_rows(Dense<Number> weights, const float* x, int64_t width, int64_t tokens, int64_t first,
+                          int64_t last, float* out, int64_t stride) {
+  constexpr int TOKENS = VECTOR_BYTES == 64 ? 4 : 3;
   int64_t row = first;
-  for (; row + ROWS <= last; row += ROWS) all_tokens<ROWS>(weights, row, x, width, tokens, token, out, stride);
-  for (; row < last; ++row) all_tokens<1>(weights, row, x, width, tokens, token, out, stride);
+  for (; row + ROWS <= last; row += ROWS)
+    all_tokens<ROWS, TOKENS>(weights, row, x, width, tokens, width, out, stride);
+  for (; row < last; ++row) all_tokens<1, TOKENS>(weights, row, x, width, tokens, width, out, stride);
+}
+
+// Blocks whose integers are read off once for more tokens than a tile has.
+template <typename Format>
+struct Unpacked : Format {
+  const char* integers;
+  int64_t start;  // the first block's number
+  void words(int64_t i, Words out[PARTS]) const {
+    for (int part = 0; part < PARTS; ++part)
+      out[part] = vector_at<Words>(integers + ((i - start) * PARTS + part) * VECTOR_BYTES);
+  }
+};
+
+template <int R, typename Format>
+inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t tokens, int64_t row, char* integers,
+                          float* out, int64_t stride) {
+  constexpr int TOKENS = 4;
+  const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
+  if (tokens <= TOKENS) return all_tokens<R, TOKENS>(weights, row, x, width, tokens, bytes, out, stride);
+  for (int64_t i = 0; i < R * blocks; ++i) {
+    Words words[PARTS];
+    if (i % (64 / Format::BYTES) == 0) __builtin_prefetch(weights.block((row + R) * blocks + i));
+    weights.words(row * blocks + i, words);
+    for (int part = 0; part < PARTS; ++part)
+      std::memcpy(integers + (i * PARTS + part) * VECTOR_BYTES, &words[part], VECTOR_BYTES);
+  }
+  const Unpacked<Format> unpacked{weights, integers, row * blocks};
+  all_tokens<R, TOKENS>(unpacked, row, x, width, tokens, bytes, out, stride);
+}
+
+template <typename Format>
+inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
+                          float* out, int64_t stride) {
+  constexpr int FEWER = VECTOR_BYTES == 64 ? ROWS : ROWS / 2;  // registers hold the integers of as many rows
+  char* integers = static_cast<char*>(std::aligned_alloc(64, ROWS * width * 2));
+  int64_t row = first;
+  if (tokens == 1)
+    for (; row + ROWS <= last; row += ROWS)
+      tile<ROWS, 1>(weights, row, x, width, out, stride);
+  for (; row + FEWER <= last; row += FEWER)
+    multiply_rows<FEWER>(weights, x, width, tokens, row, integers, out, stride);
+  for (; row < last; ++row) multiply_rows<1>(weights, x, width, tokens, row, integers, out, stride);
+  std::free(integers);
 }
 
 }  // namespace
