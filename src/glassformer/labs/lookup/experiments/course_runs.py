@@ -28,7 +28,7 @@ from glassformer.observe.capture import capture
 from glassformer.observe.figures.attention_maps import cross_attention
 from glassformer.observe.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, line, new_figure
 from glassformer.observe.scrambling import Scrambling, scrambling_test
-from glassformer.training import Batch, EpochBatches, TargetTask, TrainingConfig, TrainingResult, load_weights
+from glassformer.training import EpochBatches, TargetTask, TrainingConfig, TrainingResult, load_weights
 from glassformer.training.loaders import train_in
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def train_course(
         log_every=steps,
     )
     description = {"model": asdict(model.config), "samples": num_samples, "seed": seed}
-    task = TargetTask(EpochBatches(_tensors(training), seed=seed), _tensors(validation))
+    task = TargetTask(EpochBatches(lookup_batch(training)._asdict(), seed=seed), lookup_batch(validation)._asdict())
     result = train_in(directory, model, task, config, description)
     if directory is not None:
         load_weights(model, directory / "best")
@@ -227,11 +227,6 @@ def side_by_side(model: EncoderDecoder, examples: Sequence[LookupExample], seed:
                 f"{name:9}  {' '.join(course.token_words(row)):27} ->  {' '.join(course.token_words(written))}"
             )
     return lines
-
-
-def _tensors(examples: Sequence[LookupExample]) -> Batch:
-    batch = lookup_batch(examples)
-    return {"source": batch.source, "inputs": batch.inputs, "targets": batch.targets}
 
 
 @in_style
