@@ -27,7 +27,7 @@ import torch
 from timing import keep
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from glassformer.cli.runs import find_trained
+from glassformer.cli.runs import find_trained, read_run
 from glassformer.generation import SamplingRule, stream
 from glassformer.generation.speculative import Lookup, speculated, verification_costs
 from glassformer.models import Decoder, DecoderConfig
@@ -144,7 +144,7 @@ def by_itself(options: argparse.Namespace) -> list[dict[str, Any]]:
     trained = find_trained(options.run)
     assert trained is not None, f"no trained model in {options.run}"
     model, rows = trained.load().eval(), []
-    text = list(Path(trained.data["path"]).read_bytes())
+    text = list(Path(read_run(options.run).data["path"]).read_bytes())
     costs = verification_costs(model.config, options.longest)
     for temperature in (0.0, 0.8):
         counts, equal, times = Counter[str](), [], Counter[str]()
