@@ -36,7 +36,7 @@ _MEMORY = 1 / 16
 """Weight of the newest token in the share of matches that went on."""
 
 _ARITHMETIC = 0.25
-"""Cost of one more position, relative to a pass over one, besides reading more experts: about that of the native step."""
+"""Cost of one more position, relative to a pass over one, besides reading more experts: as of the native step."""
 
 _PACKED = 4.25 / 16
 """Bytes of a weight in MXFP4, relative to bfloat16."""
