@@ -12,12 +12,13 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.quantized import mxfp4
+from glassformer.quantized.int8 import Int8Linear
 
 FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
 """A whole number in a ``config.json``, small enough for arithmetic on shapes."""
@@ -141,21 +142,36 @@ def read_decoder(
     stored_dtype: torch.dtype,
     dtype: torch.dtype | None,
     device: torch.device,
+    in_8_bits: Callable[[str], bool] | None = None,
 ) -> Decoder:
     """Read a decoder whose configuration and tensors have been checked against each other.
 
-    ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device.
+    ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device. Linear
+    layers for whose names ``in_8_bits`` is true become :class:`~glassformer.quantized.int8.Int8Linear`.
 
     Raises:
         CheckpointError: More weights than this machine's memory, or what ``state`` raises.
-        InputError: A dtype that no decoder computes in.
+        InputError: A dtype that no decoder computes in, or widths that 8-bit weights cannot have.
     """
     dtype = stored_dtype if dtype is None else dtype
     known = ", ".join(map(str, FLOATS.values()))
     require(dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {known}", "Leave it out to keep what is stored.")
     decoder = empty_decoder(config, dtype)
+    if in_8_bits is not None:
+        for name in [name for name, module in decoder.named_modules() if isinstance(module, nn.Linear)]:
+            if in_8_bits(name):
+                decoder.set_submodule(name, _empty_int8(decoder.get_submodule(name), dtype))
     require_memory(decoder, device, directory)
     return fill(decoder, state(dtype, device))
+
+
+def _empty_int8(linear: nn.Module, dtype: torch.dtype) -> Int8Linear:
+    assert isinstance(linear, nn.Linear)
+    with torch.device("meta"):
+        layer = Int8Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
+    if layer.bias is not None:
+        layer.bias.data = layer.bias.data.to(dtype)
+    return layer
 
 
 def machine_memory() -> int | None:

@@ -14,6 +14,7 @@ from glassformer.checkpoints.gpt_oss import checked_config
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
 from glassformer.errors import CheckpointError
+from glassformer.kernels.int8 import BLOCK
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.quantized import mxfp4
@@ -73,10 +74,11 @@ class Description:
             return None
         return self.config.expert_format
 
-    def memory(self, number_bytes: int, *, packed: bool = False) -> int | None:
+    def memory(self, number_bytes: int, *, packed: bool = False, int8: bool = False) -> int | None:
         """Bytes of the loaded weights, with ``number_bytes`` (2 in bfloat16) each but for experts ``packed`` in MXFP4.
 
-        None if experts are to be packed and cannot be, or the model has none.
+        With ``int8``, gpt-oss's projections of attention and its output take 8.5 bits a weight. None if experts are to
+        be packed and cannot be, or the model has none.
         """
         config = self.config
         if not packed:
@@ -86,7 +88,12 @@ class Description:
         if config.hidden_dim % mxfp4.GROUP or config.ff_dim % mxfp4.GROUP:
             return None
         weights = 3 * config.num_layers * config.num_experts * config.hidden_dim * config.ff_dim
-        return weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP + number_bytes * (self.total - weights)
+        dense = 0
+        if int8:
+            heads = 2 * config.num_heads + 2 * (config.num_kv_heads or config.num_heads)
+            dense = config.hidden_dim * (config.num_layers * heads * config.head_dim + config.vocab_size)
+        others = dense * (BLOCK + 2) // BLOCK + number_bytes * (self.total - weights - dense)
+        return weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP + others
 
     def cache(self, tokens: int, number_bytes: int = 2) -> int:
         """Bytes of the keys and values of a text of this many tokens; 0 for an encoder."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ from glassformer.checkpoints.tensor_files import (
 )
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized.int8 import encode
 
 # Of a large tensor, this much is read at a time.
 _PIECE_BYTES = 2**25
@@ -46,12 +48,13 @@ def load_gpt_oss(
     dtype: torch.dtype | None,
     experts: Literal["dense", "mxfp4"] | None,
     device: torch.device,
+    dense: Literal["int8"] | None = None,
 ) -> Decoder:
     """The decoder of a directory with gpt-oss's weights and this ``config.json``.
 
-    ``dtype``, ``experts`` and errors are those of :func:`~glassformer.checkpoints.decoders.load_decoder`. Every tensor
-    is read to where it stays. Besides the decoder, memory holds at most one tensor, or one expert where experts have to
-    be rewritten.
+    Options and errors are those of :func:`~glassformer.checkpoints.decoders.load_decoder`. Every tensor is read to
+    where it stays. Besides the decoder, memory holds at most one tensor, or one expert where experts have to be
+    rewritten.
 
     Source: OpenAI 2025, gpt-oss, ``gpt_oss/torch``; Hugging Face's layout.
     """
@@ -61,10 +64,11 @@ def load_gpt_oss(
         return read_decoder(
             model.config,
             directory,
-            lambda *place: _state(model, *place),
+            lambda *place: _state(model, dense is not None, *place),
             stored_dtype=model.weights["embedding.weight"].dtype,
             dtype=dtype,
             device=device,
+            in_8_bits=None if dense is None else partial(_in_8_bits, model.config),
         )
 
 
@@ -171,9 +175,21 @@ class _Files:
         )
 
 
-def _state(model: PlannedModel, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+def _in_8_bits(config: DecoderConfig, module: str) -> bool:
+    """Whether ``dense="int8"`` applies to this linear layer: attention's projections and an output of its own."""
+    return (module == "output" and not config.tied_output) or ".attention." in module
+
+
+def _state(model: PlannedModel, int8: bool, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     """The decoder's state dict."""
-    state = {name: planned.whole().to(device, dtype) for name, planned in model.weights.items()}
+    state = {}
+    for name, planned in model.weights.items():
+        module, _, kind = name.rpartition(".")
+        tensor = planned.whole().to(device)
+        if int8 and kind == "weight" and _in_8_bits(model.config, module):
+            state[f"{module}.integers"], state[f"{module}.scales"] = encode(tensor)
+        else:
+            state[name] = tensor.to(dtype)
     for layer, experts in enumerate(model.experts):
         make = _packed_state if model.config.expert_format == "mxfp4" else _dense_state
         state |= {f"layers.{layer}.ffn.{name}": tensor for name, tensor in make(experts, dtype, device).items()}

@@ -160,7 +160,7 @@ def main(flags: ChatFlags) -> int:
         f"at most the {longest} tokens that {released.directory} can read",
         "Pass less, or leave it out.",
     )
-    model = released.load(flags.device)
+    model = released.load(flags.device, flags.dense)
     context = min(CONTEXT, model.config.max_seq_len) if flags.context is None else flags.context
     continuation = Continuation(model, context, rule=rule, speculate=flags.speculate)
     conversation = Conversation(

@@ -124,6 +124,9 @@ class GenerateFlags:
     """Look up to so many tokens up in the text and verify them in one pass: faster where a text repeats parts of what
     it has said. 7 is a good number, 0 is off."""
 
+    dense: Literal["int8"] | None = None
+    """For a gpt-oss: keep what is not an expert in 8 bits, which is faster and less precise. None: as stored."""
+
     device: str = "auto"
     """For --model: cpu, cuda, or auto (a GPU if there is one)."""
 
@@ -133,6 +136,12 @@ class GenerateFlags:
             "neither --run nor --model" if self.run is None else "--run and --model",
             "one of the two",
             "Pass --run DIR for a run of 'glassformer train', --model DIR for a model's directory.",
+        )
+        require(
+            self.run is None or self.dense is None,
+            "--dense with --run",
+            "--dense with --model",
+            "Leave it out: it is for released models.",
         )
         require(
             self.run is None or self.tokenizer is None,
@@ -191,6 +200,9 @@ class ChatFlags:
     tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME")] = None
     """A tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub. None: the one next to the
     weights, or an installed one."""
+
+    dense: Literal["int8"] | None = None
+    """Keep what is not an expert in 8 bits, which is faster and less precise. None: as stored."""
 
     device: str = "auto"
     """cpu, cuda, or auto (a GPU if there is one)."""

@@ -146,6 +146,7 @@ def _memory(found: Description) -> dict[str, int]:
     """Memory for loading, by number format."""
     ways = {
         "experts packed": found.memory(2, packed=True) if found.experts else None,
+        "with --dense int8": found.memory(2, packed=True, int8=True) if found.family == "gpt-oss" else None,
         "all in bfloat16": found.memory(2),
         "all in float32": found.memory(4),
     }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -44,17 +44,19 @@ class Released:
     """Those, and the tokenizer's special tokens that end a text."""
     max_seq_len: int
 
-    def load(self, device: str = "auto") -> Decoder:
+    def load(self, device: str = "auto", dense: Literal["int8"] | None = None) -> Decoder:
         """The decoder, in evaluation mode; on a GPU if there is one and ``device`` is ``"auto"``.
+
+        ``dense``: see :func:`~glassformer.checkpoints.decoders.load_decoder`.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.
-            InputError: An unknown device.
+            InputError: An unknown device, or 8 bits for a model that is no gpt-oss.
         """
         place = chosen_device(device)
         if sys.stderr.isatty():
             print(f"loading {self.directory} ...", file=sys.stderr)
-        return load_decoder(self.directory, device=place).eval()
+        return load_decoder(self.directory, dense=dense, device=place).eval()
 
 
 def find_released(source: str, tokenizer: str | None = None) -> Released:

@@ -58,21 +58,26 @@ def linear(
 def _few(library: Library, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows, width = weight.shape
     tokens = x.numel() // width
-    threads = max(1, min(torch.get_num_threads(), weight.numel() // _PER_THREAD))
     out = torch.empty(*x.shape[:-1], rows)
-    sizes = (rows, width, tokens, threads)
+    sizes = (rows, width, tokens, threads_for(weight))
     library.call(f"rows_{NATIVE_NAMES[weight.dtype]}", weight, x.float().contiguous(), out, *sizes)
     return (out if bias is None else out.add_(bias)).to(x.dtype)
 
 
-def _parts(weight: Tensor) -> list[slice]:
+def threads_for(weight: Tensor) -> int:
+    """Threads that a product with these weights pays for, up to torch's number."""
+    return max(1, min(torch.get_num_threads(), weight.numel() // _PER_THREAD))
+
+
+def parts(weight: Tensor) -> list[slice]:
+    """Rows to be widened at a time."""
     step = max(1, _WIDENED // max(1, weight.shape[1]))
     return [slice(start, start + step) for start in range(0, len(weight), step)]
 
 
 def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     wide, out = x.float(), x.new_empty(len(x), len(weight))
-    for rows in _parts(weight):
+    for rows in parts(weight):
         out[:, rows] = F.linear(wide, weight[rows].float(), None if bias is None else bias[rows].float())
     return out
 
@@ -94,7 +99,7 @@ class _Wide(torch.autograd.Function):
         grad, wide = grads[0].float(), x.float() if of_weight else x
         grad_x = torch.zeros(x.shape) if of_x else None
         grad_weight = torch.empty_like(weight) if of_weight else None
-        for rows in _parts(weight):
+        for rows in parts(weight):
             if grad_x is not None:
                 grad_x.addmm_(grad[:, rows], weight[rows].float())
             if grad_weight is not None:

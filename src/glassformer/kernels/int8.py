@@ -1,0 +1,60 @@
+"""Linear maps whose weights are 8-bit integers with a scale for each 32 of a row."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import BFloat16, Float, Int8
+from torch import Tensor
+
+from glassformer.kernels.linear import FEW, parts, threads_for
+from glassformer.kernels.rule import native_library, slow_bfloat16, use_definition
+
+BLOCK = 32
+"""Weights that share a scale."""
+
+
+def expanded(
+    integers: Int8[Tensor, "out in"], scales: BFloat16[Tensor, "out blocks"], dtype: torch.dtype
+) -> Float[Tensor, "out in"]:
+    """``scale * integer``: exact in float32, rounded in bfloat16."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return (integers.unflatten(-1, (-1, BLOCK)) * scales.to(wide).unsqueeze(-1)).flatten(-2).to(dtype)
+
+
+def definition(x: Tensor, integers: Tensor, scales: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weights.T + bias`` in float32 at least, rounded to ``x``'s dtype."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    weights = expanded(integers, scales, wide)
+    return F.linear(x.to(wide), weights, None if bias is None else bias.to(wide)).to(x.dtype)
+
+
+def int8_linear(
+    x: Float[Tensor, "*batch in"],
+    integers: Int8[Tensor, "out in"],
+    scales: BFloat16[Tensor, "out blocks"],
+    bias: Float[Tensor, " out"] | None = None,
+) -> Float[Tensor, "*batch out"]:
+    """:func:`definition`; on the CPU without gradients in fixed point, a block of ``x`` exact to 2^-16 of its greatest.
+
+    Where the processor has products of bfloat16, more than a few tokens of bfloat16 are multiplied by weights rounded
+    to it, some rows at a time.
+    """
+    grad = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
+    if grad or x.device.type != "cpu" or torch.compiler.is_compiling() or use_definition() or x.numel() == 0:
+        return definition(x, integers, scales, bias)
+    tokens = x.reshape(-1, x.shape[-1])
+    narrow = x.dtype == torch.bfloat16 and not slow_bfloat16() and len(tokens) > FEW
+    library = None if narrow else native_library(x)
+    if library is not None:
+        out = torch.empty(len(tokens), len(integers))
+        sizes = (*integers.shape, len(tokens), threads_for(integers))
+        library.call("rows_int8", integers, scales.bfloat16(), tokens.float().contiguous(), out, *sizes)
+        out = (out if bias is None else out.add_(bias)).to(x.dtype)
+    else:
+        dtype = x.dtype if narrow else torch.promote_types(x.dtype, torch.float32)
+        out, tokens = x.new_empty(len(tokens), len(integers)), tokens.to(dtype)
+        for rows in parts(integers):
+            weights = expanded(integers[rows], scales[rows], dtype)
+            out[:, rows] = F.linear(tokens, weights, None if bias is None else bias[rows].to(dtype))
+    return out.view(*x.shape[:-1], len(integers))

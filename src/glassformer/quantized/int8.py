@@ -1,0 +1,97 @@
+"""8-bit integers with a scale for each 32 weights of a row: encoding, decoding, and a linear layer that holds them."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import BFloat16, Float, Int8
+from torch import Tensor, nn
+
+from glassformer.errors import require
+from glassformer.kernels.int8 import BLOCK, expanded, int8_linear
+from glassformer.kernels.linear import parts
+
+_LARGEST = 127
+
+
+def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], BFloat16[Tensor, "out blocks"]]:
+    """The nearest ``scale * integer``, with the least scale for each 32 numbers of a row for which 127 suffices::
+
+        scale = max |v| / 127, rounded up to bfloat16;    integer = v / scale, rounded to the nearest
+
+    A number is off by at most half a scale, which is 1 / 252 of the greatest of its 32.
+
+    Args:
+        values: Of any floating dtype; the last axis is a multiple of 32.
+
+    Raises:
+        InputError: Another width, or a number that is infinite or NaN.
+    """
+    require(
+        values.dim() == 2 and values.is_floating_point() and values.shape[1] % BLOCK == 0,
+        f"values of shape {tuple(values.shape)}, {values.dtype}",
+        f"a matrix of floating numbers whose width is a multiple of {BLOCK}",
+        "Keep these weights as they are.",
+    )
+    out, width = values.shape
+    integers = torch.empty(out, width, dtype=torch.int8, device=values.device)
+    scales = torch.empty(out, width // BLOCK, dtype=torch.bfloat16, device=values.device)
+    for rows in [] if values.is_meta else parts(values):
+        wide = values[rows].detach().float().unflatten(1, (-1, BLOCK))
+        least = wide.abs().amax(2) / _LARGEST
+        require(
+            bool(least.isfinite().all()),
+            "values with an infinite number or NaN",
+            "finite numbers: integers have no others",
+            "Clamp or replace them.",
+        )
+        # bfloat16 is the upper half of a float32: what the lower half holds counts as one more.
+        scales[rows] = (least.view(torch.int32) + 0xFFFF & ~0xFFFF).view(torch.float32).bfloat16()
+        steps = scales[rows].float().unsqueeze(2)
+        integers[rows] = torch.where(steps > 0, wide / steps, 0).round().flatten(1).to(torch.int8)
+    return integers, scales
+
+
+def decode(
+    integers: Int8[Tensor, "out in"], scales: BFloat16[Tensor, "out blocks"], dtype: torch.dtype = torch.bfloat16
+) -> Float[Tensor, "out in"]:
+    """``scale * integer``, exact in float32 and rounded in bfloat16."""
+    return expanded(integers, scales, dtype)
+
+
+class Int8Linear(nn.Linear):
+    """A linear layer of half bfloat16's size, for inference: its weights are what :func:`encode` makes of them.
+
+    They are buffers without a gradient. Products are added in float32 and rounded once. ``weight`` is the decoded
+    matrix in the bias's or bfloat16's dtype, made anew at each use.
+
+    Args:
+        in_features: Width of the input, a multiple of 32.
+        out_features: Width of the output.
+        bias: Whether there is a bias, which has no gradient either.
+
+    Shape: ``[..., in_features]`` to ``[..., out_features]``.
+
+    Raises:
+        InputError: ``in_features`` is no multiple of 32.
+    """
+
+    integers: Tensor
+    scales: Tensor
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        nn.Module.__init__(self)
+        multiple = f"a multiple of {BLOCK}"
+        require(in_features % BLOCK == 0, f"in_features = {in_features}", multiple, "Keep the layer as it is.")
+        self.in_features, self.out_features = in_features, out_features
+        self.register_buffer("integers", torch.zeros(out_features, in_features, dtype=torch.int8))
+        self.register_buffer("scales", torch.zeros(out_features, in_features // BLOCK, dtype=torch.bfloat16))
+        self.register_parameter("bias", nn.Parameter(torch.zeros(out_features), requires_grad=False) if bias else None)
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The decoded weights."""
+        return decode(self.integers, self.scales, torch.bfloat16 if self.bias is None else self.bias.dtype)
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        """``x @ weight.T + bias``."""
+        return int8_linear(x, self.integers, self.scales, self.bias)
