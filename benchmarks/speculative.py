@@ -133,7 +133,7 @@ def on_texts(options: argparse.Namespace) -> list[dict[str, Any]]:
         tokens = [(encode(prompt).ids, encode(reply).ids) for prompt, reply in pairs]
         for prompt, reply in tokens:
             counts.update(replayed(prompt, reply, costs))
-        prompt, reply = tokens[0][0][-options.prompt :], tokens[0][1][: options.tokens]
+        prompt, reply = tokens[0][0][: options.prompt], tokens[0][1][: options.tokens]
         timed = seconds(lambda n, p=prompt, r=reply: given(model, p, r, n), options.longest, options.rounds)
         rows.append(_row(name, shares(counts), len(reply) - 1, timed))
     return rows

@@ -32,9 +32,19 @@ def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, repea
     return {name: statistics.median(each) for name, each in times.items()}
 
 
+def processor() -> str:
+    """Its name where the system tells it, and which instructions for bfloat16 it has."""
+    told = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").is_file() else ""
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    names = {key.strip(): value.strip() for key, value in facts.items()}
+    has = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in names.get("flags", "").split()]
+    return " ".join([names.get("model name", platform.processor() or platform.machine()), *has])
+
+
 def keep(results: dict[str, Any], out: Path, **more: Any) -> None:
     """Write ``results`` to ``out``, with the versions that they are of and what else belongs to these."""
     libraries = {name: version(name) for name in ("torch", "transformers")}
-    versions = {"python": platform.python_version(), **libraries, "threads": torch.get_num_threads(), **more}
+    here = {"processor": processor(), "threads": torch.get_num_threads()}
+    versions = {"python": platform.python_version(), **libraries, **here, **more}
     out.write_text(json.dumps({**results, "versions": versions}, indent=2) + "\n", encoding="utf-8")
     print(f"written to {out}")
