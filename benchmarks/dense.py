@@ -187,13 +187,13 @@ def compare(rounds: int) -> dict[str, Any]:
         for each in everyone:
             each.model.to(dtype)
         steps = {each.name: _training_step(each, training) for each in everyone}
-        rows.append(_row("training step, 8 x 256", name, in_turns(steps, rounds), 1.3))
+        rows.append(_row("training step, 8 x 256", name, in_turns(steps, rounds)))
         prefill = {each.name: _inference(lambda e=each: e.prefill(long), each) for each in everyone}
-        rows.append(_row("prefill of 2,048", name, in_turns(prefill, rounds), 1.3))
+        rows.append(_row("prefill of 2,048", name, in_turns(prefill, rounds)))
         for batch in (1, 8):
             prompt = draw(batch, 64)
             decode = {each.name: _inference(lambda e=each, p=prompt: e.decode(p, 64), each) for each in everyone}
-            rows.append(_row(f"decode, batch {batch}, a token", name, in_turns(decode, rounds), 3.0, per=64))
+            rows.append(_row(f"decode, batch {batch}, a token", name, in_turns(decode, rounds), per=64))
     return {"rows": rows, "largest_difference_of_logits": difference}
 
 
