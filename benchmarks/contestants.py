@@ -51,7 +51,7 @@ def ours(name: str, decoder: Decoder) -> Contestant:
 
     def prefill(tokens: Tensor) -> Tensor:
         cache = decoder.new_cache(*tokens.shape)
-        return decoder.output(decoder.hidden(tokens, cache=cache)[:, -1:])
+        return decoder.output(decoder.hidden(tokens, cache=cache, last=1))
 
     def decode(tokens: Tensor, new: int) -> list[list[int]]:
         return generate(decoder, tokens, new, compile=True)

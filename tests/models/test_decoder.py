@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from glassformer.generation.compiled import step
 from glassformer.kernels.options import Clamp
-from glassformer.layers.experts import balance_loss, collect_routing
+from glassformer.layers.attention import watching
+from glassformer.layers.experts import MixtureOfExperts, balance_loss, collect_routing
 from glassformer.layers.options import Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -424,3 +425,41 @@ def test_a_long_text_in_inference_mode_leaves_training_possible() -> None:
         model(torch.zeros(1, 4200, dtype=torch.long))
     model(torch.zeros(1, 20, dtype=torch.long)).sum().backward()
     assert list(model.buffers()) == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("last", [1, 3])
+def test_the_last_positions_alone(form: str, last: int) -> None:
+    model = make(**FORMS[form])
+    real = torch.ones(2, 7, dtype=torch.bool)
+    real[0, :2] = False
+    for padding in (None, real):
+        caches = [model.new_cache(2, 12) for _ in range(2)]
+        for tokens, padded in ((torch.randint(32, (2, 7)), padding), (torch.randint(32, (2, 5)), None)):
+            whole = model.hidden(tokens, cache=caches[0], key_padding=padded)
+            found = model.hidden(tokens, cache=caches[1], key_padding=padded, last=last)
+            torch.testing.assert_close(found, whole[:, -last:], rtol=1e-5, atol=1e-5)
+        for one, other in zip(caches[0].layers, caches[1].layers, strict=True):
+            torch.testing.assert_close(one.keys, other.keys, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(one.values, other.values, rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_layer_computes_other_positions_only_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens, rows = make(num_experts=4), torch.randint(32, (2, 6)), []
+    mix = MixtureOfExperts.mix
+    monkeypatch.setattr(MixtureOfExperts, "mix", lambda self, x, *rest: (rows.append(len(x)), mix(self, x, *rest))[1])
+    model.hidden(tokens, last=1)
+    assert rows == [12, 12, 12, 2]
+    with collect_routing():
+        model.hidden(tokens, last=1)
+    with watching(lambda _: None):
+        model.hidden(tokens, last=1)
+    model.layers[-1].ffn_norm.register_forward_hook(lambda *_: None)
+    assert model.hidden(tokens, last=1).shape == (2, 1, 32)
+    assert rows[4:] == [12] * 12
+
+
+@pytest.mark.parametrize("last", [0, -1, 7])
+def test_last_positions_that_are_not_there(last: int) -> None:
+    with refused(got=f"last = {last}"):
+        make().hidden(torch.zeros(1, 6, dtype=torch.int64), last=last)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassformer import __version__
+from glassformer.allocator import keep_freed_memory
 from glassformer.errors import InputError
 from glassformer.text import known_name, one_line
 
@@ -110,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     if arguments[:1] == ["--debug"]:
         debug, arguments = True, arguments[1:]
+    keep_freed_memory()
     try:
         return run(arguments)
     except BrokenPipeError:

@@ -8,9 +8,11 @@ from functools import partial
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 
 from glassformer.errors import require, require_above_zero, require_positive, require_probability
 from glassformer.kernels.rotation import Rotation
+from glassformer.layers.attention import is_observed
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
@@ -49,10 +51,27 @@ class Block(nn.Module):
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch key"] | None = None,
         cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch position hidden_dim"]:
+        last: int | None = None,
+    ) -> Float[Tensor, "batch last hidden_dim"]:
         """Pass ``x`` through the block; arguments as for the attention."""
-        x = x + self.attention(self.attention_norm(x), rotation=rotation, key_padding=key_padding, cache=cache)
+        normed, kept = self.attention_norm(x), x if last is None else x[:, -last:]
+        x = kept + self.attention(normed, rotation=rotation, key_padding=key_padding, cache=cache, last=last)
         return x + self.ffn(self.ffn_norm(x))
+
+
+def is_watched(block: nn.Module) -> bool:
+    """Whether a hook, a capture, an intervention or a collector reads what ``block`` computes at each position."""
+    from glassformer.layers.experts import is_collected  # here, so that a dense decoder does not load experts
+
+    return (
+        is_observed()
+        or is_collected()
+        or bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
+        or any(
+            module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
+            for module in block.modules()
+        )
+    )
 
 
 class _LayerNormBlock(nn.Module):

@@ -90,7 +90,8 @@ class GroupedQueryAttention(nn.Module):
         rotation: Rotation | None = None,
         key_padding: Bool[Tensor, "batch seen"] | None = None,
         cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch query hidden_dim"]:
+        last: int | None = None,
+    ) -> Float[Tensor, "batch last hidden_dim"]:
         """Attend from ``x`` to ``source``, or to ``x`` itself.
 
         Args:
@@ -100,6 +101,7 @@ class GroupedQueryAttention(nn.Module):
             rotation: Cosines and sines of the positions of ``x``, for self-attention.
             key_padding: True where a key is real; with a cache, for all positions so far.
             cache: Keys and values of earlier positions; those of ``x`` are added to it.
+            last: Positions at the end of ``x`` that attend; all of them when None.
         """
         require(
             source is None or (rotation is None and cache is None),
@@ -107,10 +109,11 @@ class GroupedQueryAttention(nn.Module):
             "cross-attention without either",
             "Rotation and cache belong to self-attention.",
         )
-        q = self._heads(self.query(x), self.num_heads)
+        q = self._heads(self.query(x if last is None else x[:, -last:]), self.num_heads)
         k, v = source if isinstance(source, tuple) else self.keys_and_values(x if source is None else source)
         if rotation is not None:
-            q, k = rotate(q, rotation, self.layout), rotate(k, rotation, self.layout)
+            of_queries = rotation if last is None else (rotation[0][..., -last:, :], rotation[1][..., -last:, :])
+            q, k = rotate(q, of_queries, self.layout), rotate(k, rotation, self.layout)
         pattern = self.pattern
         if cache is not None:
             q, k, v = (each.to(cache.keys.dtype) for each in (q, k, v))  # autocast may give others

@@ -15,7 +15,7 @@ from glassformer.errors import require
 from glassformer.kernels.embedding import look_up
 from glassformer.kernels.rotation import Rotation
 from glassformer.kernels.rule import autocast_dtype
-from glassformer.layers.blocks import Block
+from glassformer.layers.blocks import Block, is_watched
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -119,16 +119,30 @@ class Decoder(nn.Module):
         *,
         cache: Cache | None = None,
         key_padding: Bool[Tensor, "batch position"] | None = None,
-    ) -> Float[Tensor, "batch position hidden_dim"]:
-        """The residual stream after the last norm: what the output projection reads. Arguments: :meth:`forward`."""
+        last: int | None = None,
+    ) -> Float[Tensor, "batch last hidden_dim"]:
+        """The residual stream after the last norm: what the output projection reads.
+
+        Args:
+            tokens: As for :meth:`forward`, as are ``cache`` and ``key_padding``.
+            cache: See there.
+            key_padding: See there.
+            last: Positions wanted, at the end; all when None. In the last layer the others make keys and values only,
+                unless a hook, a capture or an intervention reads that layer.
+
+        Raises:
+            InputError: As :meth:`forward`, or ``last`` that is not in [1, position].
+        """
         start = 0 if cache is None else cache.length
         check_tokens(tokens, self.config.max_seq_len, start, real=key_padding)
-        x = look_up(self.embedding, "tokens", tokens)
         batch, length = tokens.shape
+        wanted = f"1 to {length}, the positions given"
+        require(last is None or 1 <= last <= length, f"last = {last}", wanted, "Pass None for all positions.")
+        x = look_up(self.embedding, "tokens", tokens)
         if cache is not None:
             key_padding = cache.begin(batch, length, key_padding)
         rotation = self.rotary.rotation(length, start, x.device)
-        return self.run_layers(x, rotation, key_padding, None if cache is None else cache.layers)
+        return self.run_layers(x, rotation, key_padding, None if cache is None else cache.layers, last)
 
     def run_layers(
         self,
@@ -136,14 +150,16 @@ class Decoder(nn.Module):
         rotation: Rotation,
         key_padding: Bool[Tensor, "batch seen"] | None,
         caches: Sequence[LayerCache] | None,
-    ) -> Float[Tensor, "batch position hidden_dim"]:
-        """Pass embedded tokens through all blocks and the last norm. Nothing is checked."""
+        last: int | None = None,
+    ) -> Float[Tensor, "batch last hidden_dim"]:
+        """Pass embedded tokens through all blocks and the last norm, unchecked; ``last`` as for :meth:`hidden`."""
         dtype = autocast_dtype(x)  # converted once instead of in every layer
         rotation = rotation[0].to(dtype), rotation[1].to(dtype)
         for layer, block in enumerate(self.layers):
             cache = None if caches is None else caches[layer]
-            x = block(x, rotation=rotation, key_padding=key_padding, cache=cache)
-        return self.final_norm(x)
+            cut = last if layer == len(self.layers) - 1 and not is_watched(block) else None
+            x = block(x, rotation=rotation, key_padding=key_padding, cache=cache, last=cut)
+        return self.final_norm(x if last is None else x[:, -last:])
 
     def new_cache(self, batch: int, max_seq_len: int | None = None) -> Cache:
         """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, in the model's dtype and on its device.

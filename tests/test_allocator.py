@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from glassformer import allocator
+
+FAULTS = """
+import resource, sys
+import torch
+from glassformer.allocator import keep_freed_memory
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+together = [torch.ones(2**23) for _ in range(3)]
+del together  # leaves a block in which the others fit
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    torch.ones(2**23)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> int:
+    return int(subprocess.run([sys.executable, "-c", FAULTS, how], check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(not hasattr(resource, "RUSAGE_SELF") or not sys.platform.startswith("linux"), reason="glibc only")
+def test_pages_of_freed_blocks_are_not_cleared_again() -> None:
+    """Blocks of 32 MiB, by themselves 8,192 pages each time."""
+    if not allocator.keep_freed_memory():
+        pytest.skip("another C library than glibc")
+    assert faults("kept") < faults("given back") / 10
+
+
+def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not allocator.keep_freed_memory()
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: object())
+    assert not allocator.keep_freed_memory()
