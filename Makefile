@@ -92,6 +92,8 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/mxfp4.py
 	$(BIN)/python benchmarks/explorer.py
+	$(BIN)/python benchmarks/speculative.py
+	$(BIN)/python benchmarks/dense.py
 	$(BIN)/python benchmarks/run.py
 
 notebooks: $(VENV)/.installed-dev
