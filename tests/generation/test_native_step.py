@@ -204,7 +204,7 @@ def test_bits_do_not_depend_on_threads_texts_or_tokens_at_a_time(
     if form == "packed" and dtype == torch.float32:
         pytest.skip("packed experts of float32 models take the ordinary way")
     config = {"dense": BASE, "mixture": MIXTURE, "packed": dataclasses.replace(MIXTURE, expert_format="mxfp4")}[form]
-    monkeypatch.setattr(native_step, "_WEIGHTS_PER_THREAD", 1)
+    monkeypatch.setattr(native_step, "_PRODUCTS_PER_THREAD", 1)
     model, tokens = decoder(config, dtype), drawn(7, 24)
 
     def logits(texts: Tensor, lengths: list[int]) -> Tensor:

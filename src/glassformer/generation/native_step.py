@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -42,8 +43,8 @@ _METHODS = [
 ]
 # New positions of all texts, above which torch's products are faster.
 _MOST_TOKENS = 64
-# Weights per thread, below which another thread does not pay.
-_WEIGHTS_PER_THREAD = 2**17
+# Products of a weight and a number per thread, below which another thread does not pay.
+_PRODUCTS_PER_THREAD = 2**17
 
 
 class DecodingStep:
@@ -96,7 +97,7 @@ class DecodingStep:
         before = cache.padding
         batch, new = tokens.shape
         padding = cache.begin(batch, new, None)
-        threads = max(1, min(torch.get_num_threads(), self._plan.size // _WEIGHTS_PER_THREAD))
+        threads = max(1, min(torch.get_num_threads(), self._plan.size * tokens.numel() // _PRODUCTS_PER_THREAD))
         weights, given = self._plan.weights, tokens.to(torch.int64).contiguous()
         logits = decode_step(library, weights, given, start, padding, threads)
         if logits is None:
@@ -134,8 +135,14 @@ class _Plan:
     """
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
-        self._modules: list[tuple[dict[str, Any], str, nn.Module, type]] = []
-        self._tensors: list[tuple[dict[str, Any], str, Tensor | None, int]] = []
+        self._holders: list[dict[str, Any]] = []
+        self._names: list[str] = []
+        self._held: list[Any] = []
+        """``self._holders[i][self._names[i]]``: modules, tensors, and None where there is no tensor."""
+        self._modules: list[nn.Module] = []
+        self._types: list[type] = []
+        self._tensors: list[Tensor] = []
+        self._addresses: list[int] = []
         self._memory: list[Tensor] = []
         self._model, self._cache, self._caches = model, cache, list(cache.layers)
         self._know({"": model}, "", Decoder)
@@ -155,19 +162,13 @@ class _Plan:
 
     def holds(self) -> bool:
         """Whether modules, weights and cache are those that the plan was made of, and no module has a hook."""
-        return (
-            all(
-                parts.get(name) is module
-                and module.__class__ is kind
-                and not module._forward_hooks
-                and not module._forward_pre_hooks
-                and "forward" not in module.__dict__
-                for parts, name, module, kind in self._modules
-            )
-            and all(
-                tensors.get(name) is tensor and (tensor is None or tensor.data_ptr() == address)
-                for tensors, name, tensor, address in self._tensors
-            )
+        return (  # in each step, so without a line of Python for each part
+            all(map(is_, map(dict.get, self._holders, self._names), self._held))
+            and list(map(type, self._modules)) == self._types
+            and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
+            and not any(map(attrgetter("_forward_hooks"), self._modules))
+            and not any(map(attrgetter("_forward_pre_hooks"), self._modules))
+            and not any("forward" in vars(module) for module in self._modules)
             and len(self._model.layers) == len(self._caches)
             and self._cache.layers == self._caches
         )
@@ -255,21 +256,30 @@ class _Plan:
     def _know(self, parts: dict[str, Any], name: str, *kinds: type) -> Any:
         module: Any = parts.get(name)
         _need(type(module) in kinds and module._compiled_call_impl is None)
-        self._modules.append((parts, name, module, type(module)))
+        self._hold(parts, name, module)
+        self._modules.append(module)
+        self._types.append(type(module))
         return module
+
+    def _hold(self, holder: dict[str, Any], name: str, held: nn.Module | Tensor | None) -> None:
+        self._holders.append(holder)
+        self._names.append(name)
+        self._held.append(held)
 
     def _tensor(self, tensors: dict[str, Any], name: str, dtype: torch.dtype, *shape: int) -> Tensor:
         tensor: Any = tensors.get(name)
         _need(type(tensor) in (Tensor, nn.Parameter) and tensor.dtype == dtype and tensor.shape == shape)
         _need(tensor.device.type == "cpu" and tensor.is_contiguous())
-        self._tensors.append((tensors, name, tensor, tensor.data_ptr()))
+        self._hold(tensors, name, tensor)
+        self._tensors.append(tensor)
+        self._addresses.append(tensor.data_ptr())
         self._memory.append(tensor.detach())
         return tensor
 
     def _vector(self, owner: nn.Module, name: str, *shape: int) -> int | None:
         """The address of a parameter; None where there is none."""
         if getattr(owner, name) is None:
-            self._tensors.append((owner._parameters, name, None, 0))
+            self._hold(owner._parameters, name, None)
             return None
         return self._tensor(owner._parameters, name, self.dtype, *shape).data_ptr()
 
