@@ -22,8 +22,6 @@ namespace {
 
 // ---- the structures of decode_step.py; vectors are in the model's dtype, and null where there is none ---------------
 
-enum Format : int64_t { FLOAT32, BFLOAT16, INT8, MXFP4 };
-
 struct Matrix {  // rows of weights, one after the other
   const void *data, *scales;
   int64_t format, width;
@@ -102,29 +100,15 @@ struct Tokens {
   int64_t bytes, count;  // bytes of a token
 };
 
-template <typename Format>
-inline void prepare_all(const float* x, int64_t width, int64_t count, char* to) {
-  for (int64_t t = 0; t < count; ++t) prepare<Format>(x + t * width, width, to + t * token_bytes(width));
-}
-
 inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* room) {
   if (m.format < INT8) return {reinterpret_cast<const char*>(x), m.width * 4, count};
-  if (m.format == INT8) prepare_all<Int8>(x, m.width, count, room);
-  else prepare_all<Mxfp4>(x, m.width, count, room);
+  CALL(prepare)(m.format, x, m.width, count, room);
   return {room, token_bytes(m.width), count};
 }
 
 // out[t * stride + r - first] = row r times token t, for the rows from first to last
-__attribute__((noinline)) void multiply(const Matrix& m, Tokens x, int64_t first, int64_t last, float* out,
-                                        int64_t stride) {
-  const float* numbers = reinterpret_cast<const float*>(x.data);
-  const auto run = [&](auto weights, auto tokens) {
-    multiply_rows(weights, tokens, m.width, x.count, first, last, out - first, stride);
-  };
-  if (m.format == FLOAT32) run(Dense<float>{static_cast<const float*>(m.data)}, numbers);
-  if (m.format == BFLOAT16) run(Dense<BFloat16>{static_cast<const BFloat16*>(m.data)}, numbers);
-  if (m.format == INT8) run(Int8{static_cast<const int8_t*>(m.data), static_cast<const BFloat16*>(m.scales)}, x.data);
-  if (m.format == MXFP4) run(Mxfp4{static_cast<const uint8_t*>(m.data), static_cast<const uint8_t*>(m.scales)}, x.data);
+inline void multiply(const Matrix& m, Tokens x, int64_t first, int64_t last, float* out, int64_t stride) {
+  CALL(some_rows)(m.format, m.data, m.scales, x.data, m.width, x.count, first, last, out - first, stride);
 }
 
 // ---- the step -------------------------------------------------------------------------------------------------------

@@ -1,30 +1,44 @@
-// The products of rows.h with all rows: out [tokens, rows] = x [tokens, width] times the transposed weights.
+// The products of rows.h, of some rows and of all: out [tokens, rows] = x [tokens, width] times the transposed weights.
 #include "rows.h"
 
 #include <cstdlib>
 
 #include "native.h"
 
+// multiply_rows, for this source and others, which then need not compile it again.
+EXPORT(some_rows)
+(int64_t format, const void* weights, const void* scales, const char* tokens, int64_t width, int64_t count, int64_t first,
+ int64_t last, float* out, int64_t stride) {
+  const auto run = [&](auto matrix, auto x) { multiply_rows(matrix, x, width, count, first, last, out, stride); };
+  const float* x = reinterpret_cast<const float*>(tokens);
+  const BFloat16* narrow = static_cast<const BFloat16*>(scales);
+  if (format == FLOAT32) run(Dense<float>{static_cast<const float*>(weights)}, x);
+  if (format == BFLOAT16) run(Dense<BFloat16>{static_cast<const BFloat16*>(weights)}, x);
+  if (format == INT8) run(Int8{static_cast<const int8_t*>(weights), narrow}, tokens);
+  if (format == MXFP4) run(Mxfp4{static_cast<const uint8_t*>(weights), static_cast<const uint8_t*>(scales)}, tokens);
+}
+
+// prepare, for several tokens.
+EXPORT(prepare)(int64_t format, const float* x, int64_t width, int64_t count, char* tokens) {
+  for (int64_t t = 0; t < count; ++t, x += width, tokens += token_bytes(width))
+    format == INT8 ? prepare<Int8>(x, width, tokens) : prepare<Mxfp4>(x, width, tokens);
+}
+
 namespace {
 
-template <typename Format, typename Number>
-void multiply(Format weights, const Number* x, float* out, int64_t rows, int64_t width, int64_t tokens, int64_t threads) {
-  const int64_t share = (rows + ROWS * threads - 1) / (ROWS * threads) * ROWS;
+void multiply(int64_t format, const void* weights, const void* scales, const float* x, float* out, int64_t rows,
+              int64_t width, int64_t count, int64_t threads) {
+  const int64_t share = (rows + ROWS * threads - 1) / (ROWS * threads) * ROWS, bytes = token_bytes(width);
+  char* fixed = format < INT8 ? nullptr : static_cast<char*>(std::aligned_alloc(64, count * bytes));
+#pragma omp parallel for num_threads(threads) if (count > 8)
+  for (int64_t t = 0; t < (fixed == nullptr ? 0 : count); ++t)
+    CALL(prepare)(format, x + t * width, width, 1, fixed + t * bytes);
+  const char* tokens = fixed == nullptr ? reinterpret_cast<const char*>(x) : fixed;
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int64_t part = 0; part < threads; ++part) {
     const int64_t first = part * share, last = first + share < rows ? first + share : rows;
-    multiply_rows(weights, x, width, tokens, first, last, out, rows);
+    CALL(some_rows)(format, weights, scales, tokens, width, count, first, last, out, rows);
   }
-}
-
-template <typename Format>
-void multiply_fixed(Format weights, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens,
-                    int64_t threads) {
-  const int64_t bytes = token_bytes(width);
-  char* fixed = static_cast<char*>(std::aligned_alloc(64, tokens * bytes));
-#pragma omp parallel for num_threads(threads) if (tokens > 8)
-  for (int64_t t = 0; t < tokens; ++t) prepare<Format>(x + t * width, width, fixed + t * bytes);
-  multiply(weights, static_cast<const char*>(fixed), out, rows, width, tokens, threads);
   std::free(fixed);
 }
 
@@ -32,22 +46,22 @@ void multiply_fixed(Format weights, const float* x, float* out, int64_t rows, in
 
 EXPORT(rows_float32)
 (const float* weights, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens, int64_t threads) {
-  multiply(Dense<float>{weights}, x, out, rows, width, tokens, threads);
+  multiply(FLOAT32, weights, nullptr, x, out, rows, width, tokens, threads);
 }
 
 EXPORT(rows_bfloat16)
 (const BFloat16* weights, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens, int64_t threads) {
-  multiply(Dense<BFloat16>{weights}, x, out, rows, width, tokens, threads);
+  multiply(BFLOAT16, weights, nullptr, x, out, rows, width, tokens, threads);
 }
 
 EXPORT(rows_int8)
 (const int8_t* weights, const BFloat16* scales, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens,
  int64_t threads) {
-  multiply_fixed(Int8{weights, scales}, x, out, rows, width, tokens, threads);
+  multiply(INT8, weights, scales, x, out, rows, width, tokens, threads);
 }
 
 EXPORT(rows_mxfp4)
 (const uint8_t* blocks, const uint8_t* scales, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens,
  int64_t threads) {
-  multiply_fixed(Mxfp4{blocks, scales}, x, out, rows, width, tokens, threads);
+  multiply(MXFP4, blocks, scales, x, out, rows, width, tokens, threads);
 }

@@ -144,6 +144,8 @@ struct Mxfp4 {
   }
 };
 
+enum Stored : int64_t { FLOAT32, BFLOAT16, INT8, MXFP4 };
+
 // ---- tokens in fixed point ------------------------------------------------------------------------------------------
 
 // Bytes of a token, which should begin at a multiple of 64: its integers, then a scale for each block.
@@ -317,3 +319,8 @@ inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t 
 }
 
 }  // namespace
+
+EXPORT(some_rows)
+(int64_t format, const void* weights, const void* scales, const char* tokens, int64_t width, int64_t count, int64_t first,
+ int64_t last, float* out, int64_t stride);
+EXPORT(prepare)(int64_t format, const float* x, int64_t width, int64_t count, char* tokens);
