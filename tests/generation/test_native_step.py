@@ -21,8 +21,10 @@ from glassformer.layers.attention import editing, watching
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.experts import collect_routing
 from glassformer.layers.feedforward import SwiGLU
+from glassformer.layers.linear import Linear
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized.int8 import Int8Linear, encode
 from refusals import refused
 
 pytestmark = pytest.mark.usefixtures("library", "fast_forms")
@@ -62,6 +64,18 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     with patch.context() as here:
         here.setattr(native_step, "decode_step", decode_step)
         yield counts
+
+
+def in_8_bits(model: Decoder) -> Decoder:
+    """The model with its attention and output in 8 bits."""
+    for owner in (model, *(block.attention for block in model.layers)):
+        for name, linear in list(owner.named_children()):
+            if type(linear) is Linear:
+                narrow = Int8Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
+                narrow.integers, narrow.scales = encode(linear.weight)
+                narrow.bias = linear.bias
+                setattr(owner, name, narrow.eval())
+    return model
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -194,6 +208,18 @@ def test_bfloat16_logits_are_no_worse_than_those_of_the_forward_pass(config: Dec
         errors.append(torch.stack([(each - reference).square().mean() for each in (got, expected)]))
     ours, theirs = torch.stack(errors).mean(0).sqrt()
     assert ours <= theirs
+
+
+@pytest.mark.parametrize("config", [BASE, dataclasses.replace(MIXTURE, expert_format="mxfp4")])
+def test_linear_layers_of_8_bits_are_those_of_the_forward_pass(
+    config: DecoderConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokens = in_8_bits(decoder(config, torch.bfloat16)), drawn(3, 24)
+    with counted(monkeypatch) as counts:
+        got, expected, _ = both(model, (tokens, None, 4, [1] * 12 + [8]))
+    assert counts == [1] * 12 + [8]
+    exact = model.double()(tokens)[:, 4:].detach()
+    assert (got - exact).square().mean() <= (expected - exact).square().mean()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -26,12 +26,13 @@ from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
 from glassformer.models.tokens import check_tokens
 from glassformer.modes import evaluating
+from glassformer.quantized.int8 import Int8Linear
 from glassformer.quantized.packed_experts import PackedMixture
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
     *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, Block, GroupedQueryAttention),
-    *(NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture, Router, Score),
+    *(NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture, Router, Score, Int8Linear),
 )
 # What the native form stands for, unless somebody has put other methods in their place.
 _METHODS = [
@@ -293,9 +294,14 @@ class _Plan:
 
     def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> Any:
         """The weights of a linear layer and the address of its bias."""
-        linear = self._part(owner, name, *(kinds or (Linear, nn.Linear)))
+        linear = self._part(owner, name, *(kinds or (Linear, nn.Linear, Int8Linear)))
         self.size += rows * width
-        return self._matrix(linear, "weight", rows, width), self._vector(linear, "bias", rows)
+        bias = self._vector(linear, "bias", rows)
+        if not isinstance(linear, Int8Linear):
+            return self._matrix(linear, "weight", rows, width), bias
+        _need(self.dtype == torch.bfloat16)  # as packed experts
+        scales = self._tensor(linear._buffers, "scales", torch.bfloat16, rows, width // 32)
+        return Matrix.of(self._tensor(linear._buffers, "integers", torch.int8, rows, width), scales), bias
 
     def _set_linear(self, layer: Layer, to: str, *linear: Any) -> None:
         matrix, bias = self._linear(*linear)
