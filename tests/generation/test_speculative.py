@@ -83,6 +83,17 @@ def test_the_tokens_are_those_of_plain_decoding(
         assert generate(decoder, [prompt], new, rule=rule, stop_tokens=stop, speculate=longest) == expected
 
 
+@pytest.mark.usefixtures("always", "library")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("variant", ["grouped", "some windowed", "experts"])
+def test_the_native_step_rounds_nothing_differently(variant: str, dtype: torch.dtype) -> None:
+    decoder = model(variant).to(dtype)
+    for seed in range(8):
+        rule = SamplingRule(temperature=seed % 3 / 2, seed=seed)
+        prompt = torch.randint(5, (1, 12)).repeat(1, 2)
+        assert generate(decoder, prompt, 40, rule=rule, speculate=7) == generate(decoder, prompt, 40, rule=rule)
+
+
 @pytest.mark.usefixtures("always")
 def test_a_text_that_repeats_takes_few_passes(passes: list[int]) -> None:
     decoder = model()
