@@ -87,14 +87,14 @@ page-check: web/node_modules/.package-lock.json $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/verify.py
-	$(BIN)/python benchmarks/embedding.py
-	$(BIN)/python benchmarks/lookup.py
-	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/embedding.py --rounds 3
+	$(BIN)/python benchmarks/lookup.py --rounds 5
+	$(BIN)/python benchmarks/capture.py --rounds 3
 	$(BIN)/python benchmarks/mxfp4.py
 	$(BIN)/python benchmarks/explorer.py
 	$(BIN)/python benchmarks/speculative.py
 	$(BIN)/python benchmarks/dense.py
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py --rounds 3
 
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/jupytext --sync notebooks/*.py

@@ -119,7 +119,7 @@ def compare(rounds: int) -> dict[str, Any]:
     return {"rows": rows, "largest_difference_of_logits": difference}
 
 
-def window_growth(runs: int = 3) -> list[dict[str, float]]:
+def window_growth(runs: int = 2) -> list[dict[str, float]]:
     """A windowed layer at growing lengths, each in a process of its own; the fastest of a few runs counts."""
     table = []
     for length in WINDOW_LENGTHS:
