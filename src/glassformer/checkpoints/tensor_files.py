@@ -22,6 +22,7 @@ from torch import Tensor
 
 from glassformer.errors import CheckpointError
 from glassformer.files import lies_inside
+from glassformer.kernels.huge_pages import empty_in_huge_pages
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Kinds of floating-point numbers, as safetensors writes them."""
@@ -344,7 +345,7 @@ def _rows(file: FileIO, tensor: StoredTensor, start: int, stop: int | None) -> T
     if start or stop is not None:
         skipped = start * math.prod(shape[1:]) * dtype.itemsize
         shape[0] = len(range(shape[0])[start:stop])
-    out = torch.empty(shape, dtype=dtype, device="cpu")
+    out = empty_in_huge_pages(shape, dtype)
     rest = memoryview(out.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
     file.seek(tensor.start + skipped)
     while rest:

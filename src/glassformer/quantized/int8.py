@@ -7,6 +7,7 @@ from jaxtyping import BFloat16, Float, Int8
 from torch import Tensor, nn
 
 from glassformer.errors import require
+from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.kernels.int8 import BLOCK, expanded, int8_linear
 from glassformer.kernels.linear import parts
 
@@ -33,7 +34,7 @@ def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], BFl
         "Keep these weights as they are.",
     )
     out, width = values.shape
-    integers = torch.empty(out, width, dtype=torch.int8, device=values.device)
+    integers = empty_in_huge_pages((out, width), torch.int8, values.device)
     scales = torch.empty(out, width // BLOCK, dtype=torch.bfloat16, device=values.device)
     for rows in [] if values.is_meta else parts(values):
         wide = values[rows].detach().float().unflatten(1, (-1, BLOCK))
