@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -130,3 +130,12 @@ def library(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Library:
     found, problem = native.look()
     assert found is not None, problem
     return found
+
+
+@pytest.fixture(scope="session")
+def wider(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    """Compiled with vectors of 64 bytes, as for AVX-512, of two registers or four of this processor's."""
+    command = os.environ.get("CXX") or next(filter(shutil.which, native._COMPILERS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", f"{command} -DVECTOR_BYTES=64")
+        yield native._load(native._compile(tmp_path_factory.mktemp("wider"), "wider"))

@@ -16,6 +16,7 @@ from glassformer import kernels
 from glassformer.generation import generate, native_step
 from glassformer.generation.native_step import DecodingStep
 from glassformer.kernels import native
+from glassformer.kernels.native import Library
 from glassformer.kernels.options import Clamp
 from glassformer.layers.attention import editing, watching
 from glassformer.layers.cache import Cache, LayerCache
@@ -24,7 +25,7 @@ from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.linear import Linear
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized.int8 import Int8Linear, encode
+from glassformer.quantized.int8 import Int8Linear, decode, encode
 from refusals import refused
 
 pytestmark = pytest.mark.usefixtures("library", "fast_forms")
@@ -66,16 +67,10 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield counts
 
 
-def in_8_bits(model: Decoder) -> Decoder:
-    """The model with its attention and output in 8 bits."""
-    for owner in (model, *(block.attention for block in model.layers)):
-        for name, linear in list(owner.named_children()):
-            if type(linear) is Linear:
-                narrow = Int8Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
-                narrow.integers, narrow.scales = encode(linear.weight)
-                narrow.bias = linear.bias
-                setattr(owner, name, narrow.eval())
-    return model
+def linear_layers(model: Decoder) -> list[tuple[nn.Module, str, Linear]]:
+    """Those of attention and the output, with their owners and names."""
+    owners = (model, *(block.attention for block in model.layers))
+    return [(owner, name, part) for owner in owners for name, part in owner.named_children() if type(part) is Linear]
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -214,12 +209,18 @@ def test_bfloat16_logits_are_no_worse_than_those_of_the_forward_pass(config: Dec
 def test_linear_layers_of_8_bits_are_those_of_the_forward_pass(
     config: DecoderConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, tokens = in_8_bits(decoder(config, torch.bfloat16)), drawn(3, 24)
+    model, exact, tokens = decoder(config, torch.bfloat16), decoder(config, torch.bfloat16).double(), drawn(3, 24)
+    for (owner, name, linear), (_, _, wide) in zip(linear_layers(model), linear_layers(exact), strict=True):
+        narrow = Int8Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        narrow.integers, narrow.scales = encode(linear.weight)
+        narrow.bias = linear.bias
+        setattr(owner, name, narrow.eval())
+        wide.weight.data = decode(narrow.integers, narrow.scales, torch.float32).double()
     with counted(monkeypatch) as counts:
         got, expected, _ = both(model, (tokens, None, 4, [1] * 12 + [8]))
     assert counts == [1] * 12 + [8]
-    exact = model.double()(tokens)[:, 4:].detach()
-    assert (got - exact).square().mean() <= (expected - exact).square().mean()
+    reference = exact(tokens)[:, 4:].detach()
+    assert (got - reference).square().mean() <= (expected - reference).square().mean()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -251,12 +252,22 @@ def test_bits_do_not_depend_on_threads_texts_or_tokens_at_a_time(
 
 
 @pytest.mark.parametrize("level", range(len(native.LEVELS)))
-def test_every_instruction_set_gives_the_same_up_to_rounding(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = native.library()
-    assert library is not None
+def test_every_instruction_set_gives_the_same_up_to_rounding(
+    level: int, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if level > library.level:
         pytest.skip(f"this processor has no {native.LEVELS[level]}")
-    monkeypatch.setattr(native, "library", lambda: dataclasses.replace(library, level=level))
+    agrees(dataclasses.replace(library, level=level), monkeypatch)
+
+
+@pytest.mark.slow
+def test_vectors_of_64_bytes_give_the_same_up_to_rounding(wider: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    for level in range(min(wider.level, 1) + 1):
+        agrees(dataclasses.replace(wider, level=level), monkeypatch)
+
+
+def agrees(library: Library, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(native, "library", lambda: library)
     for config in (MIXTURE, dataclasses.replace(BASE, head_dim=70, hidden_dim=37, ff_dim=29)):
         got, expected, _ = both(decoder(config), (drawn(3, 40), None, 20, [1] * 20))
         assert relative(got, expected) < 1e-5

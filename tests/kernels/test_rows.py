@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,20 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glassformer.kernels import native
 from glassformer.kernels.mxfp4 import expand_definition
 from glassformer.kernels.native import LEVELS, Library
 
 FORMATS = ("float32", "bfloat16", "int8", "mxfp4")
-
-
-@pytest.fixture(scope="module")
-def wider(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    """Compiled with vectors of 64 bytes, as for AVX-512, of two registers or four of this processor's."""
-    command = os.environ.get("CXX") or next(filter(shutil.which, native._COMPILERS))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CXX", f"{command} -DVECTOR_BYTES=64")
-        yield native._load(native._compile(tmp_path_factory.mktemp("wider"), "wider"))
 
 
 @pytest.fixture(params=[*range(len(LEVELS)), "64 bytes of plain C++", "64 bytes"], ids=str)
