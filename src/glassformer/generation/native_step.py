@@ -34,7 +34,7 @@ _KINDS = (
     *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, Block, GroupedQueryAttention),
     *(NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture, Router, Score, Int8Linear),
 )
-# What the native form stands for, unless somebody has put other methods in their place.
+# What the native form stands for, unless other methods are in their place.
 _METHODS = [
     (kind, name, getattr(kind, name))
     for kind, name in (
