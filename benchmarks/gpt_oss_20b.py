@@ -81,17 +81,21 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
     return {**told, "bytes": size, "bytes_per_second": size / told["seconds"]}
 
 
+def loaded(options: argparse.Namespace) -> Decoder:
+    """The model."""
+    return Decoder.from_pretrained(options.directory, device=options.device, dense="int8" if options.int8 else None)
+
+
 def load(options: argparse.Namespace) -> dict[str, Any]:
     """Load it, and nothing else."""
     mxfp4_native.kernel()  # built once in a machine's life
-    _, told = measured(lambda: Decoder.from_pretrained(options.directory, device=options.device))
-    return told
+    return measured(lambda: loaded(options))[1]
 
 
 def generate(options: argparse.Namespace) -> dict[str, Any]:
     """Load it, read a prompt, and go on."""
     mxfp4_native.kernel()
-    model, loading = measured(lambda: Decoder.from_pretrained(options.directory, device=options.device).eval())
+    model, loading = measured(lambda: loaded(options).eval())
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(model.config.vocab_size, (1, options.prompt), generator=generator).to(options.device)
     results: dict[str, Any] = {"load": loading}
@@ -169,15 +173,16 @@ def run_stage(options: argparse.Namespace) -> None:
     print(json.dumps(result))
 
 
-def bytes_of_a_token(directory: Path, context: int) -> dict[str, int]:
+def bytes_of_a_token(directory: Path, context: int, int8: int) -> dict[str, int]:
     """What one token reads, by what it is."""
     found = describe(directory)
+    share = 17 if int8 else 32  # 32 numbers and a scale, of 64 bytes
     config = found.config
     stored = found.stored_bytes
     return {
         "experts": stored["experts"] * config.top_k // config.num_experts,
-        "attention": stored["attention"],
-        "output": stored["output"],
+        "attention": stored["attention"] * share // 32,
+        "output": stored["output"] * share // 32,
         "router and norms": stored["router"] + stored["norms"],
         "keys and values": found.cache(context),
     }
@@ -189,6 +194,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", choices=sorted(SIZES), default="20b")
     parser.add_argument("--layout", choices=("huggingface", "openai"), default="huggingface")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--int8", type=int, choices=(0, 1), default=0, help="1: attention and output in 8 bits")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=128, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=20, help="tokens to generate")
@@ -215,7 +221,12 @@ def main() -> None:
     if options.stage:
         run_stage(options)
         return
-    results: dict[str, Any] = {"size": options.size, "layout": options.layout, "device": options.device}
+    results: dict[str, Any] = {
+        "size": options.size,
+        "layout": options.layout,
+        "device": options.device,
+        "int8": options.int8,
+    }
     if not options.directory.exists():
         results["make"] = show("make", in_process("make", options))
         if "failed" in results["make"]:
@@ -229,7 +240,7 @@ def main() -> None:
         show(stage, results[stage])
     if "generation" in results["generate"]:
         # In the middle of what is generated.
-        read = bytes_of_a_token(options.directory, options.prompt + options.tokens // 2)
+        read = bytes_of_a_token(options.directory, options.prompt + options.tokens // 2, options.int8)
         reached = sum(read.values()) * results["generate"]["generation"]["tokens_per_second"]
         results["reading"] = {
             "bytes_per_token": {"total": sum(read.values()), **read},
