@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,6 +17,7 @@ from transformers import GptOssConfig, GptOssForCausalLM, MixtralConfig, Mixtral
 
 from glassformer.checkpoints.mixtral import decoder_from_mixtral
 from glassformer.generation import generate
+from glassformer.kernels.cross_entropy import cross_entropy
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
@@ -37,13 +39,14 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Contestant:
-    """One model with the three things that are timed."""
+    """One model with what is timed."""
 
     name: str
     model: nn.Module
     logits: Callable[[Tensor], Tensor]
     prefill: Callable[[Tensor], Tensor]
     decode: Callable[[Tensor, int], object]
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
 
 
 def ours(name: str, decoder: Decoder) -> Contestant:
@@ -56,7 +59,7 @@ def ours(name: str, decoder: Decoder) -> Contestant:
     def decode(tokens: Tensor, new: int) -> list[list[int]]:
         return generate(decoder, tokens, new, compile=True)
 
-    return Contestant(name, decoder, decoder, prefill, decode)
+    return Contestant(name, decoder, decoder, prefill, decode, cross_entropy)
 
 
 def theirs(name: str, model: MixtralForCausalLM | GptOssForCausalLM) -> Contestant:

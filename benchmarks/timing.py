@@ -15,7 +15,12 @@ import torch
 
 
 def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, repeats: int = 1) -> dict[str, float]:
-    """Median seconds of one call for each contestant, over ``rounds`` turns of ``repeats`` calls each.
+    """Median seconds of one call for each contestant; see :func:`each_turn`."""
+    return {name: statistics.median(each) for name, each in each_turn(contestants, rounds, repeats).items()}
+
+
+def each_turn(contestants: Mapping[str, Callable[[], object]], rounds: int, repeats: int = 1) -> dict[str, list[float]]:
+    """Seconds of one call for each contestant in each of ``rounds`` turns, which are ``repeats`` calls.
 
     Each is called twice before, unmeasured.
     """
@@ -29,7 +34,7 @@ def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, repea
             for _ in range(repeats):
                 call()
             times[name].append((time.perf_counter() - start) / repeats)
-    return {name: statistics.median(each) for name, each in times.items()}
+    return times
 
 
 def processor() -> str:
