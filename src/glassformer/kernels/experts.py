@@ -107,17 +107,14 @@ class _Pairs(NamedTuple):
     counts: tuple[int, ...]
     """Rows of each expert."""
 
-    def rows(self) -> Iterator[tuple[int, slice]]:
-        """The experts that are chosen, and their rows."""
-        first = 0
+    def rows(self) -> Iterator[tuple[int, slice, Tensor]]:
+        """The experts that are chosen, their rows, and the token of each row."""
+        first, tokens = 0, self.order // self.indices.shape[1]
         for expert, count in enumerate(self.counts):
             if count:
-                yield expert, slice(first, first + count)
+                part = slice(first, first + count)
+                yield expert, part, tokens[part]
             first += count
-
-    def copies(self, of_tokens: Tensor) -> Tensor:
-        """For each row what belongs to its token."""
-        return of_tokens.index_select(0, self.order // self.indices.shape[1])
 
     def sums(self, of_rows: Tensor, weights: Tensor | None = None) -> Tensor:
         """For each token the sum over its rows, weighted: one pass over memory instead of three."""
@@ -131,15 +128,15 @@ def _working_dtype(dtype: torch.dtype) -> torch.dtype:
 def _forward(pairs: _Pairs, experts: Experts, x: Tensor, weights: Tensor, keep: list[Tensor] | None) -> Tensor:
     """The mixture, expert by expert; ``keep`` receives what enters each expert's activation."""
     dtype = _working_dtype(x.dtype)
-    rows = pairs.copies(x).to(dtype)
-    out = rows.new_empty(len(rows), experts.down.shape[1])
+    out = x.new_empty(len(pairs.order), experts.down.shape[1], dtype=dtype)
 
     def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, e: int) -> Tensor:
         return F.linear(rows, weight[e].to(dtype), None if bias is None else bias[e].to(dtype))
 
-    for e, part in pairs.rows():
-        gate = linear(rows[part], experts.gate, experts.gate_bias, e)
-        up = linear(rows[part], experts.up, experts.up_bias, e)
+    for e, part, tokens in pairs.rows():
+        rows = x.index_select(0, tokens).to(dtype)
+        gate = linear(rows, experts.gate, experts.gate_bias, e)
+        up = linear(rows, experts.up, experts.up_bias, e)
         hidden = swiglu(gate, up, experts.clamp)
         torch.mm(hidden, experts.down[e].to(dtype).T, out=out[part])
         if experts.down_bias is not None:
@@ -181,9 +178,8 @@ class _OneByOne(torch.autograd.Function):
             if each is not None and unused:
                 each[unused] = 0
         dtype = _working_dtype(x.dtype)
-        rows, flow = pairs.copies(x).to(dtype), pairs.copies(grads[0]).to(dtype)
         factors = weights.flatten().index_select(0, pairs.order).to(dtype).unsqueeze(1)
-        to_rows, to_factors = torch.empty_like(rows), torch.empty_like(factors)
+        to_rows, to_factors = factors.new_empty(len(factors), x.shape[1]), torch.empty_like(factors)
 
         def add(part: int, e: int, grad: Tensor, rows: Tensor) -> None:
             to_weight, to_bias = found[part], found[part + 3]
@@ -194,18 +190,19 @@ class _OneByOne(torch.autograd.Function):
             if to_bias is not None:
                 to_bias[e] = grad.sum(0)
 
-        for e, part in pairs.rows():
+        for e, part, tokens in pairs.rows():
+            rows, flow = x.index_select(0, tokens).to(dtype), grads[0].index_select(0, tokens).to(dtype)
             inputs = next(inside), next(inside)
             hidden = swiglu(*inputs, clamp)
-            to_hidden = flow[part] @ down[e].to(dtype)
+            to_hidden = flow @ down[e].to(dtype)
             torch.linalg.vecdot(hidden, to_hidden, out=to_factors[part, 0])
             if parts[5] is not None:
-                to_factors[part, 0] += flow[part] @ parts[5][e].to(dtype)
-            scaled = flow[part].mul_(factors[part])
+                to_factors[part, 0] += flow @ parts[5][e].to(dtype)
+            scaled = flow.mul_(factors[part])
             add(2, e, scaled, hidden)
             to_gate, to_up = swiglu_backward(to_hidden.mul_(factors[part]), *inputs, clamp)
-            add(0, e, to_gate, rows[part])
-            add(1, e, to_up, rows[part])
+            add(0, e, to_gate, rows)
+            add(1, e, to_up, rows)
             torch.mm(to_gate, gate[e].to(dtype), out=to_rows[part])
             to_rows[part].addmm_(to_up, up[e].to(dtype))
         to_weights = to_factors[:, 0].index_select(0, pairs.place).view_as(weights).to(weights.dtype)
