@@ -117,8 +117,8 @@ class GenerateFlags:
     """Print the number of tokens per second at the end, to standard error."""
 
     compile: FlagCreatePairsOff[bool] = False
-    """Compile the decoding step first: takes about half a minute, then about 1.5 times as fast. Needs a C++
-    compiler."""
+    """Compile the decoding step first, which takes about half a minute. For GPUs: on a processor steps are faster
+    without. Needs a C++ compiler."""
 
     speculate: Count = 0
     """Look up to so many tokens up in the text and verify them in one pass: faster where a text repeats parts of what

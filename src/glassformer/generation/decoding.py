@@ -57,9 +57,9 @@ def generate(
         stop_tokens: Tokens that end a text.
         use_cache: Keep keys and values between steps. Without, every step reads the whole text again: the reference
             that the cached path is tested against.
-        compile: Compile the decoding step with ``torch.compile``. Needs ``use_cache`` and a C++ compiler. Small models
-            then run about 1.5 times as fast. Each batch size and each cache size (256 positions, then powers of two)
-            is compiled once for each model, in about half a minute.
+        compile: Compile the decoding step with ``torch.compile``. Needs ``use_cache`` and a C++ compiler. For GPUs; on
+            a processor :class:`~glassformer.generation.native_step.DecodingStep` is faster. Each batch size and each
+            cache size (256 positions, then powers of two) is compiled once for each model, in about half a minute.
         speculate: Of one text, verify up to so many tokens in a forward pass, which are looked up in the text: see
             :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
             text repeats what it has said. Needs ``use_cache``, and not ``compile``.
