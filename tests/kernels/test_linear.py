@@ -122,6 +122,43 @@ def test_what_the_fast_forms_leave_to_the_definition(monkeypatch: pytest.MonkeyP
     assert len(asked) == 6
 
 
+@pytest.mark.usefixtures("path", "without_type_checks")
+def test_widths_that_do_not_fit_never_reach_the_library() -> None:
+    for x, weight in [((8, 40), (5, 5)), ((), (5, 5)), ((2, 3), (4, 30))]:
+        for dtype in (torch.float32, torch.bfloat16):
+            with pytest.raises(RuntimeError):
+                linear(torch.randn(x).to(dtype), torch.randn(weight).to(dtype))
+    empty = linear(torch.randn(3, 0).bfloat16(), torch.randn(5, 0).bfloat16())
+    assert empty.tolist() == [[0.0] * 5] * 3
+
+
+@pytest.mark.usefixtures("path")
+def test_the_default_dtype_and_device_change_nothing() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        given = tensors((3,), 40, 33, dtype, True)
+        expected, before = linear(*given), torch.get_default_dtype()
+        for other in (torch.float64, torch.bfloat16):
+            torch.set_default_dtype(other)
+            try:
+                with torch.device("meta"):
+                    got = linear(*given)
+                    linear(*(each.requires_grad_() for each in given)).float().sum().backward()
+            finally:
+                torch.set_default_dtype(before)
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+            given = [each.detach() for each in given]
+
+
+@pytest.mark.usefixtures("path")
+def test_bfloat16_under_autocast() -> None:
+    given = [each.requires_grad_() for each in tensors((7,), 40, 33, torch.bfloat16, True)]
+    with torch.autocast("cpu", torch.bfloat16):
+        out = linear(*given)
+        assert_same(out.detach(), [each.detach() for each in given])
+        out.sum().backward()
+    assert given[1].grad is not None
+
+
 def test_the_layer() -> None:
     layer = Linear(8, 4)
     x = torch.randn(3, 8)

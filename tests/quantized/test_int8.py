@@ -86,6 +86,24 @@ def test_products(
         assert bool(((got.double() - exact).abs() <= bound + 2.0**-8 * exact.abs() * (dtype == torch.bfloat16)).all())
 
 
+@pytest.mark.usefixtures("library", "without_type_checks")
+def test_widths_defaults_and_strides() -> None:
+    integers, scales = encode(torch.randn(64, 64))
+    with pytest.raises(RuntimeError):
+        kernel.int8_linear(torch.randn(2, 32), integers, scales)
+    x, before = torch.randn(3, 64), torch.get_default_dtype()
+    expected = kernel.int8_linear(x, integers, scales)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            got = kernel.int8_linear(x, integers, scales)
+    finally:
+        torch.set_default_dtype(before)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    columns = integers.T.contiguous().T
+    torch.testing.assert_close(kernel.int8_linear(x, columns, scales), expected, rtol=0, atol=0)
+
+
 def test_gradients_of_the_input_are_the_definitions() -> None:
     integers, scales = encode(torch.randn(5, 32))
     x = torch.randn(3, 32, requires_grad=True)

@@ -41,15 +41,25 @@ def int8_linear(
     to it, some rows at a time.
     """
     grad = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
-    if grad or x.device.type != "cpu" or torch.compiler.is_compiling() or use_definition() or x.numel() == 0:
+    fits = integers.dim() == 2 and x.shape[-1:] == integers.shape[1:] and scales.numel() * BLOCK == integers.numel()
+    if (
+        not fits
+        or grad
+        or x.device.type != "cpu"
+        or torch.compiler.is_compiling()
+        or use_definition()
+        or x.numel() == 0
+    ):
         return definition(x, integers, scales, bias)
     tokens = x.reshape(-1, x.shape[-1])
     narrow = x.dtype == torch.bfloat16 and not slow_bfloat16() and len(tokens) > FEW
-    library = None if narrow else native_library(x)
+    library = None if narrow else native_library(x) if integers.device.type == "cpu" else None
     if library is not None:
-        out = torch.empty(len(tokens), len(integers))
+        out = x.new_empty(len(tokens), len(integers), dtype=torch.float32)
         sizes = (*integers.shape, len(tokens), threads_for(integers))
-        library.call("rows_int8", integers, scales.bfloat16(), tokens.float().contiguous(), out, *sizes)
+        library.call(
+            "rows_int8", integers.contiguous(), scales.bfloat16().contiguous(), tokens.float().contiguous(), out, *sizes
+        )
         out = (out if bias is None else out.add_(bias)).to(x.dtype)
     else:
         dtype = x.dtype if narrow else torch.promote_types(x.dtype, torch.float32)

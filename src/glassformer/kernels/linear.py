@@ -39,12 +39,14 @@ def linear(
     batch of up to that many, and on any number of threads.
     """
     narrow = x.dtype == torch.bfloat16
+    if weight.dim() != 2 or x.shape[-1:] != weight.shape[1:] or x.numel() == 0:
+        return definition(x, weight, bias)
     few = x.numel() <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * x.shape[-1]
     if not (few or narrow) or torch.compiler.is_compiling() or use_definition() or autocast_dtype(x) != x.dtype:
         return definition(x, weight, bias)
     tensors = (x, weight) if bias is None else (x, weight, bias)
     grad = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-    if few and not grad and x.numel() > 0 and weight.numel() >= _LEAST and weight.is_contiguous():
+    if few and not grad and weight.numel() >= _LEAST and weight.is_contiguous():
         library = native_library(*tensors)
         if library is not None:
             return _few(library, x, weight, bias)
@@ -58,7 +60,7 @@ def linear(
 def _few(library: Library, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows, width = weight.shape
     tokens = x.numel() // width
-    out = torch.empty(*x.shape[:-1], rows)
+    out = x.new_empty(*x.shape[:-1], rows, dtype=torch.float32)
     sizes = (rows, width, tokens, threads_for(weight))
     library.call(f"rows_{NATIVE_NAMES[weight.dtype]}", weight, x.float().contiguous(), out, *sizes)
     return (out if bias is None else out.add_(bias)).to(x.dtype)
@@ -77,8 +79,9 @@ def parts(weight: Tensor) -> list[slice]:
 
 def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     wide, out = x.float(), x.new_empty(len(x), len(weight))
-    for rows in parts(weight):
-        out[:, rows] = F.linear(wide, weight[rows].float(), None if bias is None else bias[rows].float())
+    with torch.autocast("cpu", enabled=False):
+        for rows in parts(weight):
+            out[:, rows] = F.linear(wide, weight[rows].float(), None if bias is None else bias[rows].float())
     return out
 
 
@@ -97,13 +100,14 @@ class _Wide(torch.autograd.Function):
             return differentiate(definition, (x, weight, bias), ctx.needs_input_grad, grads[0])
         of_x, of_weight, of_bias = ctx.needs_input_grad
         grad, wide = grads[0].float(), x.float() if of_weight else x
-        grad_x = torch.zeros(x.shape) if of_x else None
+        grad_x = torch.zeros_like(x, dtype=torch.float32) if of_x else None
         grad_weight = torch.empty_like(weight) if of_weight else None
-        for rows in parts(weight):
-            if grad_x is not None:
-                grad_x.addmm_(grad[:, rows], weight[rows].float())
-            if grad_weight is not None:
-                grad_weight[rows] = grad[:, rows].T @ wide
+        with torch.autocast("cpu", enabled=False):
+            for rows in parts(weight):
+                if grad_x is not None:
+                    grad_x.addmm_(grad[:, rows], weight[rows].float())
+                if grad_weight is not None:
+                    grad_weight[rows] = grad[:, rows].T @ wide
         return (
             None if grad_x is None else grad_x.to(x.dtype),
             grad_weight,
