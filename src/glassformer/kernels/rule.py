@@ -31,13 +31,18 @@ def use_definition() -> bool:
 def native_library(*tensors: Tensor) -> native.Library | None:
     """The C++ library if it takes these tensors: float32 or bfloat16, alike, on the CPU, and nothing watches operators.
 
-    A mode that watches (of FLOP counting, of tracing) sees no call of the library.
+    A mode that watches (of FLOP counting, of tracing) sees no call of the library, nor does ``torch.jit.trace``. The
+    memory of a tensor with the negative bit holds other numbers than the tensor.
     """
     dtype = tensors[0].dtype
-    if dtype not in NATIVE_NAMES or transformed() or torch._C._len_torch_dispatch_stack() > 0:
+    if dtype not in NATIVE_NAMES or transformed():
+        return None
+    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
         return None
     for each in tensors:
         if each.dtype != dtype or each.device.type != "cpu" or type(each) not in (Tensor, nn.Parameter):
+            return None
+        if each.is_neg():
             return None
     return native.library()
 
