@@ -400,6 +400,20 @@ def test_other_dtypes_take_the_ordinary_way(dtype: torch.dtype, monkeypatch: pyt
     assert counts == []
 
 
+@pytest.mark.parametrize(
+    "change", [lambda: torch.set_default_dtype(torch.bfloat16), lambda: torch.set_default_device("meta")]
+)
+def test_torchs_defaults_change_nothing(change: Callable[[], None]) -> None:
+    model, tokens = decoder(BASE), drawn(2, 6)
+    cache, expected = model.new_cache(2), read(DecodingStep(model, model.new_cache(2)), tokens, [1] * 6)
+    try:
+        change()
+        assert relative(read(DecodingStep(model, cache), tokens, [1] * 6), expected) < 1e-5
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+
+
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 

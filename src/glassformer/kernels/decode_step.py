@@ -83,7 +83,7 @@ def decode_step(
         threads: Number of threads. The result has the same bits with any.
     """
     batch, new = tokens.shape
-    logits = torch.empty(batch, new, decoder.vocab_size)
+    logits = torch.empty(batch, new, decoder.vocab_size, dtype=torch.float32, device="cpu")
     valid = c_int64(1)
     function = getattr(library.code, f"glassformer_decode_step_{library.level}")
     function.restype = None
