@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import BFloat16, Float, Int8
+from jaxtyping import Float, Int8
 from torch import Tensor
 
 from glassformer.kernels.linear import FEW, parts, threads_for
@@ -15,7 +15,7 @@ BLOCK = 32
 
 
 def expanded(
-    integers: Int8[Tensor, "out in"], scales: BFloat16[Tensor, "out blocks"], dtype: torch.dtype
+    integers: Int8[Tensor, "out in"], scales: Float[Tensor, "out blocks"], dtype: torch.dtype
 ) -> Float[Tensor, "out in"]:
     """``scale * integer``: exact in float32, rounded in bfloat16."""
     wide = torch.promote_types(dtype, torch.float32)
@@ -32,7 +32,7 @@ def definition(x: Tensor, integers: Tensor, scales: Tensor, bias: Tensor | None 
 def int8_linear(
     x: Float[Tensor, "*batch in"],
     integers: Int8[Tensor, "out in"],
-    scales: BFloat16[Tensor, "out blocks"],
+    scales: Float[Tensor, "out blocks"],
     bias: Float[Tensor, " out"] | None = None,
 ) -> Float[Tensor, "*batch out"]:
     """:func:`definition`; on the CPU without gradients in fixed point, a block of ``x`` exact to 2^-16 of its greatest.

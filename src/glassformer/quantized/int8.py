@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import BFloat16, Float, Int8
+from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
 from glassformer.errors import require
@@ -14,7 +14,7 @@ from glassformer.kernels.linear import parts
 _LARGEST = 127
 
 
-def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], BFloat16[Tensor, "out blocks"]]:
+def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], Float[Tensor, "out blocks"]]:
     """The nearest ``scale * integer``, with the least scale for each 32 numbers of a row for which 127 suffices::
 
         scale = max |v| / 127, rounded up to bfloat16;    integer = v / scale, rounded to the nearest
@@ -53,7 +53,7 @@ def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], BFl
 
 
 def decode(
-    integers: Int8[Tensor, "out in"], scales: BFloat16[Tensor, "out blocks"], dtype: torch.dtype = torch.bfloat16
+    integers: Int8[Tensor, "out in"], scales: Float[Tensor, "out blocks"], dtype: torch.dtype = torch.bfloat16
 ) -> Float[Tensor, "out in"]:
     """``scale * integer``, exact in float32 and rounded in bfloat16."""
     return expanded(integers, scales, dtype)
