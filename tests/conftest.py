@@ -116,6 +116,10 @@ def _check(figure: Figure) -> None:
     assert clashes == []
 
 
+# Tests compare all instruction sets of this processor.
+native.COMPILED = tuple(range(native.best_level() + 1))
+
+
 @pytest.fixture(scope="session")
 def compiler() -> None:
     """Skip where there is no C++ compiler at all."""

@@ -36,7 +36,7 @@ class Machine:
 
 
 def this_machine(kernel: bool = True) -> Machine:
-    """Measure it. With ``kernel``, load the MXFP4 kernel too; building it the first time takes about two seconds."""
+    """Measure it. With ``kernel``, load the MXFP4 kernel too; building it the first time takes some seconds."""
     found, problem = native.look() if kernel else (None, None)
     level = None if found is None else native.LEVELS[found.level]
     return Machine(machine_memory(), _free(), level, problem if found is None else None)

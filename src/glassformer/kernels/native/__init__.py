@@ -1,9 +1,9 @@
 """Compile, cache and load the C++ forms of operations: the sources of this folder, as one library.
 
-Each source is compiled once for every instruction set of :data:`LEVELS`, with ``LEVEL`` as its number; the compiler's
-own macros (``__AVX2__``) say which instructions it may use. ``EXPORT`` of ``native.h`` gives functions a name for each
-level. Sources use no template of the standard library and no inline function with external linkage: of several levels'
-copies the linker would keep one, which another processor cannot run.
+Each source is compiled for the best instruction set of this processor, with ``LEVEL`` as its number in :data:`LEVELS`;
+the compiler's own macros (``__AVX2__``) say which instructions it may use. ``EXPORT`` of ``native.h`` gives functions a
+name for each level, so that tests compile several into one library. Sources use no template of the standard library and
+no inline function with external linkage: of several levels' copies the linker would keep one.
 
 Not by torch.utils.cpp_extension: it needs ninja, loads from a folder that other users may write to, and after a build
 that was killed waits for its lock forever.
@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from glassformer.errors import first_line
@@ -46,6 +47,21 @@ _LEVEL_FLAGS: tuple[tuple[str, ...], ...] = ((), _AVX2, _AVX512, (*_AVX512, "-ma
 # Compiler flags to try, best first. Without OpenMP functions run on one thread; Apple's compiler has none.
 _THREADING: tuple[tuple[str, ...], ...] = ((),) if sys.platform == "darwin" else (("-fopenmp",), ())
 _COMPILERS = ("c++", "g++", "clang++")
+_CHOOSES_ITSELF = "mxfp4"
+"""The source that is compiled once, at level 0, and chooses among the levels when it runs."""
+
+
+def best_level() -> int:
+    """The number of this processor's best instruction set in :data:`LEVELS`."""
+    if not _X86 or not torch.cpu._is_avx2_supported():
+        return 0
+    if not torch.cpu._is_avx512_supported():
+        return 1
+    return 3 if torch.cpu._is_avx512_bf16_supported() else 2
+
+
+COMPILED: tuple[int, ...] = (best_level(),)
+"""The levels that are compiled."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +97,8 @@ def library() -> Library | None:
     """The library, compiled on first use; None if it is disabled, or cannot be compiled or loaded. Warns once why.
 
     The library is cached in the folder ``glassformer`` of ``$TORCH_EXTENSIONS_DIR``, otherwise of the user's cache.
-    Compiling takes some seconds and needs a C++ compiler: ``$CXX``, otherwise ``c++``, ``g++`` or ``clang++``. All
-    instruction sets are compiled, and each process chooses one, so that a library serves other processors too.
+    Compiling takes some seconds and needs a C++ compiler: ``$CXX``, otherwise ``c++``, ``g++`` or ``clang++``. Machines
+    with other instruction sets, which may share the folder, compile a library of their own.
 
     A library runs with the rights of its user. Therefore it is loaded only from a folder that belongs to this user and
     is closed to others, and only if the hash in its name is that of its content. If there is no such folder, each
@@ -155,7 +171,7 @@ def _private_folder() -> Path:
 def _stem() -> str:
     """Different for each source, system and C library: different machines may share a home."""
     sources = (each.read_text(encoding="utf-8") for each in sorted(FOLDER.glob("*.[ch]*")))
-    parts = (*sources, *map(str, _LEVEL_FLAGS), platform.machine(), sys.platform, *platform.libc_ver())
+    parts = (*sources, str(COMPILED), *map(str, _LEVEL_FLAGS), platform.machine(), sys.platform, *platform.libc_ver())
     return f"native-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:16]}"
 
 
@@ -187,12 +203,12 @@ def _compile(folder: Path, stem: str) -> Path:
 
 
 def _run_compiler(compiler: list[str], library: Path) -> None:
-    """Every source at every level, as many at a time as there are processors; then the library of all."""
-    commands = [
-        [*compiler, *_FLAGS, *flags, f"-DLEVEL={level}", "-c", str(source), "-o", f"{library}-{source.stem}-{level}.o"]
-        for source in sorted(FOLDER.glob("*.cpp"))
-        for level, flags in enumerate(_LEVEL_FLAGS)
-    ]
+    """Every source at its levels, as many at a time as there are processors; then the library of all."""
+    commands = []
+    for source in sorted(FOLDER.glob("*.cpp")):
+        for level in (0,) if source.stem == _CHOOSES_ITSELF else COMPILED:
+            output = ["-c", str(source), "-o", f"{library}-{source.stem}-{level}.o"]
+            commands.append([*compiler, *_FLAGS, *_LEVEL_FLAGS[level], f"-DLEVEL={level}", *output])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_run, commands))
     _run([*compiler, "-shared", *(command[-1] for command in commands), "-o", str(library)])
@@ -208,5 +224,4 @@ def _run(command: list[str]) -> None:
 
 
 def _load(library: Path) -> Library:
-    code = ctypes.CDLL(str(library))
-    return Library(code, code.glassformer_best_level_0())
+    return Library(ctypes.CDLL(str(library)), max(COMPILED))
