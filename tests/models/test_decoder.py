@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from glassformer.generation.compiled import step
 from glassformer.kernels.options import Clamp
 from glassformer.layers.attention import watching
+from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts, balance_loss, collect_routing
 from glassformer.layers.options import Yarn
 from glassformer.models.decoder import Decoder
@@ -457,6 +458,28 @@ def test_the_last_layer_computes_other_positions_only_where_they_are_read(monkey
     model.layers[-1].ffn_norm.register_forward_hook(lambda *_: None)
     assert model.hidden(tokens, last=1).shape == (2, 1, 32)
     assert rows[4:] == [12] * 12
+
+
+def test_other_modules_and_the_norm_see_all_positions() -> None:
+    class Own(Block):
+        def forward(self, x: Tensor, *, rotation: Any = None, key_padding: Any = None, cache: Any = None) -> Tensor:
+            seen.append(x.shape[1])
+            return super().forward(x, rotation=rotation, key_padding=key_padding, cache=cache)
+
+    model, tokens, seen = make(), torch.randint(32, (2, 6)), []
+    expected = model.hidden(tokens)[:, -1:]
+    with model.final_norm.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1])):
+        torch.testing.assert_close(model.hidden(tokens, last=1), expected)
+    for block in (model.layers[0], model.layers[-1]):
+        block.__class__ = Own
+    torch.testing.assert_close(model.hidden(tokens, last=1), expected)
+    assert seen == [6, 6, 6]
+
+
+def test_whole_passes_compile_as_one_graph() -> None:
+    model, tokens = make(), torch.randint(32, (2, 6))
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(tokens), model(tokens))
 
 
 @pytest.mark.parametrize("last", [0, -1, 7])

@@ -59,8 +59,8 @@ class Block(nn.Module):
         return x + self.ffn(self.ffn_norm(x))
 
 
-def is_watched(block: nn.Module) -> bool:
-    """Whether a hook, a capture, an intervention or a collector reads what ``block`` computes at each position."""
+def is_watched(*modules: nn.Module) -> bool:
+    """Whether a hook, a capture, an intervention or a collector reads what the modules compute at each position."""
     from glassformer.layers.experts import is_collected  # here, so that a dense decoder does not load experts
 
     return (
@@ -69,7 +69,8 @@ def is_watched(block: nn.Module) -> bool:
         or bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
         or any(
             module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
-            for module in block.modules()
+            for part in modules
+            for module in part.modules()
         )
     )
 

@@ -128,7 +128,7 @@ class Decoder(nn.Module):
             cache: See there.
             key_padding: See there.
             last: Positions wanted, at the end; all when None. In the last layer the others make keys and values only,
-                unless a hook, a capture or an intervention reads that layer.
+                unless a hook, a capture or an intervention reads it or the norm, or another module is in its place.
 
         Raises:
             InputError: As :meth:`forward`, or ``last`` that is not in [1, position].
@@ -155,11 +155,18 @@ class Decoder(nn.Module):
         """Pass embedded tokens through all blocks and the last norm, unchecked; ``last`` as for :meth:`hidden`."""
         dtype = autocast_dtype(x)  # converted once instead of in every layer
         rotation = rotation[0].to(dtype), rotation[1].to(dtype)
+        cut = len(self.layers) - 1 if last is not None and self._may_be_cut(self.layers[-1]) else None
         for layer, block in enumerate(self.layers):
             cache = None if caches is None else caches[layer]
-            cut = last if layer == len(self.layers) - 1 and not is_watched(block) else None
-            x = block(x, rotation=rotation, key_padding=key_padding, cache=cache, last=cut)
-        return self.final_norm(x if last is None else x[:, -last:])
+            only = {"last": last} if layer == cut else {}  # other blocks need not know the option
+            x = block(x, rotation=rotation, key_padding=key_padding, cache=cache, **only)
+        x = self.final_norm(x)
+        return x if last is None else x[:, -last:]
+
+    def _may_be_cut(self, block: nn.Module) -> bool:
+        """Whether nothing but this decoder sees which positions the last block computes."""
+        known = type(block) is Block and type(block.attention) is GroupedQueryAttention
+        return known and not is_watched(block, self.final_norm)
 
     def new_cache(self, batch: int, max_seq_len: int | None = None) -> Cache:
         """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, in the model's dtype and on its device.
