@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -144,9 +145,9 @@ def test_muon_is_that_of_pytorch(shape: tuple[int, int]) -> None:
     start = [torch.randn(shape) for _ in range(3)]
     grads = [[torch.randn(shape) for _ in range(3)] for _ in range(4)]
 
-    def trained(kind: type[torch.optim.Muon]) -> list[torch.Tensor]:
+    def trained(kind: type[torch.optim.Muon], **options: Any) -> list[torch.Tensor]:
         weights = [nn.Parameter(each.clone()) for each in start]
-        muon = kind(weights, lr=0.1, weight_decay=0.5)
+        muon = kind(weights, lr=0.1, weight_decay=0.5, **options)
         for step in grads:
             for weight, grad in zip(weights[1:], step[1:], strict=True):  # the first never has a gradient
                 weight.grad = grad.clone()
@@ -155,6 +156,14 @@ def test_muon_is_that_of_pytorch(shape: tuple[int, int]) -> None:
 
     for got, expected in zip(trained(Muon), trained(torch.optim.Muon), strict=True):
         torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+    for other in (
+        {"ns_steps": 2},
+        {"adjust_lr_fn": "match_rms_adamw"},
+        {"eps": 0.5},
+        {"ns_coefficients": (2.0, -1.5, 0.5)},
+    ):
+        for got, expected in zip(trained(Muon, **other), trained(torch.optim.Muon, **other), strict=True):
+            assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from glassformer.kernels.rule import slow_bfloat16
 
-_A, _B, _C = 3.4445, -4.7750, 2.0315
-_STEPS, _EPS = 5, 1e-7
+COEFFICIENTS = 3.4445, -4.7750, 2.0315
+STEPS, EPS = 5, 1e-7
 _SMALL = 2**14  # numbers in a matrix, with which bfloat16 saves nothing
 
 
@@ -27,8 +27,9 @@ def orthogonalised(matrices: Float[Tensor, "matrix row column"]) -> Float[Tensor
     x = matrices.to(torch.bfloat16 if narrow else torch.float32)
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=_EPS)
-    for _ in range(_STEPS):
+    a, b, c = COEFFICIENTS
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
+    for _ in range(STEPS):
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x

@@ -11,14 +11,15 @@ from torch.distributed.tensor import DTensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from glassformer.errors import require
-from glassformer.kernels.orthogonal import orthogonalised
+from glassformer.kernels.orthogonal import COEFFICIENTS, EPS, STEPS, orthogonalised
 from glassformer.training.config import TrainingConfig
 
 
 class Muon(torch.optim.Muon):
     """PyTorch's Muon, which on the CPU orthogonalises all matrices of one shape together.
 
-    Its products are in float32 where they are small or the processor has none of bfloat16; see
+    With other options of the orthogonalisation or the rate than PyTorch's defaults it is PyTorch's own. Its products
+    are in float32 where they are small or the processor has none of bfloat16; see
     :func:`~glassformer.kernels.orthogonal.orthogonalised`.
     """
 
@@ -26,11 +27,17 @@ class Muon(torch.optim.Muon):
     def step(self, closure: Any = None) -> Any:
         """As PyTorch's."""
         weights = [weight for group in self.param_groups for weight in group["params"]]
-        if closure is not None or any(weight.device.type != "cpu" or isinstance(weight, DTensor) for weight in weights):
+        others = any(weight.device.type != "cpu" or isinstance(weight, DTensor) for weight in weights)
+        if closure is not None or others or not all(map(_is_by_default, self.param_groups)):
             return super().step(closure)
         for group in self.param_groups:
             _update_on_the_cpu(group, self.state)
         return None
+
+
+def _is_by_default(group: dict[str, Any]) -> bool:
+    found = tuple(group["ns_coefficients"]), group["ns_steps"], group["eps"]  # a list, if read from a file
+    return found == (COEFFICIENTS, STEPS, EPS) and group["adjust_lr_fn"] in (None, "original")
 
 
 def _update_on_the_cpu(group: dict[str, Any], state: dict[Tensor, Any]) -> None:
@@ -39,7 +46,8 @@ def _update_on_the_cpu(group: dict[str, Any], state: dict[Tensor, Any]) -> None:
     if not weights:
         return
     for weight in weights:
-        state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
+        if "momentum_buffer" not in state[weight]:
+            state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     averages = [state[weight]["momentum_buffer"] for weight in weights]
     torch._foreach_lerp_(averages, grads, 1 - group["momentum"])
     updates = torch._foreach_lerp(grads, averages, group["momentum"]) if group["nesterov"] else averages
