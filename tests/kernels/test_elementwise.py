@@ -126,6 +126,10 @@ def test_numbers_at_the_ends(dtype: torch.dtype) -> None:
     assert float(cross_entropy(logits, torch.tensor([2]))) == 0.0
     assert float(cross_entropy(logits, torch.tensor([0]))) == 100.0
     assert float(cross_entropy(logits, torch.tensor([1]))) == torch.inf
+    gate, up = torch.full((2, 3), torch.nan, dtype=dtype).unbind()
+    for clamp in (None, Clamp(1.7, 2.0)):
+        found = swiglu.swiglu_backward(torch.ones_like(gate), gate, up, clamp)
+        assert all(each.isnan().all() for each in found)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glassformer.kernels import native
 from glassformer.kernels.pattern import Pattern
-from glassformer.kernels.rule import differentiate, native_library, slow_bfloat16, use_definition
+from glassformer.kernels.rule import defined_backward, differentiate, native_library, slow_bfloat16, use_definition
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -101,14 +101,17 @@ def attention(
     if mask is not None:
         return _kernel(q, k, v, False, mask, scale, sink, dropout)
     pattern = pattern.narrowed(queries, keys)
-    if _native_takes(q, k, v, pattern, dropout):
+    if _native_takes(q, k, v, sink, pattern, dropout):
         return _NativeAttention.apply(q, k, v, sink, pattern.causal, pattern.window or keys, scale)
     compute = _dense if pattern.window is None else _windowed
     return compute(q, k, v, pattern, scale, sink, dropout)
 
 
-def _native_takes(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float) -> bool:
-    if q.shape[2] < _FEW_QUERIES or v.shape[3] != q.shape[3] or dropout > 0 or pattern.key_padding is not None:
+def _native_takes(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern: Pattern, dropout: float) -> bool:
+    fits = k.shape == v.shape == (q.shape[0], k.shape[1], k.shape[2], q.shape[3]) and q.shape[1] % k.shape[1] == 0
+    if not fits or (sink is not None and (sink.shape[1] != q.shape[1] or sink.device != q.device)):
+        return False
+    if q.shape[2] < _FEW_QUERIES or dropout > 0 or pattern.key_padding is not None:
         return False
     if torch.compiler.is_compiling() or (q.dtype == torch.bfloat16 and not slow_bfloat16()):
         return False
@@ -142,13 +145,13 @@ class _NativeAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sink, out, lse = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if defined_backward(grads[0]):
             causal, window = ctx.seen
             allowed = Pattern(causal, window if causal else None).mask(q.shape[2], k.shape[2], q.device)
             by_formula = partial(definition, allowed=allowed, scale=ctx.scale)
             return *differentiate(by_formula, (q, k, v, sink), ctx.needs_input_grad[:4], grads[0]), None, None, None
         found = _native_backward(grads[0], q, k, v, out, lse, ctx.seen, ctx.scale)
-        grad_sink = _gradient_of_sink(grads[0], out, lse, sink) if sink is not None else None
+        grad_sink = None if sink is None else _gradient_of_sink(grads[0], out, lse, sink)
         return *found, grad_sink, None, None, None
 
 
@@ -173,9 +176,9 @@ def _call_native(
     library = native.library()
     assert library is not None
     batch, heads, queries, width = strided[-1].shape
-    sizes = torch.tensor([batch, heads, k.shape[1], queries, k.shape[2], width, *seen])
-    strides = torch.tensor([each.stride()[:3] for each in strided])
-    library.call(name, *strided, *others, sizes, strides, scale, torch.get_num_threads())
+    sizes = torch.tensor([batch, heads, k.shape[1], queries, k.shape[2], width, *seen], device="cpu")
+    strides = torch.tensor([each.stride()[:3] for each in strided], device="cpu")
+    library.call(name, *strided, *others, sizes, strides, float(scale), torch.get_num_threads())
 
 
 def _in_rows(x: Tensor) -> Tensor:
@@ -183,7 +186,8 @@ def _in_rows(x: Tensor) -> Tensor:
 
 
 def _gradient_of_sink(grad: Tensor, out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:
-    flow = -torch.exp(sink.to(lse.dtype) - lse) * (grad * out).sum(-1).to(lse.dtype)
+    wide = lse.dtype
+    flow = -torch.exp(sink.to(wide) - lse) * (grad.to(wide) * out.to(wide)).sum(-1)
     return flow.sum_to_size(sink.shape).to(sink.dtype)
 
 
@@ -388,7 +392,7 @@ class _CpuAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sink, mask, out, lse = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if defined_backward(grads[0]):
             allowed = Pattern(ctx.causal).mask(q.shape[2], k.shape[2], q.device) if mask is None else mask
             by_formula = partial(definition, allowed=allowed, scale=ctx.scale)
             return *differentiate(by_formula, (q, k, v, sink), ctx.needs_input_grad[:4], grads[0]), None, None, None

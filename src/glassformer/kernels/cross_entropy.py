@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from glassformer.kernels.rule import NATIVE_NAMES, differentiate, native_library, use_definition
+from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
 NOTHING = -100
 """The ``ignored`` of :func:`cross_entropy` that is no token."""
@@ -37,7 +37,8 @@ def cross_entropy(
     Raises:
         IndexError: A target outside the vocabulary (torch's own).
     """
-    plain = logits.numel() < _FEW or torch.compiler.is_compiling() or use_definition()
+    fits = targets.dtype == torch.int64 and targets.shape == logits.shape[:1] and targets.device == logits.device
+    plain = not fits or logits.numel() < _FEW or torch.compiler.is_compiling() or use_definition()
     if plain or native_library(logits) is None:
         return definition(logits, targets, ignored)
     return _CrossEntropy.apply(logits, targets, ignored)
@@ -53,7 +54,7 @@ class _CrossEntropy(torch.autograd.Function):
         inputs = logits, targets
         logits, targets = logits.contiguous(), targets.contiguous()
         rows, size = logits.shape
-        losses, lse = torch.empty(2, rows).unbind()
+        losses, lse = logits.new_empty(2, rows, dtype=torch.float32).unbind()
         name, threads = f"cross_entropy_{NATIVE_NAMES[logits.dtype]}", torch.get_num_threads()
         library.call(name, logits, targets, losses, lse, rows, size, ignored, threads)
         ctx.save_for_backward(*inputs, lse)
@@ -67,7 +68,7 @@ class _CrossEntropy(torch.autograd.Function):
         logits, targets, lse = ctx.saved_tensors
         by_formula = partial(definition, targets=targets, ignored=ctx.ignored)
         library = native_library(logits)
-        if torch.is_grad_enabled() or library is None:
+        if defined_backward(grads[0]) or library is None:
             return differentiate(by_formula, (logits,), (True,), grads[0])[0], None, None
         logits, targets = logits.contiguous(), targets.contiguous()
         rows, size = logits.shape

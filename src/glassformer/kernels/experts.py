@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.kernels.options import Clamp
-from glassformer.kernels.rule import autocast_dtype, differentiate, slow_bfloat16, use_definition
+from glassformer.kernels.rule import autocast_dtype, defined_backward, differentiate, slow_bfloat16, use_definition
 from glassformer.kernels.swiglu import swiglu, swiglu_backward
 
 
@@ -165,7 +165,7 @@ class _OneByOne(torch.autograd.Function):
         pairs, clamp, needed = ctx.pairs, ctx.clamp, ctx.needs_input_grad[2:]
         x, weights, *others = ctx.saved_tensors
         parts, inside = others[:6], iter(others[6:])
-        if torch.is_grad_enabled():
+        if defined_backward(grads[0]):
 
             def by_formula(x: Tensor, weights: Tensor, *parts: Tensor) -> Tensor:
                 return definition(Experts._make((*parts, clamp)), x, weights, pairs.indices)

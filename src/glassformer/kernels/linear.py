@@ -13,6 +13,7 @@ from glassformer.kernels.native import Library
 from glassformer.kernels.rule import (
     NATIVE_NAMES,
     autocast_dtype,
+    defined_backward,
     differentiate,
     native_library,
     slow_bfloat16,
@@ -96,7 +97,7 @@ class _Wide(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if defined_backward(grads[0]):
             return differentiate(definition, (x, weight, bias), ctx.needs_input_grad, grads[0])
         of_x, of_weight, of_bias = ctx.needs_input_grad
         grad, wide = grads[0].float(), x.float() if of_weight else x

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.rule import NATIVE_NAMES, differentiate, native_library, use_definition
+from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
 
 def definition(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -41,12 +41,12 @@ _PARTS = 64  # of the rows, whose gradients of the weight are summed one after a
 
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The result, and ``1 / rms`` of every position in float32 or wider."""
-    library = native_library(x)
+    library = native_library(x) if weight.shape == x.shape[-1:] else None
     if library is not None:
         x, size = x.contiguous(), x.shape[-1]
         out, inverse = torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
         name, threads = f"rms_norm_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
-        library.call(name, x, _narrow(weight), out, inverse, inverse.numel(), size, eps, threads)
+        library.call(name, x, _narrow(weight), out, inverse, inverse.numel(), size, float(eps), threads)
         return out, inverse
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
     inverse = length.square().div_(x.shape[-1]).add_(eps).rsqrt_()
@@ -59,13 +59,13 @@ def _narrow(weight: Tensor) -> Tensor:
 
 def _backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of ``x`` and of ``weight``."""
-    library = native_library(x, grad)
+    library = native_library(x, grad) if weight.shape == x.shape[-1:] else None
     if library is not None:
         rows, size = inverse.numel(), x.shape[-1]
-        grad, x, grad_x = grad.contiguous(), x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
+        grad, x, grad_x = grad.contiguous(), x.contiguous(), x.new_empty(x.shape)
         sums = inverse.new_empty(min(_PARTS, rows), size)
         name, threads = f"rms_norm_backward_{NATIVE_NAMES[x.dtype]}", torch.get_num_threads()
-        library.call(name, grad, x, _narrow(weight), inverse, grad_x, sums, rows, size, len(sums), threads)
+        library.call(name, grad, x, _narrow(weight), inverse.contiguous(), grad_x, sums, rows, size, len(sums), threads)
         return grad_x, sums.sum(0).to(weight.dtype)
     wide = inverse.dtype
     grad, weight_wide = grad.to(wide), weight.to(wide)
@@ -89,7 +89,7 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if defined_backward(grads[0]):
             needed = ctx.needs_input_grad[:2]
             return *differentiate(partial(definition, eps=ctx.eps), (x, weight), needed, grads[0]), None
         return *_backward(grads[0], x, weight, inverse), None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glassformer.errors import require
 from glassformer.kernels.options import Layout
-from glassformer.kernels.rule import NATIVE_NAMES, native_library, use_definition
+from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, native_library, use_definition
 
 Rotation = tuple[Float[Tensor, "*batch position pair"], Float[Tensor, "*batch position pair"]]
 """Cosines and sines of some positions, one of each for every pair of coordinates."""
@@ -52,7 +52,8 @@ def join_pairs(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
-    library = native_library(x, cos, sin) if layout == "half-split" and x.dim() == 4 and cos.dim() == 2 else None
+    fits = layout == "half-split" and x.dim() == 4 and cos.shape == sin.shape == (x.shape[2], x.shape[3] // 2)
+    library = native_library(x, cos, sin) if fits else None
     if library is not None and x.stride(3) == 1:
         out, threads = torch.empty_like(x), torch.get_num_threads()
         strides = *x.stride()[:3], *out.stride()[:3]
@@ -79,7 +80,8 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        return _Rotate.apply(grads[0], cos, -sin, ctx.layout), None, None, None
+        turn = definition if defined_backward(grads[0]) else _Rotate.apply
+        return turn(grads[0], cos, -sin, ctx.layout), None, None, None
 
 
 def require_layout(layout: Layout) -> None:

@@ -42,7 +42,7 @@ def native_library(*tensors: Tensor) -> native.Library | None:
     for each in tensors:
         if each.dtype != dtype or each.device.type != "cpu" or type(each) not in (Tensor, nn.Parameter):
             return None
-        if each.is_neg():
+        if each.is_neg() or torch._C._functorch.is_legacy_batchedtensor(each):
             return None
     return native.library()
 
@@ -53,12 +53,20 @@ def slow_bfloat16() -> bool:
     return not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+def defined_backward(grad: Tensor) -> bool:
+    """Whether a backward pass has to be the definition's: it is itself differentiated, or a transform is active.
+
+    With ``is_grads_batched=True`` torch passes many gradients of the output as one.
+    """
+    return torch.is_grad_enabled() or transformed() or torch._C._functorch.is_legacy_batchedtensor(grad)
+
+
 def differentiate(
     definition: Callable[..., Tensor], inputs: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients of ``definition(*inputs)`` that can be differentiated again.
 
-    For the backward pass of a fast form that runs with gradients enabled (``create_graph=True``).
+    For the backward pass of a fast form where :func:`defined_backward`, such as under ``create_graph=True``.
 
     Args:
         definition: Function of ``inputs``.
@@ -67,9 +75,10 @@ def differentiate(
         grad: Gradient of the output.
     """
     # Views, so that a tensor given twice gets two gradients.
-    parts = [None if each is None else each.view_as(each) for each in inputs]
-    wanted = [part for part, need in zip(parts, needed, strict=True) if need and part is not None]
-    found = iter(torch.autograd.grad(definition(*parts), wanted, grad, create_graph=True))
+    with torch.enable_grad():
+        parts = [None if each is None else each.view_as(each) for each in inputs]
+        wanted = [part for part, need in zip(parts, needed, strict=True) if need and part is not None]
+        found = iter(torch.autograd.grad(definition(*parts), wanted, grad, create_graph=True))
     return tuple(next(found) if need else None for need in needed)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.kernels.options import Clamp
-from glassformer.kernels.rule import NATIVE_NAMES, differentiate, native_library, use_definition
+from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
 _FEW = 2**12  # numbers, with which calling the library takes longer than the work
 
@@ -40,7 +40,7 @@ def swiglu(
 
 
 def _forward(gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
-    library = native_library(gate, up) if gate.numel() >= _FEW else None
+    library = native_library(gate, up) if gate.numel() >= _FEW and gate.shape == up.shape else None
     if library is not None:
         gate, up = gate.contiguous(), up.contiguous()
         out = torch.empty_like(gate)
@@ -55,7 +55,7 @@ def _forward(gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
 
 def swiglu_backward(grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor, Tensor]:
     """The gradients of ``gate`` and ``up``, which cannot be differentiated again."""
-    library = native_library(grad, gate, up) if gate.numel() >= _FEW else None
+    library = native_library(grad, gate, up) if gate.numel() >= _FEW and gate.shape == up.shape else None
     if library is not None:
         grad, gate, up = grad.contiguous(), gate.contiguous(), up.contiguous()
         found = torch.empty_like(gate), torch.empty_like(up)
@@ -87,7 +87,7 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         gate, up = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if defined_backward(grads[0]):
             by_formula = partial(definition, clamp=ctx.clamp)
             return *differentiate(by_formula, (gate, up), ctx.needs_input_grad[:2], grads[0]), None
         return *swiglu_backward(grads[0], gate, up, ctx.clamp), None

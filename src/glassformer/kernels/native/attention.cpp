@@ -255,7 +255,7 @@ void backward(const float* grad, const float* q, const float* k, const float* v,
       }
       for (int64_t row = 0; row < all; ++row) {
         const float* line = out + b * os.batch + head * os.head + row * os.position;
-        const bool real = row < s.queries && lse[item * s.queries + row] > -INFINITY;
+        const bool real = row < s.queries && lse[item * s.queries + row] != -INFINITY;  // NaN stays
         level[row] = real ? lse[item * s.queries + row] : INFINITY;  // every weight is 0
         Floats product = {};
         for (int64_t i = 0; real && i < s.width; i += WIDTH) {
