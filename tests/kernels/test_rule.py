@@ -85,6 +85,7 @@ def test_default_dtype_and_device_of_the_cross_entropy() -> None:
     assert torch.equal(found, expected)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_whole_numbers_as_settings(library: Library) -> None:
     x = torch.randn(2, 2, 64, 64)
     for own in (lambda: rms_norm(x, GAIN, 1), lambda: attention(x, x, x, Pattern(causal=True), 1)):
