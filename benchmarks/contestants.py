@@ -50,14 +50,14 @@ class Contestant:
 
 
 def ours(name: str, decoder: Decoder) -> Contestant:
-    """Our model; it decodes with the compiled step."""
+    """Our model."""
 
     def prefill(tokens: Tensor) -> Tensor:
         cache = decoder.new_cache(*tokens.shape)
         return decoder.output(decoder.hidden(tokens, cache=cache, last=1))
 
     def decode(tokens: Tensor, new: int) -> list[list[int]]:
-        return generate(decoder, tokens, new, compile=True)
+        return generate(decoder, tokens, new)
 
     return Contestant(name, decoder, decoder, prefill, decode, cross_entropy)
 
