@@ -167,7 +167,7 @@ def _logits_without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -
             tokens = torch.cat([tokens, newest], dim=1)
             real = None if real is None else torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
         with evaluating(model):
-            return model.output(model.hidden(tokens, key_padding=real, last=1)[:, -1])
+            return model.output(model.hidden(tokens, key_padding=real, last=1))[:, -1]
 
     return logits
 
@@ -183,8 +183,8 @@ def _logits_with_cache(model: Decoder, cache: Cache, tokens: Tensor, real: Tenso
             for start in range(0, max(tokens.shape[1], 1), PREFILL):  # once for no tokens, which the model refuses
                 piece = slice(start, start + PREFILL)
                 padding = None if real is None else real[:, piece]
-                last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)[:, -1]
-            return model.output(last)
+                last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
+            return model.output(last)[:, -1]
 
     return logits
 
