@@ -125,7 +125,15 @@ def bandwidth(options: argparse.Namespace) -> dict[str, Any]:
 
 def llama(options: argparse.Namespace) -> dict[str, float]:
     """Tokens a second of llama.cpp: of the prompt, and generated."""
-    sizes = {"-t": options.threads, "-p": options.prompt, "-n": options.tokens, "-r": 1, "-ngl": 0, "-o": "json"}
+    sizes = {
+        "-t": options.threads,
+        "-p": options.prompt,
+        "-n": options.tokens,
+        "-r": 1,
+        "-ngl": 0,
+        "-lm": "none",
+        "-o": "json",
+    }
     flags = [str(each) for pair in sizes.items() for each in pair]
     command = [options.llama, "-m", options.gguf, *flags]
     tests = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
