@@ -204,6 +204,8 @@ def test_speculation_is_asked_for_and_gives_the_same_text(
     )
     assert "".join(command.run(command.GenerateFlags(**flags, speculate=5))) == expected
     assert asked == [5]
+    with refused("--compile with --speculate 5", fix="Leave one out"):  # before the weights are read
+        command.GenerateFlags(**flags, compile=True, speculate=5)
 
 
 def test_a_compiled_step_is_asked_for(recurrence_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

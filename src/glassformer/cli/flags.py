@@ -121,8 +121,8 @@ class GenerateFlags:
     without. Needs a C++ compiler."""
 
     speculate: Count = 0
-    """Look up to so many tokens up in the text and verify them in one pass: faster where a text repeats parts of what
-    it has said. 7 is a good number, 0 is off."""
+    """Tokens that are looked up in the text and verified in one pass, at most: faster where a text repeats parts of
+    what it has said. 7 is a good number, 0 is off."""
 
     dense: Literal["int8"] | None = None
     """For a gpt-oss: keep what is not an expert in 8 bits, which is faster and less precise. None: as stored."""
@@ -142,6 +142,12 @@ class GenerateFlags:
             "--dense with --run",
             "--dense with --model",
             "Leave it out: it is for released models.",
+        )
+        require(
+            not (self.compile and self.speculate),
+            f"--compile with --speculate {self.speculate}",
+            "one of the two",
+            "Leave one out: compiled steps read one token.",
         )
         require(
             self.run is None or self.tokenizer is None,
@@ -191,8 +197,8 @@ class ChatFlags:
     """The same seed and messages give the same answers on the same day. None: different ones each time."""
 
     speculate: Count = 0
-    """Look up to so many tokens up in the conversation and verify them in one pass: faster where a reply repeats parts
-    of what was said. 7 is a good number, 0 is off."""
+    """Tokens that are looked up in the conversation and verified in one pass, at most: faster where a reply repeats
+    parts of what was said. 7 is a good number, 0 is off."""
 
     speed: bool = True
     """Print the number of tokens per second after each reply."""

@@ -60,7 +60,7 @@ def generate(
         compile: Compile the decoding step with ``torch.compile``. Needs ``use_cache`` and a C++ compiler. For GPUs; on
             a processor :class:`~glassformer.generation.native_step.DecodingStep` is faster. Each batch size and each
             cache size (256 positions, then powers of two) is compiled once for each model, in about half a minute.
-        speculate: Of one text, verify up to so many tokens in a forward pass, which are looked up in the text: see
+        speculate: Most tokens of one text that are looked up in it and verified in one forward pass: see
             :mod:`~glassformer.generation.speculative`. The tokens are the same up to rounding, and come faster where a
             text repeats what it has said. Needs ``use_cache``, and not ``compile``.
 

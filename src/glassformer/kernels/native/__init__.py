@@ -146,13 +146,15 @@ def _built() -> tuple[Library | None, str]:
 
 
 def _slow(reason: str, fix: str) -> str:
-    return f"Running without the C++ library, slower, with packed experts many times: {reason}. {fix}"
+    return f"Running without the C++ library, which is slower (many times with packed experts): {reason}. {fix}"
 
 
 @functools.cache
 def _warn_once(problem: str) -> None:
-    package, level, frame = str(Path(__file__).parents[2]), 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+    # The caller's line: modules are called through torch.
+    packages = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(packages):
         frame, level = frame.f_back, level + 1
     warnings.warn(problem, stacklevel=level)
 

@@ -39,7 +39,7 @@ void swiglu_backward(const T* grad, const T* gate, const T* up, T* d_gate, T* d_
       const Floats g = clamped(g_in, k.limit), u = clamped_both(u_in, k.limit), s = sigmoid(g * k.alpha);
       const Floats to_gate = d * (u + k.shift) * s * (1.0f + g * k.alpha * (1.0f - s)), to_up = d * g * s;
       store(d_gate + first + i, g_in > k.limit ? Floats{} : to_gate, count);  // NaN stays
-      store(d_up + first + i, (u_in > k.limit) | (u_in < -k.limit) ? Floats{} : to_up, count);
+      store(d_up + first + i, ((u_in > k.limit) | (u_in < -k.limit)) ? Floats{} : to_up, count);
     });
   });
 }
