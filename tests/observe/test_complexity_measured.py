@@ -60,12 +60,13 @@ def test_experts_are_counted_as_grouped_single_and_as_one_operator(width: int) -
 
 @pytest.mark.parametrize("num_experts", [None, 4])
 @pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.usefixtures("fast_forms")
 def test_a_training_step_takes_three_times_the_forward_pass_and_half_its_attention(
-    num_experts: int | None, sinks: bool
+    num_experts: int | None, sinks: bool, dtype: torch.dtype
 ) -> None:
     config = DecoderConfig(19, 2, 16, 24, 4, 4, num_experts=num_experts, sinks=sinks)
-    model, tokens = Decoder(config), torch.randint(0, 19, (2, 30))
+    model, tokens = Decoder(config).to(dtype), torch.randint(0, 19, (2, 30))
     forward = complexity(config, 2, 30).operations
     # Backward repeats each product twice; the fused attention makes its scores anew besides, and each of the five
     # norms multiplies its rows by its weights.

@@ -62,15 +62,20 @@ class Complexity:
     """Predicted cost of one forward pass."""
 
     operations: Operations
-    """As executed. A causal kernel may skip forbidden blocks, but torch's count and this one take the full square; a
-    windowed layer computes blocks of queries with all keys that any of them sees."""
+    """As torch's operators execute it. A causal kernel may skip forbidden blocks, but torch's count and this one take
+    the full square; a windowed layer computes blocks of queries with all keys that any of them sees. The C++ library's
+    attention skips tiles of keys that no query sees."""
     parameters: int
     active_parameters: int
     """The parameters used by one token: fewer than all where experts are chosen."""
     activations: int
-    """Bytes that the pass stores for a backward pass, without dropout and padding: inputs of products and activation
-    functions, queries, keys, values and output of attention, statistics of norms and softmax. Omitted: index lists,
-    masks, the rotation's cosines and sines, and the overlapping copies of keys and values of windowed layers."""
+    """Bytes that the pass stores for a backward pass on the CPU, without dropout and padding: inputs of products and
+    activation functions (of experts those of the activation alone), queries, keys, values and output of attention,
+    statistics of norms and softmax. Omitted: index lists, masks, and the rotation's cosines and sines; the overlapping
+    copies of keys and values that windowed layers store where the C++ library does not run their attention; and what
+    bfloat16 mixtures store in float32: the router's input, weights and softmax and, on processors without bfloat16
+    products, the inputs of the experts' activation. Other devices also store what enters and leaves each expert, and
+    what enters its last product."""
     attention_weights: int
     """Further bytes if the weights of every head, query and key were stored, as with attention dropout. The fused
     kernel stores none."""
@@ -223,9 +228,8 @@ def _decoder_cost(config: DecoderConfig, batch: int, length: int, cached: int, i
     norms = 1 + (ff > 0)  # in each layer
     shared = layers * (attention + per_head + router + norms * hidden) + hidden
     shared += config.vocab_size * hidden * (1 if config.tied_output else 2)
-    # Clamping stores gate and up from before it, gate, up + 1, the sigmoid and a product in addition.
-    inside = ff * (3 if config.clamp is None else 7)
-    feed_forward = inside if experts is None else passed * (2 * hidden + inside + 1)
+    # Gate and up, and what enters the last product, which experts compute again.
+    feed_forward = 3 * ff if experts is None else passed * (2 * ff + 1)
     queries = 2 * wide if config.key_weights else wide
     per_token = layers * (2 * norms * hidden + queries + 2 * narrow + wide + feed_forward) + 2 * hidden
     statistics = layers * (norms + heads) + 1

@@ -24,7 +24,8 @@ def count_operations(call: Callable[[], object]) -> int:
     """The floating-point operations of ``call``, as torch's ``FlopCounterMode`` counts them: matrix products alone.
 
     Formulas are added for operators that the counter would silently count as 0: the fused attention on the CPU,
-    grouped products of experts, and products with a single vector.
+    grouped products of experts, products with a single vector, and those added in place. The C++ library, which the
+    counter cannot see, does not run meanwhile.
     """
     with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         call()
@@ -39,6 +40,7 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
     # Each row is multiplied with one of the matrices, whatever their number.
     torch.ops.aten._grouped_mm: lambda a, b, *_, **__: 2 * a[-2] * a[-1] * b[-1],
     torch.ops.aten.mv: lambda a, *_, **__: 2 * a[0] * a[1],
+    torch.ops.aten.addmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * b[1],
     torch.ops.glassformer.mix_experts: (
         lambda x, weights, indices, gate, *_, **__: 6 * weights[0] * weights[1] * gate[1] * gate[2]
     ),
