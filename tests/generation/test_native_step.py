@@ -313,6 +313,11 @@ def own_forward(model: Decoder) -> None:
     norm.forward = lambda x: 2 * forward(x)
 
 
+def own_hidden(model: Decoder) -> None:
+    hidden = model.hidden
+    model.hidden = lambda *args, **options: 2 * hidden(*args, **options)
+
+
 def half_of_it(model: Decoder) -> None:
     model.layers[0].attention.query.weight = nn.Parameter(model.layers[0].attention.query.weight.double())
 
@@ -341,6 +346,8 @@ ORDINARY: dict[str, Callable[[Decoder], Any]] = {
     "module of another class": replace_module,
     "parametrization": parametrized,
     "another forward": own_forward,
+    "another hidden": own_hidden,
+    "compiled": lambda model: setattr(model.layers[0], "_compiled_call_impl", model.layers[0]._call_impl),
     "another method": another_method,
     "watching": lambda model: watching(lambda call: None),
     "editing": lambda model: editing(lambda call: dataclasses.replace(call, scale=0.0)),

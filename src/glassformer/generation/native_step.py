@@ -142,6 +142,8 @@ class _Plan:
         """``self._holders[i][self._names[i]]``: modules, tensors, and None where there is no tensor."""
         self._modules: list[nn.Module] = []
         self._types: list[type] = []
+        self._sizes: list[int] = []
+        """How many attributes a module has: a method of its own is one more."""
         self._tensors: list[Tensor] = []
         self._addresses: list[int] = []
         self._memory: list[Tensor] = []
@@ -169,7 +171,7 @@ class _Plan:
             and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
             and not any(map(attrgetter("_forward_hooks"), self._modules))
             and not any(map(attrgetter("_forward_pre_hooks"), self._modules))
-            and not any("forward" in vars(module) for module in self._modules)
+            and list(map(len, map(vars, self._modules))) == self._sizes
             and len(self._model.layers) == len(self._caches)
             and self._cache.layers == self._caches
         )
@@ -257,9 +259,11 @@ class _Plan:
     def _know(self, parts: dict[str, Any], name: str, *kinds: type) -> Any:
         module: Any = parts.get(name)
         _need(type(module) in kinds and module._compiled_call_impl is None)
+        _need(not any(callable(getattr(type(module), own, None)) for own in vars(module)))
         self._hold(parts, name, module)
         self._modules.append(module)
         self._types.append(type(module))
+        self._sizes.append(len(vars(module)))
         return module
 
     def _hold(self, holder: dict[str, Any], name: str, held: nn.Module | Tensor | None) -> None:
