@@ -14,6 +14,8 @@ from glassformer.kernels import PLAIN, native
 NATIVE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 """How the library's functions name a dtype."""
 
+_PLAIN_TENSORS = (Tensor, nn.Parameter)  # a subclass may be more than its memory
+
 
 def transformed() -> bool:
     """Whether a transform of ``torch.func`` or forward-mode differentiation is active.
@@ -40,7 +42,7 @@ def native_library(*tensors: Tensor) -> native.Library | None:
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
         return None
     for each in tensors:
-        if each.dtype != dtype or each.device.type != "cpu" or type(each) not in (Tensor, nn.Parameter):
+        if each.dtype != dtype or not each.is_cpu or type(each) not in _PLAIN_TENSORS:
             return None
         if each.is_neg() or torch._C._functorch.is_legacy_batchedtensor(each):
             return None
