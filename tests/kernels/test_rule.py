@@ -52,6 +52,12 @@ def test_traces(name: str) -> None:
     torch.testing.assert_close(traced(x), by_definition(name, x), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_weights() -> None:
+    x = torch.randn(2, 600)
+    torch.testing.assert_close(linear(x, torch.eye(600).to_sparse_csr()), x)
+
+
 @contextmanager
 def defaults(dtype: torch.dtype) -> Iterator[None]:
     """Another default dtype, and another device, on which the library cannot write."""

@@ -47,9 +47,9 @@ def linear(
         return definition(x, weight, bias)
     tensors = (x, weight) if bias is None else (x, weight, bias)
     grad = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-    if few and not grad and weight.numel() >= _LEAST and weight.is_contiguous():
+    if few and not grad and weight.numel() >= _LEAST:
         library = native_library(*tensors)
-        if library is not None:
+        if library is not None and weight.is_contiguous():
             return _few(library, x, weight, bias)
     if narrow and x.device.type == "cpu" and weight.dtype == x.dtype and slow_bfloat16():
         rows = x.reshape(-1, x.shape[-1])

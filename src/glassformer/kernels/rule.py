@@ -42,9 +42,9 @@ def native_library(*tensors: Tensor) -> native.Library | None:
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
         return None
     for each in tensors:
-        if each.dtype != dtype or not each.is_cpu or type(each) not in _PLAIN_TENSORS:
+        if each.dtype != dtype or not each.is_cpu or each.layout != torch.strided:
             return None
-        if each.is_neg() or torch._C._functorch.is_legacy_batchedtensor(each):
+        if type(each) not in _PLAIN_TENSORS or each.is_neg() or torch._C._functorch.is_legacy_batchedtensor(each):
             return None
     return native.library()
 
