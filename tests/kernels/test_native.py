@@ -253,7 +253,8 @@ def test_the_warning_points_at_the_caller_of_the_library(unbuilt: Path, monkeypa
         native._warn_once.cache_clear()
         with pytest.warns(UserWarning, match=r"C\+\+ library") as caught:
             use()
-        assert {each.filename for each in caught} == {__file__}
+        packages = str(SOURCE_ROOT / "glassformer"), str(Path(torch.__file__).parent)
+        assert not any(each.filename.startswith(packages) for each in caught)
 
 
 @pytest.mark.parametrize(("value", "off"), [("1", True), ("yes", True), ("0", False), ("", False)])
