@@ -193,6 +193,13 @@ def test_experts() -> None:
     with intervene(model, zero("experts", layers=1, experts=expert)), capture(model, what="ffn", layers=1) as seen:
         model(tokens)
     torch.testing.assert_close(seen.last("ffn")[name], expected, rtol=1e-12, atol=1e-12)
+    with (  # the mixture's output is edited after its experts, whichever block is inside
+        intervene(model, put("ffn", 0.25, layers=1)),
+        intervene(model, zero("experts", layers=1, experts=expert)),
+        capture(model, what="ffn", layers=1) as seen,
+    ):
+        model(tokens)
+    torch.testing.assert_close(seen.last("ffn")[name], torch.full_like(expected, 0.25), rtol=0, atol=0)
     without = zero("router", layers=1, experts=expert, queries=3)
     with intervene(model, without), capture(model, what=("choices", "router"), layers=1) as seen:
         model(tokens)

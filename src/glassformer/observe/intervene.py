@@ -173,7 +173,7 @@ class _Attachment:
         attend = [plan for plan in plans if plan.edit.site in ("q", "k", "v", "scores", "weights")]
         for point in {point: None for plan in attend for point in plan.points}:
             self._seam(point.module, "input", partial(self._enter_attention, point), 0)
-            self._seam(point.module, "output", self._leave_attention, 2)
+            self._seam(point.module, "output", self._leave_attention, 3)
         if attend:
             edit = partial(self._edit_attention, attend)
             self._attached.enter_context(hugging_face.editing(edit) if self._foreign else editing(edit))
@@ -200,9 +200,10 @@ class _Attachment:
             assert point.gate is not None
             self._seam(point.gate, "output", partial(self._router, plan, point))
         elif site == "experts":
-            self._seam(point.module, "output", partial(self._experts, plan, point))
+            # Before edits of the mixture's output, in whichever block those are.
+            self._seam(point.module, "output", partial(self._experts, plan, point), 1)
 
-    def _seam(self, module: nn.Module, where: str, change: Change, order: int = 1) -> None:
+    def _seam(self, module: nn.Module, where: str, change: Change, order: int = 2) -> None:
         """Let ``change`` replace the input or the output of ``module`` in this thread."""
 
         def here(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
@@ -278,7 +279,7 @@ class _Attachment:
         dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
         require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
         self._seam(point.between, "input", before)
-        self._seam(ffn, "output", after, 2)
+        self._seam(ffn, "output", after, 3)
         self._seam(block, "output", again, 0)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:

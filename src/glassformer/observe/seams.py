@@ -50,7 +50,9 @@ def insert(module: nn.Module, where: str, change: Change, order: int) -> Callabl
 def is_changed(module: nn.Module | None, where: str) -> bool:
     """Whether an edit of this thread, not its bookkeeping before or after, changes a module's input or output."""
     found = _seams.get((id(module), where))
-    return found is not None and any(order == 1 and thread == threading.get_ident() for order, _, thread in found[1])
+    return found is not None and any(
+        order in (1, 2) and thread == threading.get_ident() for order, _, thread in found[1]
+    )
 
 
 def _changed(changes: list[_Entry], values: Tensor, given: tuple[Any, ...]) -> Tensor:
