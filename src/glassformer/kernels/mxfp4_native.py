@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 
 import torch
@@ -59,9 +58,7 @@ class Kernel:
 
     def _run(self, fits: bool, name: str, dtype: torch.dtype, tensors: tuple[Tensor, ...], *sizes: int) -> None:
         self._check(fits, *tensors)
-        function = getattr(self.library.code, f"glassformer_mxfp4_{name}_{_NAMES[dtype]}")
-        pointers = (ctypes.c_void_p(each.data_ptr()) for each in tensors)
-        function(*pointers, *map(ctypes.c_int64, sizes), self.level, _threads(tensors[1].numel()))
+        self.library.call(f"mxfp4_{name}_{_NAMES[dtype]}", *tensors, *sizes, _threads(tensors[1].numel()))
 
     def _check(self, fits: bool, *tensors: Tensor) -> None:
         # C++ receives addresses only, so this is the last place that knows shapes and devices.

@@ -47,8 +47,6 @@ _LEVEL_FLAGS: tuple[tuple[str, ...], ...] = ((), _AVX2, _AVX512, (*_AVX512, "-ma
 # Compiler flags to try, best first. Without OpenMP functions run on one thread; Apple's compiler has none.
 _THREADING: tuple[tuple[str, ...], ...] = ((),) if sys.platform == "darwin" else (("-fopenmp",), ())
 _COMPILERS = ("c++", "g++", "clang++")
-_CHOOSES_ITSELF = "mxfp4"
-"""The source that is compiled once, at level 0, and chooses among the levels when it runs."""
 
 
 def best_level() -> int:
@@ -208,7 +206,7 @@ def _run_compiler(compiler: list[str], library: Path) -> None:
     """Every source at its levels, as many at a time as there are processors; then the library of all."""
     commands = []
     for source in sorted(FOLDER.glob("*.cpp")):
-        for level in (0,) if source.stem == _CHOOSES_ITSELF else COMPILED:
+        for level in COMPILED:
             output = ["-c", str(source), "-o", f"{library}-{source.stem}-{level}.o"]
             commands.append([*compiler, *_FLAGS, *_LEVEL_FLAGS[level], f"-DLEVEL={level}", *output])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
