@@ -1,0 +1,455 @@
+r"""From a program to the weights of a transformer.
+
+Every variable that the transformer has to hold is *stored* in coordinates of its residual stream. All that reads the
+stream is linear (queries, keys, values, the first layer of a feed-forward network, the output), so a variable is not
+stored as a one-hot vector but by the functions of it that its readers need, *features*: as many coordinates as they
+have dimensions, apart from constants, which biases add. A function of tokens alone, or of indices alone, needs
+no layer: its features are in the embeddings.
+
+A **selector** is a cost of each pair of a key's and a query's value: 0 if selected, at least 1 if not, written as a sum
+of products of a feature of the query and one of the key, as few as its rank. A head's score is ``-SHARPNESS`` times the
+cost. Where nothing may be selected, the head has a sink of half of that. The mean of the selected values is then right
+but for ``exp(-SHARPNESS / 2)`` of their range.
+
+A **width** is a head with a sink at the selected keys' own score: of w selected keys it gives w / (w + 1).
+
+A **function** of other variables is a feed-forward network. Its inputs are added up with strides, so that different
+combinations of values give different sums, and each change of the result from a sum to the next takes two ReLU units::
+
+    step(x) = relu(u) - relu(u - 1)   with u = (x - low) / (high - low)
+
+which is exactly 0 up to ``low`` and 1 from ``high``: errors of the sum up to a quarter of a gap vanish.
+
+Source: Lindner et al. 2023, "Tracr", arXiv 2301.05062 (programs as weights); Miller 2023, "Attention Is Off By One", and
+OpenAI 2025, gpt-oss model card (sinks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from jaxtyping import Float
+
+from glassformer.errors import InputError, require
+from glassformer.handcraft.programs.domains import MOST_VALUES, Domains, is_number
+from glassformer.handcraft.programs.language import (
+    Aggregate,
+    Combined,
+    Elementwise,
+    Select,
+    Selector,
+    Value,
+    Variable,
+    Width,
+    indices,
+    tokens,
+)
+
+SHARPNESS = 60.0
+"""The score by which a selected key is ahead of others, at least."""
+MOST_SUMS = 1e5
+"""Largest sum of strides, in gaps: float32 tells them apart."""
+
+Function = Callable[[Value], float]
+
+
+@dataclass(eq=False)
+class Stored:
+    """A variable in the residual stream, from the time ``born`` to the time ``read``.
+
+    Times: 0 is the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its feed-forward network.
+    """
+
+    name: str
+    born: int
+    domain: tuple[Value, ...] | None
+    free: bool
+    """Whether any feature can be stored; otherwise only its value."""
+    features: list[Float[np.ndarray, " value"]] = field(default_factory=list)
+    """The features in its coordinates; of a variable that is not free there is one, the value."""
+    origins: list[Sum] = field(default_factory=list)
+    """Of what a head copies: what it reads at a key for each feature."""
+    defaults: list[float] = field(default_factory=list)
+    """Of what a head copies: what is added everywhere, which is left where nothing is selected."""
+    least: float | None = None
+    """Of what is not free: the least number that is stored, if it is known."""
+    read: int = 0
+    place: list[int] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Its coordinates."""
+        return len(self.features) if self.free else 1
+
+    def solve(self, wanted: Float[np.ndarray, " value"]) -> tuple[Float[np.ndarray, " feature"], float] | None:
+        """The factors of its features, and the constant, that give ``wanted``."""
+        columns = np.column_stack([*self.features, np.ones(len(wanted))])
+        found = np.linalg.lstsq(columns, wanted, rcond=None)[0]
+        if np.abs(columns @ found - wanted).max(initial=0.0) > 1e-9 * max(1.0, np.abs(wanted).max(initial=0.0)):
+            return None
+        found[np.abs(found) < 1e-12] = 0
+        return found[:-1], float(found[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """A number that can be read off the stream: features or multiples of stored variables, and a constant."""
+
+    terms: tuple[tuple[Stored, Float[np.ndarray, " value"] | float], ...] = ()
+    constant: float = 0.0
+
+    @property
+    def born(self) -> int:
+        """The time from which it can be read."""
+        return max((stored.born for stored, _ in self.terms), default=0)
+
+    def read_at(self, time: int) -> Sum:
+        """The same; keeps what it reads until then."""
+        for stored, _ in self.terms:
+            stored.read = max(stored.read, time)
+        return self
+
+    def times(self, factor: float) -> Sum:
+        """A multiple."""
+        return Sum(tuple((stored, wanted * factor) for stored, wanted in self.terms), self.constant * factor)
+
+    def plus(self, other: Sum) -> Sum:
+        """The sum of two."""
+        return Sum(self.terms + other.terms, self.constant + other.constant)
+
+
+@dataclass(eq=False)
+class Head:
+    """One attention head: the cost of its selector, and what it copies."""
+
+    name: str
+    time: int
+    queries: list[Sum]
+    keys: list[Sum]
+    sink: float | None
+    """The sink's score, 0 or below; None for none."""
+    writes: list[Stored] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Lookup:
+    """A function in a feed-forward network: the value of ``stored`` for each value of the sum, ascending."""
+
+    time: int
+    sum: Sum
+    points: list[tuple[float, Value]]
+    stored: Stored
+
+
+@dataclass(eq=False)
+class Plan:
+    """What a program takes: stored variables, heads, functions and the output."""
+
+    domains: Domains
+    stored: dict[object, Stored] = field(default_factory=dict)
+    heads: dict[object, Head] = field(default_factory=dict)
+    lookups: dict[object, Lookup] = field(default_factory=dict)
+
+    # ---- what can be read -------------------------------------------------------------------------------------------
+
+    def is_free(self, part: Variable) -> bool:
+        """Whether any function of a variable can be read where the variable can."""
+        if isinstance(part, Aggregate):
+            copies = self.domains.single(part.selector) or not self.domains.numeric(part.values)
+            return copies and self.is_free(part.values)
+        if isinstance(part, Elementwise):
+            roots = self.domains.roots(part)
+            if len(roots) == 1 and self.is_free(roots[0]):
+                return True
+            return part.linear is None or not all(map(self.domains.numeric, part.sources))
+        return True
+
+    def read(self, part: Variable, wanted: Function | None = None) -> Sum:
+        """A function of a variable, or its value as a number (:meth:`code`)."""
+        if wanted is None:
+            if not self.is_free(part):
+                return self._value(part)
+            wanted = self.code(part)
+        if isinstance(part, Elementwise):
+            roots = self.domains.roots(part)
+            if len(roots) == 1 and self.is_free(roots[0]):
+                (root,), function = roots, wanted
+                return self.read(root, lambda value: function(self.domains.value(part, {root: value})))
+        if isinstance(part, Aggregate) and self.is_free(part):
+            stored = self._aggregated(part)
+        elif part is tokens or part is indices:
+            stored = self.stored.setdefault(part, Stored(str(part), 0, self.domains.listed(part), free=True))
+        else:
+            stored = self._looked_up(part)
+        return self._feature(stored, wanted, part)
+
+    def code(self, part: Variable) -> Function:
+        """Different numbers for the values of a variable: themselves if they are numbers."""
+        if self.domains.numeric(part):
+            return float
+        values = self.domains.listed(part)
+        numbers = [float(value) for value in values if is_number(value)]
+        first = math.floor(max(numbers)) + 1 if numbers else 0
+        others = [value for value in values if not is_number(value)]
+        codes = {value: float(first + place) for place, value in enumerate(others)}
+        return lambda value: codes[value] if value in codes else float(value)
+
+    def _value(self, part: Variable) -> Sum:
+        """The code of a variable that is not free."""
+        if isinstance(part, Elementwise) and part.linear is not None:
+            total = Sum(constant=float(part.linear[1]))
+            for source, factor in zip(part.sources, part.linear[0], strict=True):
+                total = total.plus(self.read(source).times(float(factor)))
+            return total
+        assert isinstance(part, Aggregate)
+        return Sum(((self._aggregated(part), 1.0),))
+
+    def _feature(self, stored: Stored, wanted: Function, part: Variable) -> Sum:
+        assert stored.domain is not None
+        vector = np.array([float(wanted(value)) for value in stored.domain])
+        if stored.solve(vector) is None:
+            stored.features.append(vector)
+            if isinstance(part, Aggregate):
+                default = 0.0 if part.default not in stored.domain else float(wanted(part.default))
+                if self.domains.reflexive(part.selector):
+                    default = 0.0
+                origin = self.read(part.values, lambda value: wanted(value) - default)
+                stored.origins.append(origin.read_at(stored.born))
+                stored.defaults.append(default)
+        return Sum(((stored, vector),))
+
+    # ---- heads --------------------------------------------------------------------------------------------------------
+
+    def _aggregated(self, part: Aggregate) -> Stored:
+        key = self.domains.key(part)
+        if key not in self.stored:
+            free = self.is_free(part)
+            sure = self.domains.reflexive(part.selector)
+            head = self._head(part.selector, None if sure else -SHARPNESS / 2, self.read(part.values).born)
+            stored = Stored(str(part), head.time, self.domains.of(part), free)
+            if not free:
+                if stored.domain is not None:
+                    stored.least = min(map(self.code(part), stored.domain))
+                default = 0.0 if sure else self.code(part)(part.default)
+                stored.features.append(np.empty(0))
+                stored.origins.append(self.read(part.values).plus(Sum(constant=-default)).read_at(head.time))
+                stored.defaults.append(default)
+            head.writes.append(stored)
+            self.stored[key] = stored
+        return self.stored[key]
+
+    def _head(self, selector: Selector, sink: float | None, born: int) -> Head:
+        terms = [term for part in self._conjunction(selector) for term in self._cost(part)]
+        time = max([born, *(side.born for pair in terms for side in pair)]) // 2 * 2 + 1
+        key = "head", self.domains.key(selector), sink, time
+        if key not in self.heads:
+            queries, keys = ([side.read_at(time) for side in sides] for sides in zip(*terms, strict=True)) if terms else (
+                [],
+                [],
+            )
+            self.heads[key] = Head(str(selector), time, queries, keys, sink)
+        return self.heads[key]
+
+    def _conjunction(self, selector: Selector) -> list[Select]:
+        """Selects that all hold where ``selector`` does."""
+        if isinstance(selector, Select):
+            return [selector]
+        assert isinstance(selector, Combined)
+        table = [selector.function(*([True] * len(selector.parts))), selector.function(*([False] * len(selector.parts)))]
+        if len(selector.parts) == 2 and table == [True, False] and not selector.function(True, False):
+            return [select for part in selector.parts for select in self._conjunction(part)]
+        return [self._joint(selector)]
+
+    def _joint(self, selector: Combined) -> Select:
+        """Any selector as one of tuples of keys' and of queries' values."""
+
+        def parts_of(part: Selector) -> list[Select]:
+            if isinstance(part, Combined):
+                return [each for inner in part.parts for each in parts_of(inner)]
+            assert isinstance(part, Select)
+            return [part]
+
+        selects = parts_of(selector)
+        keys = list({self.domains.key(each.keys): each.keys for each in selects}.values())
+        queries = list({self.domains.key(each.queries): each.queries for each in selects}.values())
+
+        def joined(variables: list[Variable]) -> Variable:
+            if len(variables) == 1:
+                return variables[0]
+            return Elementwise(lambda *values: values, tuple(variables), label=f"({', '.join(map(str, variables))})")
+
+        def place(part: Variable, among: list[Variable]) -> int:
+            return [self.domains.key(each) for each in among].index(self.domains.key(part))
+
+        places = {each: (place(each.keys, keys), place(each.queries, queries)) for each in selects}
+
+        def holds(part: Selector, key: tuple[Value, ...], query: tuple[Value, ...]) -> bool:
+            if isinstance(part, Combined):
+                return bool(part.function(*(holds(each, key, query) for each in part.parts)))
+            assert isinstance(part, Select)
+            k, q = key[places[part][0]], query[places[part][1]]
+            return k is not None and q is not None and bool(part.predicate(k, q))
+
+        def predicate(key: Value, query: Value) -> bool:
+            return holds(selector, key if len(keys) > 1 else (key,), query if len(queries) > 1 else (query,))
+
+        return Select(joined(keys), joined(queries), predicate, str(selector))
+
+    def _cost(self, part: Select) -> list[tuple[Sum, Sum]]:
+        """Pairs of a query's and a key's number, whose products add up to the cost."""
+        table = self.domains.table(part)
+        keys, queries = self.domains.listed(part.keys), self.domains.listed(part.queries)
+        chosen = np.array([[table[key, query] for key in keys] for query in queries])
+        if chosen.all():
+            return []
+        factors = _squares(chosen, keys) or _ranks(chosen)
+
+        def side(variable: Variable, values: tuple[Value, ...], column: Float[np.ndarray, " value"]) -> Sum:
+            if np.ptp(column) == 0:
+                return Sum(constant=float(column[0]))
+            numbers = dict(zip(values, column.tolist(), strict=True))
+            return self.read(variable, lambda value: numbers[value])
+
+        return [(side(part.queries, queries, q), side(part.keys, keys, k)) for q, k in factors]
+
+    # ---- functions ----------------------------------------------------------------------------------------------------
+
+    def _looked_up(self, part: Variable) -> Stored:
+        key = "function", self.domains.key(part)
+        if key not in self.stored:
+            total, points = self._count(part) if isinstance(part, Width) else self._points(part)
+            time = (total.born + 2) // 2 * 2
+            points = sorted(points, key=lambda point: point[0])
+            stored = Stored(str(part), time, self.domains.listed(part), free=True)
+            self.stored[key] = stored
+            self.lookups[key] = Lookup(time, total.read_at(time), points, stored)
+        return self.stored[key]
+
+    def _count(self, part: Width) -> tuple[Sum, list[tuple[float, Value]]]:
+        key = "share", self.domains.key(part)
+        if key not in self.stored:
+            head = self._head(part.selector, 0.0, 0)
+            self.stored[key] = Stored(f"share of {part}", head.time, None, free=False, features=[np.empty(0)], least=0.0)
+            self.stored[key].origins.append(Sum(constant=1.0))
+            self.stored[key].defaults.append(0.0)
+            head.writes.append(self.stored[key])
+        return Sum(((self.stored[key], 1.0),)), [(w / (w + 1), w) for w in self.domains.listed(part)]
+
+    def _points(self, part: Variable) -> tuple[Sum, list[tuple[float, Value]]]:
+        """The sum that a function reads, and its result for each value of it."""
+        if not isinstance(part, Elementwise):
+            return self.read(part), [(float(value), value) for value in self.domains.listed(part)]
+        for parts in (self._leaves(part), part.sources):
+            sources = list({self.domains.key(each): each for each in parts}.values())
+            given = self.domains.combinations(sources)
+            if given is None:
+                continue
+            names = {self.domains.key(each): each for each in sources}
+            table = []
+            for each in given:
+                full = {one: each[names[self.domains.key(one)]] for one in parts}
+                table.append((tuple(each[source] for source in sources), self.domains.value(part, full)))
+            codes = [self.code(source) for source in sources]
+            listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
+            strides = _strides(listed, table, codes)
+            if strides is None:
+                continue
+            total = Sum()
+            for source, stride in zip(sources, strides, strict=True):
+                total = total.plus(self.read(source).times(stride))
+            points = {}
+            for values, result in table:
+                where = sum(stride * code(value) for stride, code, value in zip(strides, codes, values, strict=True))
+                points[round(where, 9)] = (where, result)
+            return total, list(points.values())
+        raise InputError(
+            f"{part}, a function of too many combinations of values",
+            f"at most {MOST_VALUES} of its sources' values, whose sums float32 tells apart",
+            "Shorten max_len, or map its sources to fewer values first.",
+        )
+
+    def _leaves(self, part: Variable) -> tuple[Variable, ...]:
+        """What a function is looked up from: roots, and sums of numbers that are in the stream anyway."""
+        if not isinstance(part, Elementwise):
+            return (part,)
+        found = []
+        for source in part.sources:
+            whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
+            found += [source] if whole else self._leaves(source)
+        return tuple(dict.fromkeys(found))
+
+
+def _squares(
+    chosen: np.ndarray, keys: Sequence[Value]
+) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]] | None:
+    """Of a relation "equal labels": ``(a - b)²`` with the label a of the query and b of the key, if it is one."""
+    rows = [tuple(row) for row in chosen]
+    sets = list(dict.fromkeys(row for row in rows if any(row)))
+    if any(sum(row[key] for row in sets) > 1 for key in range(len(keys))):
+        return None
+    numbers = all(map(is_number, keys)) and all(sum(row) == 1 for row in sets)
+    if numbers:
+        labels = [float(keys[row.index(True)]) for row in sets]
+        numbers = len(labels) < 2 or np.diff(np.sort(labels)).min() >= 1
+    if not numbers:
+        labels = [float(place) for place in range(len(sets))]
+    middle = round((min(labels) + max(labels)) / 2)
+    labels = [label - middle for label in labels]
+    b = np.array([next((label for row, label in zip(sets, labels, strict=True) if row[key]), np.nan) for key in range(len(keys))])
+    a = np.array([labels[sets.index(row)] if any(row) else min(labels) - 1 for row in rows])
+    if np.isnan(b).any() and all(map(is_number, keys)) and numbers:  # keep keys' own numbers where they are far enough
+        own = np.array([float(key) for key in keys]) - middle
+        apart = np.abs(own[np.isnan(b)][:, None] - np.unique(np.append(a, labels))[None]).min(initial=1) >= 1
+        b = own if apart else b
+    b = np.where(np.isnan(b), max(labels) + 1, b)
+    return [(a**2, np.ones(len(b))), (-2 * a, b), (np.ones(len(a)), b**2)]
+
+
+def _ranks(chosen: np.ndarray) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
+    """A cost of 1 for what is not chosen, as products of as many columns as its rank."""
+    cost = 1.0 - chosen
+    basis: list[np.ndarray] = [np.ones(cost.shape[1])]
+    for row in np.unique(cost, axis=0):
+        if np.linalg.matrix_rank(np.array([*basis, row])) > len(basis):
+            basis.append(row)
+    factors = np.linalg.lstsq(np.array(basis).T, cost.T, rcond=None)[0]
+    factors[np.abs(factors) < 1e-9] = 0
+    return [(factor.round(9), row) for factor, row in zip(factors, basis, strict=True) if factor.any()]
+
+
+def _strides(
+    codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: list[Function]
+) -> list[float] | None:
+    """Factors of the sources, so that equal sums have equal results, with few changes; None if none are found."""
+    gaps = [float(np.diff(np.sort(each)).min()) if len(each) > 1 else 1.0 for each in codes]
+    spans = [(max(each) - min(each)) / gap for each, gap in zip(codes, gaps, strict=True)]
+    count, best = len(codes), None
+    orders = [list(range(count)), list(reversed(range(count)))] if count > 1 else [[0]]
+    candidates = [[1.0 / gap for gap in gaps]]
+    if count == 2:
+        candidates.append([1.0 / gaps[0], -1.0 / gaps[1]])
+    for order in orders:
+        stride, product = 1.0, [0.0] * count
+        for place in order:
+            product[place] = stride / gaps[place]
+            stride *= spans[place] + 1
+        candidates.append(product)
+    numbers = np.array([[each(value) for each, value in zip(code, values, strict=True)] for values, _ in table])
+    for strides in candidates:
+        sums = numbers @ np.array(strides)
+        if np.ptp(sums) > MOST_SUMS:
+            continue
+        order = np.argsort(sums, kind="stable")
+        changes, least, fits = 0, math.inf, True
+        for before, after in zip(order[:-1], order[1:], strict=True):
+            gap = sums[after] - sums[before]
+            if table[before][1] != table[after][1] or (table[before][1] is None) != (table[after][1] is None):
+                fits &= gap > 1e-6
+                changes, least = changes + 1, min(least, gap)
+        if fits and least > 1e-6 and (best is None or (changes, -least) < best[0]):
+            best = (changes, -least), strides
+    return None if best is None else best[1]

@@ -1,0 +1,213 @@
+"""Which values the variables of a program can have, for one vocabulary and greatest length."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from numbers import Rational
+from typing import Any
+
+from glassformer.errors import require, require_positive
+from glassformer.handcraft.programs.language import (
+    Aggregate,
+    Combined,
+    Elementwise,
+    Select,
+    Selector,
+    Value,
+    Variable,
+    Width,
+    apply,
+    fulfils,
+    indices,
+    simplest,
+    tokens,
+)
+
+MOST_VALUES = 4096
+"""Values of a variable, or combinations of values, that are listed."""
+
+
+def is_number(value: Value) -> bool:
+    """Whether a value can be added to others."""
+    return isinstance(value, Rational | float)
+
+
+@dataclass(eq=False)
+class Domains:
+    """Value sets of variables, and facts about selectors, for sequences of up to ``max_len`` tokens.
+
+    Every value that can occur is in its set; some of the set may not occur.
+
+    Raises:
+        InputError: An empty vocabulary, one with equal tokens or None, or ``max_len`` below 1.
+    """
+
+    vocabulary: tuple[Value, ...]
+    max_len: int
+    causal: bool = False
+    _sets: dict[Variable, tuple[Value, ...] | None] = field(default_factory=dict, repr=False)
+    _keys: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.vocabulary = tuple(self.vocabulary)
+        require_positive(max_len=self.max_len)
+        different = len(self.vocabulary) > 0 and len(set(self.vocabulary)) == len(self.vocabulary)
+        got = f"vocabulary = {list(self.vocabulary)}"
+        require(different and None not in self.vocabulary, got, "different tokens", "List each token once.")
+
+    def of(self, part: Variable) -> tuple[Value, ...] | None:
+        """The values that a variable may have, None among them; nothing if there are more than ``MOST_VALUES``."""
+        if part not in self._sets:
+            found = self._find(part)
+            if found is not None:
+                found = tuple(sorted(dict.fromkeys(found), key=_order))
+            self._sets[part] = None if found is None or len(found) > MOST_VALUES else found
+        return self._sets[part]
+
+    def listed(self, part: Variable) -> tuple[Value, ...]:
+        """The same; an error that names the variable if there are too many."""
+        found = self.of(part)
+        require(
+            found is not None,
+            f"{part} with more than {MOST_VALUES} possible values",
+            "fewer, where it is compared or looked up",
+            "Shorten max_len, or map its sources to fewer values first.",
+        )
+        assert found is not None
+        return found
+
+    def numeric(self, part: Variable) -> bool:
+        """Whether a variable is a number everywhere."""
+        found = self.of(part)
+        return found is None or all(map(is_number, found))
+
+    def roots(self, part: Variable) -> tuple[Variable, ...]:
+        """The inputs, aggregates and widths that an elementwise variable is a function of."""
+        if not isinstance(part, Elementwise):
+            return (part,)
+        return tuple(dict.fromkeys(root for source in part.sources for root in self.roots(source)))
+
+    def value(self, part: Variable, given: Mapping[Variable, Value]) -> Value:
+        """The value of an elementwise variable, given those of some that it is a function of."""
+        if part in given:
+            return given[part]
+        assert isinstance(part, Elementwise)
+        return apply(part, [self.value(source, given) for source in part.sources])
+
+    def combinations(self, parts: Sequence[Variable]) -> Iterator[dict[Variable, Value]] | None:
+        """Every combination of the values of ``parts``; nothing if there are more than ``MOST_VALUES``."""
+        sets = [self.of(part) for part in parts]
+        known = [each for each in sets if each is not None]
+        if len(known) < len(sets) or math.prod(map(len, known)) > MOST_VALUES:
+            return None
+        return (dict(zip(parts, values, strict=True)) for values in itertools.product(*known))
+
+    def single(self, part: Selector) -> bool:
+        """Whether a query can never select two keys."""
+        if isinstance(part, Combined):
+            return part.function(True, False) is False and any(map(self.single, part.parts)) if len(
+                part.parts
+            ) == 2 else False
+        assert isinstance(part, Select)
+        if [root for root in self.roots(part.keys) if root is not indices]:
+            return False
+        keys = [self.value(part.keys, {indices: place}) for place in range(self.max_len)]
+        return all(sum(fulfils(part, key, query) for key in keys) <= 1 for query in self.listed(part.queries))
+
+    def reflexive(self, part: Selector) -> bool:
+        """Whether every query selects at least its own position."""
+        if isinstance(part, Combined):
+            return all(map(self.reflexive, part.parts)) and bool(part.function(*[True] * len(part.parts)))
+        assert isinstance(part, Select)
+        table = self.table(part)
+        if self.key(part.keys) == self.key(part.queries):
+            return all(table[value, value] for value in self.listed(part.keys))
+        return all(table.values())
+
+    def table(self, part: Select) -> dict[tuple[Value, Value], bool]:
+        """The predicate of all pairs of a key's and a query's value."""
+        keys, queries = self.listed(part.keys), self.listed(part.queries)
+        return {(key, query): fulfils(part, key, query) for key in keys for query in queries}
+
+    def key(self, part: Variable | Selector) -> Any:
+        """Equal for parts that compute the same, as far as their tables tell."""
+        if part not in self._keys:
+            self._keys[part] = self._key(part)
+        return self._keys[part]
+
+    def _key(self, part: Variable | Selector) -> Any:
+        if isinstance(part, Select):
+            return "select", self.key(part.keys), self.key(part.queries), tuple(self.table(part).values())
+        if isinstance(part, Combined):
+            return part.function, *map(self.key, part.parts)
+        if isinstance(part, Aggregate):
+            return "aggregate", self.key(part.selector), self.key(part.values), part.default
+        if isinstance(part, Width):
+            return "width", self.key(part.selector)
+        if isinstance(part, Elementwise):
+            roots = self.roots(part)
+            given = self.combinations(roots)
+            if given is None:
+                return ("linear", part.linear, *map(self.key, part.sources)) if part.linear else id(part)
+            values = tuple(self.value(part, each) for each in given)
+            only = self.of(roots[0])
+            return self.key(roots[0]) if len(roots) == 1 and values == only else (*map(self.key, roots), values)
+        return id(part)
+
+    def _find(self, part: Variable) -> Sequence[Value] | None:
+        if part is tokens:
+            return self.vocabulary
+        if part is indices:
+            return range(self.max_len)
+        if isinstance(part, Elementwise):
+            for parts in (self.roots(part), part.sources):
+                given = self.combinations(tuple(dict.fromkeys(parts)))
+                if given is not None:
+                    return [self.value(part, each) for each in given]
+            return self._sums(part)
+        if isinstance(part, Width):
+            most = 1 if self.single(part.selector) else self.max_len
+            return range(int(self.reflexive(part.selector)), most + 1)
+        assert isinstance(part, Aggregate)
+        values = self.of(part.values)
+        several = not self.single(part.selector) and self.numeric(part.values)
+        found = self._means(values) if several else values
+        default = () if self.reflexive(part.selector) else (part.default,)
+        return None if found is None else [*found, *default]
+
+    def _sums(self, part: Elementwise) -> Sequence[Value] | None:
+        if part.linear is None:
+            return None
+        sums: set[Value] = {part.linear[1]}
+        for source, factor in zip(part.sources, part.linear[0], strict=True):
+            values = self.of(source)
+            if values is None or not all(map(is_number, values)) or len(values) * len(sums) > MOST_VALUES**2:
+                return None
+            sums = {each + Fraction(value) * factor for each in sums for value in values}
+        return [simplest(each) for each in sums]
+
+    def _means(self, values: Sequence[Value] | None) -> Sequence[Value] | None:
+        """All means of one to ``max_len`` of the values."""
+        if values is None:
+            return None
+        numbers = [Fraction(value) for value in values]
+        sums, means = {Fraction(0)}, set[Fraction]()
+        for count in range(1, self.max_len + 1):
+            if len(sums) * len(numbers) > MOST_VALUES * 64:
+                return None
+            sums = {each + number for each in sums for number in numbers}
+            means |= {each / count for each in sums}
+            if len(means) > MOST_VALUES:
+                return None
+        return [simplest(each) for each in means]
+
+
+def _order(value: Value) -> tuple[int, Any]:
+    """Numbers first, then others by their text, None last."""
+    if value is None:
+        return 2, ""
+    return (0, value) if is_number(value) else (1, f"{type(value).__name__} {value!r}")

@@ -1,0 +1,275 @@
+"""A compiled program: a transformer with chosen weights, and what each part of it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from glassformer.errors import InputError, require
+from glassformer.handcraft.programs.compiler import SHARPNESS, Head, Lookup, Plan, Stored, Sum
+from glassformer.handcraft.programs.domains import Domains
+from glassformer.handcraft.programs.language import Value, Variable, indices, tokens
+from glassformer.layers.blocks import Block
+from glassformer.layers.feedforward import MLP
+from glassformer.layers.grouped_query import GroupedQueryAttention
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """What a coordinate of the residual stream holds."""
+
+    index: int
+    name: str
+    born: int
+    """The time from which: 0 the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its feed-forward network."""
+    read: int
+    """The time of its last reader."""
+    values: dict[Value, float] | None
+    """What it is for each value of its variable; None for the value itself."""
+
+
+class CompiledProgram(nn.Module):
+    """The transformer of a program: embeddings of tokens and positions, blocks without norms, one number per position.
+
+    A block is :class:`~glassformer.layers.blocks.Block` with attention, ReLU network and residual stream. Made by
+    :func:`compile_program`.
+
+    Attributes:
+        program: The program.
+        domains: Its vocabulary, greatest length and direction.
+        coordinates: What each coordinate of the residual stream holds, and when.
+        heads: For each layer, what each head selects.
+
+    Shape: tokens ``[batch, position]``, indices into the vocabulary, to numbers ``[batch, position]``.
+    """
+
+    def __init__(self, program: Variable, domains: Domains, hidden_dim: int, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        self.program, self.domains = program, domains
+        self.embedding = nn.Embedding(len(domains.vocabulary), hidden_dim)
+        self.positions = nn.Embedding(domains.max_len, hidden_dim)
+        self.layers = nn.ModuleList(blocks)
+        self.output = nn.Linear(hidden_dim, 1)
+        self.coordinates: tuple[Coordinate, ...] = ()
+        self.heads: tuple[tuple[str, ...], ...] = ()
+        self.codes: list[tuple[float, Value]] | None = None
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch position"], key_padding: Bool[Tensor, "batch position"] | None = None
+    ) -> Float[Tensor, "batch position"]:
+        """The number that stands for each position's value. ``key_padding`` is True where a token is real."""
+        x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.layers:
+            x = block(x, key_padding=key_padding)
+        return self.output(x)[..., 0]
+
+    @torch.inference_mode()
+    def run(self, sequence: Sequence[Value]) -> list[Value]:
+        """The value at each position: the nearest of those that the program can have, or the number itself.
+
+        Raises:
+            InputError: No tokens, more than the greatest length, or one that is not in the vocabulary.
+        """
+        most, vocabulary = self.domains.max_len, self.domains.vocabulary
+        require(1 <= len(sequence) <= most, f"{len(sequence)} tokens", f"1 to {most}", "Compile with a larger max_len.")
+        unknown = [token for token in sequence if token not in vocabulary]
+        require(not unknown, f"tokens {unknown}", f"those of {list(vocabulary)}", "Compile with a larger vocabulary.")
+        ids = torch.tensor([[vocabulary.index(token) for token in sequence]])
+        return self.decode(self(ids)[0].double().tolist())
+
+    def decode(self, numbers: Sequence[float]) -> list[Value]:
+        """The value that each number of :meth:`forward` stands for."""
+        if self.codes is None:
+            return list(numbers)
+        return [min(self.codes, key=lambda code: abs(code[0] - number))[1] for number in numbers]
+
+    @property
+    def num_parameters(self) -> int:
+        """All numbers in its weights."""
+        return sum(each.numel() for each in self.parameters())
+
+
+def compile_program(
+    program: Variable, vocabulary: Sequence[Value], max_len: int, *, causal: bool = False, dtype: torch.dtype = torch.float64
+) -> CompiledProgram:
+    """The transformer that computes ``program`` for sequences of 1 to ``max_len`` tokens of ``vocabulary``.
+
+    Coordinates that are no longer needed are used again where that takes fewer parameters.
+
+    Args:
+        program: See :mod:`glassformer.handcraft.programs.language`.
+        vocabulary: All tokens.
+        max_len: Tokens of the longest sequence.
+        causal: Let selectors choose only keys up to the query's own position.
+        dtype: Of the weights.
+
+    Raises:
+        InputError: Naming the part that cannot be compiled, and why.
+    """
+    require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Build it from tokens and indices.")
+    models = [_build(program, Domains(tuple(vocabulary), max_len, causal), reuse) for reuse in (True, False)]
+    return min(models, key=lambda model: model.num_parameters).to(dtype).eval()
+
+
+def _build(program: Variable, domains: Domains, reuse: bool) -> CompiledProgram:
+    plan = Plan(domains)
+    result = plan.read(program)
+    num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
+    result.read_at(2 * num_layers + 1)
+    width, erased = _place(list(plan.stored.values()), reuse)
+    blocks = []
+    for layer in range(num_layers):
+        heads = [head for head in plan.heads.values() if head.time == 2 * layer + 1]
+        lookups = [each for each in plan.lookups.values() if each.time == 2 * layer + 2]
+        blocks.append(_block(width, heads, lookups, erased.get(2 * layer + 2, []), domains.causal))
+    model = CompiledProgram(program, domains, width, blocks).double()
+    with torch.no_grad():
+        for layer, block in enumerate(blocks):
+            _write_attention(block, [head for head in plan.heads.values() if head.time == 2 * layer + 1], width)
+            lookups = [each for each in plan.lookups.values() if each.time == 2 * layer + 2]
+            _write_functions(block, lookups, erased.get(2 * layer + 2, []), width)
+        for part, table in ((tokens, model.embedding), (indices, model.positions)):
+            stored = plan.stored.get(part)
+            if stored is not None and stored.domain is not None:
+                order = domains.vocabulary if part is tokens else range(domains.max_len)
+                rows = [stored.domain.index(value) for value in order]
+                for place, feature in zip(stored.place, stored.features, strict=True):
+                    table.weight[:, place] = torch.from_numpy(feature[rows])
+        row, constant = _row(result, width)
+        model.output.weight[0], model.output.bias[0] = torch.from_numpy(row), constant
+    model.coordinates = tuple(sorted(_describe(plan), key=lambda each: (each.index, each.born)))
+    names = [[head.name for head in plan.heads.values() if head.time == 2 * layer + 1] for layer in range(num_layers)]
+    model.heads = tuple(map(tuple, names))
+    values = domains.of(program)
+    if values is not None:
+        code = plan.code(program)
+        model.codes = sorted(((code(value), value) for value in values), key=lambda each: each[0])
+    return model
+
+
+def _describe(plan: Plan) -> Iterator[Coordinate]:
+    for stored in plan.stored.values():
+        for place, feature in zip(stored.place, stored.features, strict=True):
+            values = None
+            if stored.free and stored.domain is not None:
+                values = dict(zip(stored.domain, feature.tolist(), strict=True))
+            yield Coordinate(place, stored.name, stored.born, stored.read, values)
+
+
+def _place(stored: list[Stored], reuse: bool) -> tuple[int, dict[int, list[tuple[int, float]]]]:
+    """Give every variable its coordinates; returns how many, and which are erased when, with their least value."""
+    width, erased = 0, dict[int, list[tuple[int, float]]]()
+    unused: list[tuple[int, int, float]] = []  # from which time it can be erased, coordinate, least value
+    for each in sorted(stored, key=lambda each: each.born):
+        for _ in each.features:
+            ready = next((one for one in unused if one[0] <= each.born), None) if reuse else None
+            if ready is None:
+                each.place.append(width)
+                width += 1
+            else:
+                unused.remove(ready)
+                erased.setdefault(ready[0], []).append(ready[1:])
+                each.place.append(ready[1])
+        for place, feature in zip(each.place, each.features, strict=True):
+            least = float(feature.min()) if each.free else each.least
+            if least is None:
+                continue
+            unused.append((max(2, (each.read + 1) // 2 * 2), place, least))
+        unused.sort()
+    return max(width, 1), erased
+
+
+def _row(total: Sum, width: int) -> tuple[Float[np.ndarray, " hidden_dim"], float]:
+    """A sum as weights on the residual stream, and a constant."""
+    row, constant = np.zeros(width), total.constant
+    for stored, wanted in total.terms:
+        if stored.free:
+            assert isinstance(wanted, np.ndarray)
+            found = stored.solve(wanted)
+            assert found is not None
+            row[stored.place] += found[0]
+            constant += found[1]
+        else:
+            assert isinstance(wanted, float)
+            row[stored.place] += wanted
+    return row, constant
+
+
+def _block(width: int, heads: list[Head], lookups: list[Lookup], erased: list[tuple[int, float]], causal: bool) -> Block:
+    size = max([1, *(max(len(head.queries), sum(len(each.origins) for each in head.writes)) for head in heads)])
+    sinks = any(head.sink is not None for head in heads)
+    attention = GroupedQueryAttention(width, max(1, len(heads)), size, causal=causal, bias=True, sinks=sinks)
+    units = 2 * sum(len(_steps(each)) for each in lookups) + len(erased)
+    block = Block(width, attention, MLP(width, units) if units else None, 1e-5)
+    block.attention_norm = nn.Identity()  # type: ignore[assignment]
+    block.ffn_norm = nn.Identity()
+    return block
+
+
+def _write_attention(block: Block, heads: list[Head], width: int) -> None:
+    attention = block.attention
+    size = attention.head_dim
+    for number, head in enumerate(heads):
+        first = number * size
+        for place, (query, key) in enumerate(zip(head.queries, head.keys, strict=True)):
+            factors = (attention.query, -SHARPNESS * size**0.5, query), (attention.key, 1.0, key)
+            for linear, factor, side in factors:
+                row, constant = _row(side, width)
+                linear.weight[first + place] = torch.from_numpy(row * factor)
+                linear.bias[first + place] = constant * factor
+        if attention.sinks is not None:
+            attention.sinks[number] = -1e4 if head.sink is None else head.sink
+        place = first
+        for stored in head.writes:
+            for target, origin, feature in zip(stored.place, stored.origins, stored.features, strict=True):
+                row, constant = _row(origin, width)
+                attention.value.weight[place], attention.value.bias[place] = torch.from_numpy(row), constant
+                attention.output.weight[target, place] = 1.0
+                attention.output.bias[target] += stored.defaults[stored.place.index(target)]
+                place += 1
+
+
+def _steps(lookup: Lookup) -> list[tuple[float, float, int, int]]:
+    """Where the result changes: from, to, and the indices of the values before and after."""
+    assert lookup.stored.domain is not None
+    place = {value: index for index, value in enumerate(lookup.stored.domain)}
+    columns = np.column_stack(lookup.stored.features) if lookup.stored.features else np.zeros((len(place), 0))
+    found = []
+    for (low, before), (high, after) in zip(lookup.points[:-1], lookup.points[1:], strict=True):
+        i, j = place[before], place[after]
+        if (columns[i] != columns[j]).any():
+            found.append((low, high, i, j))
+    return found
+
+
+def _write_functions(block: Block, lookups: list[Lookup], erased: list[tuple[int, float]], width: int) -> None:
+    if not isinstance(block.ffn, MLP):
+        return
+    up, down, unit = block.ffn.up, block.ffn.down, 0
+    for lookup in lookups:
+        stored, (row, constant) = lookup.stored, _row(lookup.sum, width)
+        assert stored.domain is not None
+        first = stored.domain.index(lookup.points[0][1])
+        for target, feature in zip(stored.place, stored.features, strict=True):
+            down.bias[target] += float(feature[first])
+        for low, high, i, j in _steps(lookup):
+            start, length = low + (high - low) / 4, (high - low) / 2
+            for shift, sign in ((0.0, 1.0), (1.0, -1.0)):
+                up.weight[unit] = torch.from_numpy(row / length)
+                up.bias[unit] = (constant - start) / length - shift
+                for target, feature in zip(stored.place, stored.features, strict=True):
+                    down.weight[target, unit] += sign * float(feature[j] - feature[i])
+                unit += 1
+    for place, least in erased:  # relu(x - least) = x - least
+        up.weight[unit, place], up.bias[unit] = 1.0, -least
+        down.weight[place, unit] -= 1.0
+        down.bias[place] -= least
+        unit += 1
