@@ -1,0 +1,104 @@
+"""Whether a compiled program gives what its definition gives, on every sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from glassformer.errors import require_positive
+from glassformer.handcraft.programs.enumeration import Batch
+from glassformer.handcraft.programs.language import Value
+from glassformer.handcraft.programs.model import CompiledProgram
+
+_NUMBERS_AT_ONCE = 1 << 21
+
+
+@dataclass(frozen=True)
+class ProgramCertificate:
+    """The verdict on a compiled program, with the figures that support it.
+
+    Attributes:
+        verdict: "holds" if every sequence was run and right, "fails" with a counterexample, otherwise "undecided".
+        dtype: In which the transformer was run.
+        num_run: Sequences that were run, of ``num_possible``.
+        num_undefined: Of these, on which the program has no value (a mean of values that are no numbers).
+        num_wrong: Of all outputs, how many were read as another value.
+        largest_error: Largest difference of an output from the number of its value.
+        allowed: Half the least difference of two values' numbers; infinite if the output is the number itself.
+        counterexample: The first sequence with a wrong output, its position, what was wanted and the number found.
+    """
+
+    verdict: Literal["holds", "fails", "undecided"]
+    dtype: str
+    num_run: int
+    num_possible: int
+    num_undefined: int
+    num_wrong: int
+    largest_error: float
+    allowed: float
+    counterexample: tuple[tuple[Value, ...], int, Value, float] | None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.verdict.upper()} ({self.dtype})",
+            f"  sequences run   {self.num_run:,} of {self.num_possible:,}, {self.num_undefined:,} without a value",
+            f"  largest error   {self.largest_error:.3g}, allowed: {self.allowed:.3g}",
+        ]
+        if self.counterexample is not None:
+            sequence, position, wanted, got = self.counterexample
+            lines.append(f"  counterexample  {list(sequence)}, position {position}: {got:.6g}, wanted {wanted!r}")
+        return "\n".join(lines)
+
+
+@torch.inference_mode()
+def verify_program(
+    model: CompiledProgram, *, tolerance: float = 1e-3, limit: int = 1_000_000
+) -> ProgramCertificate:
+    """Run ``model`` on every sequence and compare it with its program, shortest first.
+
+    Args:
+        model: From :func:`~glassformer.handcraft.programs.model.compile_program`, in any dtype.
+        tolerance: The largest error of an output that is read as a number.
+        limit: Most sequences to run; of more, as many of the shortest are run.
+    """
+    require_positive(limit=limit)
+    domains = model.domains
+    letters, most = len(domains.vocabulary), domains.max_len
+    possible = sum(letters**length for length in range(1, most + 1))
+    codes = None if model.codes is None else np.array([number for number, _ in model.codes])
+    places = {} if model.codes is None else {value: place for place, (_, value) in enumerate(model.codes)}
+    allowed = np.inf if codes is None or len(codes) < 2 else float(np.diff(codes).min() / 2)
+    run = undefined = wrong = 0
+    largest, example = 0.0, None
+    for block in _blocks(letters, most, limit):
+        batch = Batch(block, domains.vocabulary, domains.causal)
+        column, values = batch.column(model.program)
+        numbers = [float(v) if codes is None else codes[places[v]] if v in places else np.nan for v in values]
+        out = model(torch.from_numpy(block)).double().numpy()
+        error = np.where(batch.defined[:, None], np.abs(out - np.array(numbers)[column]), 0.0)
+        error = np.where(np.isnan(error), np.inf, error)
+        failed = error >= min(allowed, tolerance if codes is None else np.inf)
+        run, undefined, wrong = run + len(block), undefined + int((~batch.defined).sum()), wrong + int(failed.sum())
+        largest = max(largest, float(error.max()))
+        if example is None and failed.any():
+            row, position = (int(each) for each in np.argwhere(failed)[0])
+            sequence = tuple(domains.vocabulary[token] for token in block[row])
+            example = sequence, position, values[column[row, position]], float(out[row, position])
+    verdict: Literal["holds", "fails", "undecided"] = "fails" if example else "holds" if run == possible else "undecided"
+    dtype = str(model.output.weight.dtype).removeprefix("torch.")
+    return ProgramCertificate(verdict, dtype, run, possible, undefined, wrong, largest, allowed, example)
+
+
+def _blocks(letters: int, most: int, limit: int) -> Iterator[np.ndarray]:
+    """Sequences of one length each, shorter ones first, ``limit`` in all."""
+    for length in range(1, most + 1):
+        count = min(letters**length, limit)
+        limit -= count
+        step = max(1, _NUMBERS_AT_ONCE // length**2 // 8)
+        for start in range(0, count, step):
+            numbers = np.arange(start, min(start + step, count))
+            yield numbers[:, None] // letters ** np.arange(length)[::-1] % letters

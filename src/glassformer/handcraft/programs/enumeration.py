@@ -1,0 +1,135 @@
+"""A program on many sequences of one length at once: what :class:`~.language.Interpreter` gives, by tables.
+
+Functions and predicates are called once for each combination of values that occurs, not for each position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from glassformer.handcraft.programs.domains import is_number
+from glassformer.handcraft.programs.language import (
+    Aggregate,
+    Combined,
+    Elementwise,
+    Select,
+    Selector,
+    Value,
+    Variable,
+    Width,
+    apply,
+    fulfils,
+    simplest,
+    tokens,
+)
+
+Column = tuple[Int[np.ndarray, "sequence position"], list[Value]]
+"""For every position the index of its value in a list of different values."""
+
+
+class Batch:
+    """All variables of a program on some sequences of one length.
+
+    Args:
+        sequences: Indices into the vocabulary.
+        vocabulary: All tokens.
+        causal: Let selectors choose only keys up to the query's own position.
+
+    Attributes:
+        defined: False for sequences on which a mean of values that are no numbers was asked for.
+    """
+
+    def __init__(
+        self, sequences: Int[np.ndarray, "sequence position"], vocabulary: Sequence[Value], causal: bool = False
+    ) -> None:
+        self._tokens, self._vocabulary = sequences, list(vocabulary)
+        count, length = sequences.shape
+        self._seen = np.tri(length, dtype=bool) if causal else np.ones((length, length), dtype=bool)
+        self._shape = count, length
+        self.defined: Bool[np.ndarray, " sequence"] = np.ones(count, dtype=bool)
+        self._columns: dict[Variable, Column] = {}
+        self._chosen: dict[Selector, Bool[np.ndarray, "sequence query key"]] = {}
+
+    def column(self, part: Variable) -> Column:
+        """The values of a variable."""
+        if part not in self._columns:
+            self._columns[part] = self._compute(part)
+        return self._columns[part]
+
+    def chosen(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
+        """Which keys each query selects."""
+        if part not in self._chosen:
+            self._chosen[part] = self._holds(part) & self._seen
+        return self._chosen[part]
+
+    def _compute(self, part: Variable) -> Column:
+        if part is tokens:
+            return self._tokens, self._vocabulary
+        if isinstance(part, Elementwise):
+            return self._elementwise(part)
+        if isinstance(part, Width):
+            return self.chosen(part.selector).sum(2), list(range(self._shape[1] + 1))
+        if isinstance(part, Aggregate):
+            return self._aggregate(part)
+        return np.broadcast_to(np.arange(self._shape[1]), self._shape), list(range(self._shape[1]))
+
+    def _elementwise(self, part: Elementwise) -> Column:
+        columns = [self.column(source) for source in part.sources]
+        joint = np.zeros(self._shape, dtype=np.int64)
+        for codes, values in columns:
+            joint = joint * len(values) + codes
+        found, where = np.unique(joint, return_inverse=True)
+        results = []
+        for each in found.tolist():
+            given = []
+            for _, values in reversed(columns):
+                each, place = divmod(each, len(values))
+                given.append(values[place])
+            results.append(apply(part, given[::-1]))
+        return _listed(where.reshape(self._shape), results)
+
+    def _aggregate(self, part: Aggregate) -> Column:
+        chosen, (codes, values) = self.chosen(part.selector), self.column(part.values)
+        count = chosen.sum(2)
+        first = np.take_along_axis(codes, chosen.argmax(2), 1)
+        same = ((codes[:, None] == first[..., None]) | ~chosen).all(2)
+        default = len(values)
+        out, results = np.where(count == 0, default, first), [*values, part.default]
+        several = ~same & (count > 0)
+        if several.any():
+            numbers = np.array([is_number(value) for value in values])
+            able = (numbers[codes][:, None] | ~chosen).all(2)
+            self.defined &= ~(several & ~able).any(1)
+            exact = [Fraction(value) if is_number(value) else Fraction(0) for value in values]
+            scale = lcm(*(each.denominator for each in exact))
+            whole = np.array([int(each * scale) for each in exact], dtype=np.int64)
+            sums = np.einsum("sqk,sk->sq", chosen.astype(np.int64), whole[codes])
+            pairs, where = np.unique(np.stack([sums[several], count[several]]), axis=1, return_inverse=True)
+            out[several] = len(results) + where.reshape(-1)
+            results += [simplest(Fraction(total, number * scale)) for total, number in pairs.T.tolist()]
+        return _listed(out, results)
+
+    def _holds(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
+        if isinstance(part, Combined):
+            whole = [self._holds(each) for each in part.parts]
+            corners = np.array([part.function(*map(bool, bits)) for bits in np.ndindex(*[2] * len(whole))], dtype=bool)
+            return corners.reshape([2] * len(whole))[tuple(each.astype(np.intp) for each in whole)]
+        assert isinstance(part, Select)
+        (keys, key_values), (queries, query_values) = self.column(part.keys), self.column(part.queries)
+        joint = queries[:, :, None] * len(key_values) + keys[:, None, :]
+        found, where = np.unique(joint, return_inverse=True)
+        pairs = (divmod(each, len(key_values)) for each in found.tolist())
+        table = np.array([fulfils(part, key_values[key], query_values[query]) for query, key in pairs], dtype=bool)
+        return table[where].reshape(joint.shape)
+
+
+def _listed(codes: Int[np.ndarray, "sequence position"], values: list[Value]) -> Column:
+    """The same with each value once."""
+    places: dict[Value, int] = {}
+    again = np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
+    return again[codes], list(places)
