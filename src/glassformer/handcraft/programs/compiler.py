@@ -30,6 +30,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -321,7 +322,7 @@ class Plan:
     def _looked_up(self, part: Variable) -> Stored:
         key = "function", self.domains.key(part)
         if key not in self.stored:
-            total, points = self._count(part) if isinstance(part, Width) else self._points(part)
+            total, points = self._points(part)
             time = (total.born + 2) // 2 * 2
             points = sorted(points, key=lambda point: point[0])
             stored = Stored(str(part), time, self.domains.listed(part), free=True)
@@ -329,21 +330,34 @@ class Plan:
             self.lookups[key] = Lookup(time, total.read_at(time), points, stored)
         return self.stored[key]
 
-    def _count(self, part: Width) -> tuple[Sum, list[tuple[float, Value]]]:
+    def _share(self, part: Width) -> Sum:
+        """``w / (w + 1)`` of a width w."""
         key = "share", self.domains.key(part)
         if key not in self.stored:
             head = self._head(part.selector, 0.0, 0)
-            self.stored[key] = Stored(f"share of {part}", head.time, None, free=False, features=[np.empty(0)], least=0.0)
-            self.stored[key].origins.append(Sum(constant=1.0))
-            self.stored[key].defaults.append(0.0)
-            head.writes.append(self.stored[key])
-        return Sum(((self.stored[key], 1.0),)), [(w / (w + 1), w) for w in self.domains.listed(part)]
+            stored = Stored(f"share of {part}", head.time, None, free=False, features=[np.empty(0)], least=0.0)
+            stored.origins.append(Sum(constant=1.0))
+            stored.defaults.append(0.0)
+            head.writes.append(stored)
+            self.stored[key] = stored
+        return Sum(((self.stored[key], 1.0),))
+
+    def _source(self, part: Variable, shares: bool) -> tuple[Callable[[], Sum], Function]:
+        """What a function reads of one of its sources, and the number that it is for each value."""
+        if shares and isinstance(part, Width):
+            return partial(self._share, part), lambda width: width / (width + 1)
+        return partial(self.read, part), self.code(part)
 
     def _points(self, part: Variable) -> tuple[Sum, list[tuple[float, Value]]]:
         """The sum that a function reads, and its result for each value of it."""
-        if not isinstance(part, Elementwise):
-            return self.read(part), [(float(value), value) for value in self.domains.listed(part)]
-        for parts in (self._leaves(part), part.sources):
+        leaves = self._leaves(part)
+        roots = self.domains.roots(part)
+        attempts = [(leaves, True), (leaves, False)]
+        if any(isinstance(root, Width) for root in roots):  # from its share, without a layer that looks it up
+            attempts.insert(0, (roots, True))
+        if isinstance(part, Elementwise):
+            attempts.append((part.sources, False))
+        for parts, shares in attempts:
             sources = list({self.domains.key(each): each for each in parts}.values())
             given = self.domains.combinations(sources)
             if given is None:
@@ -353,14 +367,14 @@ class Plan:
             for each in given:
                 full = {one: each[names[self.domains.key(one)]] for one in parts}
                 table.append((tuple(each[source] for source in sources), self.domains.value(part, full)))
-            codes = [self.code(source) for source in sources]
+            reads, codes = zip(*(self._source(source, shares) for source in sources), strict=True)
             listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
             strides = _strides(listed, table, codes)
             if strides is None:
                 continue
             total = Sum()
-            for source, stride in zip(sources, strides, strict=True):
-                total = total.plus(self.read(source).times(stride))
+            for read, stride in zip(reads, strides, strict=True):
+                total = total.plus(read().times(stride))
             points = {}
             for values, result in table:
                 where = sum(stride * code(value) for stride, code, value in zip(strides, codes, values, strict=True))
@@ -422,7 +436,7 @@ def _ranks(chosen: np.ndarray) -> list[tuple[Float[np.ndarray, " query"], Float[
 
 
 def _strides(
-    codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: list[Function]
+    codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: Sequence[Function]
 ) -> list[float] | None:
     """Factors of the sources, so that equal sums have equal results, with few changes; None if none are found."""
     gaps = [float(np.diff(np.sort(each)).min()) if len(each) > 1 else 1.0 for each in codes]
