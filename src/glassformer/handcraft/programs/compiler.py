@@ -46,14 +46,15 @@ from glassformer.handcraft.programs.language import (
     Value,
     Variable,
     Width,
+    fulfils,
     indices,
     tokens,
 )
 
 SHARPNESS = 60.0
 """The score by which a selected key is ahead of others, at least."""
-MOST_SUMS = 1e5
-"""Largest sum of strides, in gaps: float32 tells them apart."""
+MOST_SUMS = 4096
+"""Range of a sum, in gaps, up to which the steps of a function are right in float32."""
 
 Function = Callable[[Value], float]
 
@@ -160,8 +161,7 @@ class Plan:
     def is_free(self, part: Variable) -> bool:
         """Whether any function of a variable can be read where the variable can."""
         if isinstance(part, Aggregate):
-            copies = self.domains.single(part.selector) or not self.domains.numeric(part.values)
-            return copies and self.is_free(part.values)
+            return not self.domains.averaged(part) and self.is_free(part.values)
         if isinstance(part, Elementwise):
             roots = self.domains.roots(part)
             if len(roots) == 1 and self.is_free(roots[0]):
@@ -171,40 +171,58 @@ class Plan:
 
     def read(self, part: Variable, wanted: Function | None = None) -> Sum:
         """A function of a variable, or its value as a number (:meth:`code`)."""
-        if wanted is None:
-            if not self.is_free(part):
-                return self._value(part)
-            wanted = self.code(part)
+        if not self.is_free(part) and (wanted is None or self._is_code(part, wanted)):
+            return self._value(part)
+        wanted = self.code(part) if wanted is None else wanted
         if isinstance(part, Elementwise):
             roots = self.domains.roots(part)
             if len(roots) == 1 and self.is_free(roots[0]):
                 (root,), function = roots, wanted
                 return self.read(root, lambda value: function(self.domains.value(part, {root: value})))
+        return self._feature(self._free_form(part), wanted, part)
+
+    def _free_form(self, part: Variable) -> Stored:
+        """Where any function of a variable can be read."""
         if isinstance(part, Aggregate) and self.is_free(part):
-            stored = self._aggregated(part)
-        elif part is tokens or part is indices:
-            stored = self.stored.setdefault(part, Stored(str(part), 0, self.domains.listed(part), free=True))
-        else:
-            stored = self._looked_up(part)
-        return self._feature(stored, wanted, part)
+            return self._aggregated(part)
+        if part is tokens or part is indices:
+            return self.stored.setdefault(part, Stored(str(part), 0, self.domains.listed(part), free=True))
+        return self._looked_up(part)
+
+    def _birth(self, part: Variable) -> int:
+        """The time from which any function of a variable can be read."""
+        roots = self.domains.roots(part)
+        return self._free_form(roots[0] if len(roots) == 1 and self.is_free(roots[0]) else part).born
 
     def code(self, part: Variable) -> Function:
-        """Different numbers for the values of a variable: themselves if they are numbers."""
-        if self.domains.numeric(part):
+        """Different numbers for the values of a variable: themselves if they are numbers, and near to one another.
+
+        Of a variable that is not free, numbers stand for themselves in any case.
+        """
+        if self.domains.numeric(part) and not self.is_free(part):
             return float
         values = self.domains.listed(part)
+        if self.is_free(part) and not _evenly(values):
+            places = {value: float(place) for place, value in enumerate(values)}
+            return lambda value: places[value]
         numbers = [float(value) for value in values if is_number(value)]
         first = math.floor(max(numbers)) + 1 if numbers else 0
         others = [value for value in values if not is_number(value)]
         codes = {value: float(first + place) for place, value in enumerate(others)}
         return lambda value: codes[value] if value in codes else float(value)
 
+    def _is_code(self, part: Variable, wanted: Function) -> bool:
+        if wanted is float and self.domains.numeric(part):
+            return True
+        values, code = self.domains.of(part), self.code(part)
+        return values is not None and all(wanted(value) == code(value) for value in values)
+
     def _value(self, part: Variable) -> Sum:
         """The code of a variable that is not free."""
         if isinstance(part, Elementwise) and part.linear is not None:
             total = Sum(constant=float(part.linear[1]))
             for source, factor in zip(part.sources, part.linear[0], strict=True):
-                total = total.plus(self.read(source).times(float(factor)))
+                total = total.plus(self.read(source, float).times(float(factor)))
             return total
         assert isinstance(part, Aggregate)
         return Sum(((self._aggregated(part), 1.0),))
@@ -230,14 +248,16 @@ class Plan:
         if key not in self.stored:
             free = self.is_free(part)
             sure = self.domains.reflexive(part.selector)
-            head = self._head(part.selector, None if sure else -SHARPNESS / 2, self.read(part.values).born)
+            origin = Sum() if free else self.read(part.values, float if self.domains.numeric(part) else self.code(part))
+            born = self._birth(part.values) if free else origin.born
+            head = self._head(part.selector, None if sure else -SHARPNESS / 2, born)
             stored = Stored(str(part), head.time, self.domains.of(part), free)
             if not free:
                 if stored.domain is not None:
                     stored.least = min(map(self.code(part), stored.domain))
                 default = 0.0 if sure else self.code(part)(part.default)
                 stored.features.append(np.empty(0))
-                stored.origins.append(self.read(part.values).plus(Sum(constant=-default)).read_at(head.time))
+                stored.origins.append(origin.plus(Sum(constant=-default)).read_at(head.time))
                 stored.defaults.append(default)
             head.writes.append(stored)
             self.stored[key] = stored
@@ -245,7 +265,7 @@ class Plan:
 
     def _head(self, selector: Selector, sink: float | None, born: int) -> Head:
         terms = [term for part in self._conjunction(selector) for term in self._cost(part)]
-        time = max([born, *(side.born for pair in terms for side in pair)]) // 2 * 2 + 1
+        time = (max([born, *(side.born for pair in terms for side in pair)]) + 1) // 2 * 2 + 1
         key = "head", self.domains.key(selector), sink, time
         if key not in self.heads:
             queries, keys = ([side.read_at(time) for side in sides] for sides in zip(*terms, strict=True)) if terms else (
@@ -279,9 +299,8 @@ class Plan:
         queries = list({self.domains.key(each.queries): each.queries for each in selects}.values())
 
         def joined(variables: list[Variable]) -> Variable:
-            if len(variables) == 1:
-                return variables[0]
-            return Elementwise(lambda *values: values, tuple(variables), label=f"({', '.join(map(str, variables))})")
+            label = f"({', '.join(map(str, variables))})"
+            return Elementwise(lambda *values: values, tuple(variables), label, takes_none=True)
 
         def place(part: Variable, among: list[Variable]) -> int:
             return [self.domains.key(each) for each in among].index(self.domains.key(part))
@@ -292,13 +311,9 @@ class Plan:
             if isinstance(part, Combined):
                 return bool(part.function(*(holds(each, key, query) for each in part.parts)))
             assert isinstance(part, Select)
-            k, q = key[places[part][0]], query[places[part][1]]
-            return k is not None and q is not None and bool(part.predicate(k, q))
+            return fulfils(part, key[places[part][0]], query[places[part][1]])
 
-        def predicate(key: Value, query: Value) -> bool:
-            return holds(selector, key if len(keys) > 1 else (key,), query if len(queries) > 1 else (query,))
-
-        return Select(joined(keys), joined(queries), predicate, str(selector))
+        return Select(joined(keys), joined(queries), partial(holds, selector), str(selector))
 
     def _cost(self, part: Select) -> list[tuple[Sum, Sum]]:
         """Pairs of a query's and a key's number, whose products add up to the cost."""
@@ -307,6 +322,8 @@ class Plan:
         chosen = np.array([[table[key, query] for key in keys] for query in queries])
         if chosen.all():
             return []
+        if not chosen.any():
+            return [(Sum(constant=1.0), Sum(constant=1.0))]
         factors = _squares(chosen, keys) or _ranks(chosen)
 
         def side(variable: Variable, values: tuple[Value, ...], column: Float[np.ndarray, " value"]) -> Sum:
@@ -363,10 +380,15 @@ class Plan:
             if given is None:
                 continue
             names = {self.domains.key(each): each for each in sources}
-            table = []
-            for each in given:
+            table, possible = [], set(self.domains.listed(part))
+            for each in given:  # some combinations of sums and what is in them are not possible
                 full = {one: each[names[self.domains.key(one)]] for one in parts}
-                table.append((tuple(each[source] for source in sources), self.domains.value(part, full)))
+                try:
+                    result = self.domains.value(part, full)
+                except InputError:
+                    continue
+                if result in possible:
+                    table.append((tuple(each[source] for source in sources), result))
             reads, codes = zip(*(self._source(source, shares) for source in sources), strict=True)
             listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
             strides = _strides(listed, table, codes)
@@ -395,6 +417,13 @@ class Plan:
             whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
             found += [source] if whole else self._leaves(source)
         return tuple(dict.fromkeys(found))
+
+
+def _evenly(values: Sequence[Value]) -> bool:
+    """Whether numbers, with None among them, are at most twice as far apart as the nearest two."""
+    numbers = [float(value) for value in values if is_number(value)]
+    gaps = np.diff(numbers)
+    return len(gaps) == 0 or bool(np.ptp(numbers) <= 2 * gaps.min() * len(values))
 
 
 def _squares(
@@ -455,8 +484,6 @@ def _strides(
     numbers = np.array([[each(value) for each, value in zip(code, values, strict=True)] for values, _ in table])
     for strides in candidates:
         sums = numbers @ np.array(strides)
-        if np.ptp(sums) > MOST_SUMS:
-            continue
         order = np.argsort(sums, kind="stable")
         changes, least, fits = 0, math.inf, True
         for before, after in zip(order[:-1], order[1:], strict=True):
@@ -464,6 +491,6 @@ def _strides(
             if table[before][1] != table[after][1] or (table[before][1] is None) != (table[after][1] is None):
                 fits &= gap > 1e-6
                 changes, least = changes + 1, min(least, gap)
-        if fits and least > 1e-6 and (best is None or (changes, -least) < best[0]):
+        if fits and np.ptp(sums) <= MOST_SUMS * least and (best is None or (changes, -least) < best[0]):
             best = (changes, -least), strides
     return None if best is None else best[1]

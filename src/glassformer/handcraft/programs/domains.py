@@ -85,6 +85,11 @@ class Domains:
         found = self.of(part)
         return found is None or all(map(is_number, found))
 
+    def averaged(self, part: Aggregate) -> bool:
+        """Whether different numbers may be averaged."""
+        values = self.of(part.values)
+        return not self.single(part.selector) and (values is None or sum(map(is_number, values)) > 1)
+
     def roots(self, part: Variable) -> tuple[Variable, ...]:
         """The inputs, aggregates and widths that an elementwise variable is a function of."""
         if not isinstance(part, Elementwise):
@@ -174,8 +179,10 @@ class Domains:
             return range(int(self.reflexive(part.selector)), most + 1)
         assert isinstance(part, Aggregate)
         values = self.of(part.values)
-        several = not self.single(part.selector) and self.numeric(part.values)
-        found = self._means(values) if several else values
+        found = values
+        if values is not None and self.averaged(part):
+            means = self._means([value for value in values if is_number(value)])
+            found = None if means is None else (*means, *(value for value in values if not is_number(value)))
         default = () if self.reflexive(part.selector) else (part.default,)
         return None if found is None else [*found, *default]
 
@@ -190,10 +197,8 @@ class Domains:
             sums = {each + Fraction(value) * factor for each in sums for value in values}
         return [simplest(each) for each in sums]
 
-    def _means(self, values: Sequence[Value] | None) -> Sequence[Value] | None:
+    def _means(self, values: Sequence[Value]) -> Sequence[Value] | None:
         """All means of one to ``max_len`` of the values."""
-        if values is None:
-            return None
         numbers = [Fraction(value) for value in values]
         sums, means = {Fraction(0)}, set[Fraction]()
         for count in range(1, self.max_len + 1):

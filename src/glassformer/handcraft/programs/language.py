@@ -150,6 +150,8 @@ class Elementwise(Variable):
     label: str = ""
     linear: tuple[tuple[Fraction, ...], Fraction] | None = None
     """For a sum of multiples of the sources and a constant: the factors and the constant."""
+    takes_none: bool = False
+    """Whether the function is called where a source is None; otherwise it is None there."""
 
     def _describe(self) -> str:
         return f"f({', '.join(map(str, self.sources))})"
@@ -287,7 +289,7 @@ def apply(part: Elementwise, values: Sequence[Value]) -> Value:
     Raises:
         InputError: The function raises, or returns NaN or an infinite number.
     """
-    if any(value is None for value in values):
+    if not part.takes_none and any(value is None for value in values):
         return None
     given = f"{part} of {', '.join(map(repr, values))}"
     try:

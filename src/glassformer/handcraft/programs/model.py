@@ -182,7 +182,7 @@ def _place(stored: list[Stored], reuse: bool) -> tuple[int, dict[int, list[tuple
             least = float(feature.min()) if each.free else each.least
             if least is None:
                 continue
-            unused.append((max(2, (each.read + 1) // 2 * 2), place, least))
+            unused.append((max((each.read + 1) // 2, each.born // 2 + 1) * 2, place, least))
         unused.sort()
     return max(width, 1), erased
 
