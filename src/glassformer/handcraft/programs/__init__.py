@@ -1,0 +1,31 @@
+"""Programs over sequences, compiled into transformers whose every weight follows from them, and verified."""
+
+from glassformer.handcraft.programs.certificate import ProgramCertificate, verify_program
+from glassformer.handcraft.programs.language import (
+    Selector,
+    Variable,
+    aggregate,
+    elementwise,
+    everything,
+    indices,
+    select,
+    selector_width,
+    tokens,
+)
+from glassformer.handcraft.programs.model import CompiledProgram, compile_program
+
+__all__ = [
+    "CompiledProgram",
+    "ProgramCertificate",
+    "Selector",
+    "Variable",
+    "aggregate",
+    "compile_program",
+    "elementwise",
+    "everything",
+    "indices",
+    "select",
+    "selector_width",
+    "tokens",
+    "verify_program",
+]

@@ -55,9 +55,7 @@ class ProgramCertificate:
 
 
 @torch.inference_mode()
-def verify_program(
-    model: CompiledProgram, *, tolerance: float = 1e-3, limit: int = 1_000_000
-) -> ProgramCertificate:
+def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: int = 1_000_000) -> ProgramCertificate:
     """Run ``model`` on every sequence and compare it with its program, shortest first.
 
     Args:
@@ -88,7 +86,9 @@ def verify_program(
             row, position = (int(each) for each in np.argwhere(failed)[0])
             sequence = tuple(domains.vocabulary[token] for token in block[row])
             example = sequence, position, values[column[row, position]], float(out[row, position])
-    verdict: Literal["holds", "fails", "undecided"] = "fails" if example else "holds" if run == possible else "undecided"
+    verdict: Literal["holds", "fails", "undecided"] = (
+        "fails" if example else "holds" if run == possible else "undecided"
+    )
     dtype = str(model.output.weight.dtype).removeprefix("torch.")
     return ProgramCertificate(verdict, dtype, run, possible, undefined, wrong, largest, allowed, example)
 

@@ -20,22 +20,21 @@ combinations of values give different sums, and each change of the result from a
 
 which is exactly 0 up to ``low`` and 1 from ``high``: errors of the sum up to a quarter of a gap vanish.
 
-Source: Lindner et al. 2023, "Tracr", arXiv 2301.05062 (programs as weights); Miller 2023, "Attention Is Off By One", and
-OpenAI 2025, gpt-oss model card (sinks).
+Source: Lindner et al. 2023, "Tracr", arXiv 2301.05062 (programs as weights); OpenAI 2025, gpt-oss model card (sinks).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.handcraft.programs.domains import MOST_VALUES, Domains, is_number
 from glassformer.handcraft.programs.language import (
     Aggregate,
@@ -241,7 +240,7 @@ class Plan:
                 stored.defaults.append(default)
         return Sum(((stored, vector),))
 
-    # ---- heads --------------------------------------------------------------------------------------------------------
+    # ---- heads ------------------------------------------------------------------------------------------------------
 
     def _aggregated(self, part: Aggregate) -> Stored:
         key = self.domains.key(part)
@@ -268,9 +267,13 @@ class Plan:
         time = (max([born, *(side.born for pair in terms for side in pair)]) + 1) // 2 * 2 + 1
         key = "head", self.domains.key(selector), sink, time
         if key not in self.heads:
-            queries, keys = ([side.read_at(time) for side in sides] for sides in zip(*terms, strict=True)) if terms else (
-                [],
-                [],
+            queries, keys = (
+                ([side.read_at(time) for side in sides] for sides in zip(*terms, strict=True))
+                if terms
+                else (
+                    [],
+                    [],
+                )
             )
             self.heads[key] = Head(str(selector), time, queries, keys, sink)
         return self.heads[key]
@@ -280,7 +283,10 @@ class Plan:
         if isinstance(selector, Select):
             return [selector]
         assert isinstance(selector, Combined)
-        table = [selector.function(*([True] * len(selector.parts))), selector.function(*([False] * len(selector.parts)))]
+        table = [
+            selector.function(*([True] * len(selector.parts))),
+            selector.function(*([False] * len(selector.parts))),
+        ]
         if len(selector.parts) == 2 and table == [True, False] and not selector.function(True, False):
             return [select for part in selector.parts for select in self._conjunction(part)]
         return [self._joint(selector)]
@@ -334,7 +340,7 @@ class Plan:
 
         return [(side(part.queries, queries, q), side(part.keys, keys, k)) for q, k in factors]
 
-    # ---- functions ----------------------------------------------------------------------------------------------------
+    # ---- functions --------------------------------------------------------------------------------------------------
 
     def _looked_up(self, part: Variable) -> Stored:
         key = "function", self.domains.key(part)
@@ -412,7 +418,7 @@ class Plan:
         """What a function is looked up from: roots, and sums of numbers that are in the stream anyway."""
         if not isinstance(part, Elementwise):
             return (part,)
-        found = []
+        found: list[Variable] = []
         for source in part.sources:
             whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
             found += [source] if whole else self._leaves(source)
@@ -442,7 +448,9 @@ def _squares(
         labels = [float(place) for place in range(len(sets))]
     middle = round((min(labels) + max(labels)) / 2)
     labels = [label - middle for label in labels]
-    b = np.array([next((label for row, label in zip(sets, labels, strict=True) if row[key]), np.nan) for key in range(len(keys))])
+    b = np.array(
+        [next((label for row, label in zip(sets, labels, strict=True) if row[key]), np.nan) for key in range(len(keys))]
+    )
     a = np.array([labels[sets.index(row)] if any(row) else min(labels) - 1 for row in rows])
     if np.isnan(b).any() and all(map(is_number, keys)) and numbers:  # keep keys' own numbers where they are far enough
         own = np.array([float(key) for key in keys]) - middle
@@ -484,9 +492,9 @@ def _strides(
     numbers = np.array([[each(value) for each, value in zip(code, values, strict=True)] for values, _ in table])
     for strides in candidates:
         sums = numbers @ np.array(strides)
-        order = np.argsort(sums, kind="stable")
+        ascending = np.argsort(sums, kind="stable")
         changes, least, fits = 0, math.inf, True
-        for before, after in zip(order[:-1], order[1:], strict=True):
+        for before, after in itertools.pairwise(ascending):
             gap = sums[after] - sums[before]
             if table[before][1] != table[after][1] or (table[before][1] is None) != (table[after][1] is None):
                 fits &= gap > 1e-6

@@ -114,9 +114,11 @@ class Domains:
     def single(self, part: Selector) -> bool:
         """Whether a query can never select two keys."""
         if isinstance(part, Combined):
-            return part.function(True, False) is False and any(map(self.single, part.parts)) if len(
-                part.parts
-            ) == 2 else False
+            return (
+                part.function(True, False) is False and any(map(self.single, part.parts))
+                if len(part.parts) == 2
+                else False
+            )
         assert isinstance(part, Select)
         if [root for root in self.roots(part.keys) if root is not indices]:
             return False

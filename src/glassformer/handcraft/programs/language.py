@@ -10,7 +10,7 @@ A program is a :class:`Variable`, built from ``tokens`` and ``indices``::
 Calling a program runs it on a sequence; that is its definition. :mod:`glassformer.handcraft.programs.compiler` turns it
 into the weights of a transformer.
 
-Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981; Lindner et al. 2023, "Tracr", arXiv 2301.05062.
+Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981 (RASP); Lindner et al. 2023, arXiv 2301.05062.
 """
 
 from __future__ import annotations
@@ -359,9 +359,9 @@ class Interpreter:
         elif isinstance(part, Width):
             yield from map(sum, self.selected(part.selector))
         elif isinstance(part, Aggregate):
-            values = self.values(part.values)
+            column = self.values(part.values)
             for row in self.selected(part.selector):
-                yield mean([value for value, chosen in zip(values, row, strict=True) if chosen], part)
+                yield mean([value for value, chosen in zip(column, row, strict=True) if chosen], part)
         else:
             raise InputError(f"{part!r}", "a variable of this language", "Build it from tokens and indices.")
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.handcraft.programs.compiler import SHARPNESS, Head, Lookup, Plan, Stored, Sum
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.language import Value, Variable, indices, tokens
@@ -98,7 +97,12 @@ class CompiledProgram(nn.Module):
 
 
 def compile_program(
-    program: Variable, vocabulary: Sequence[Value], max_len: int, *, causal: bool = False, dtype: torch.dtype = torch.float64
+    program: Variable,
+    vocabulary: Sequence[Value],
+    max_len: int,
+    *,
+    causal: bool = False,
+    dtype: torch.dtype = torch.float64,
 ) -> CompiledProgram:
     """The transformer that computes ``program`` for sequences of 1 to ``max_len`` tokens of ``vocabulary``.
 
@@ -203,7 +207,9 @@ def _row(total: Sum, width: int) -> tuple[Float[np.ndarray, " hidden_dim"], floa
     return row, constant
 
 
-def _block(width: int, heads: list[Head], lookups: list[Lookup], erased: list[tuple[int, float]], causal: bool) -> Block:
+def _block(
+    width: int, heads: list[Head], lookups: list[Lookup], erased: list[tuple[int, float]], causal: bool
+) -> Block:
     size = max([1, *(max(len(head.queries), sum(len(each.origins) for each in head.writes)) for head in heads)])
     sinks = any(head.sink is not None for head in heads)
     attention = GroupedQueryAttention(width, max(1, len(heads)), size, causal=causal, bias=True, sinks=sinks)
@@ -229,11 +235,11 @@ def _write_attention(block: Block, heads: list[Head], width: int) -> None:
             attention.sinks[number] = -1e4 if head.sink is None else head.sink
         place = first
         for stored in head.writes:
-            for target, origin, feature in zip(stored.place, stored.origins, stored.features, strict=True):
+            for target, origin, default in zip(stored.place, stored.origins, stored.defaults, strict=True):
                 row, constant = _row(origin, width)
                 attention.value.weight[place], attention.value.bias[place] = torch.from_numpy(row), constant
                 attention.output.weight[target, place] = 1.0
-                attention.output.bias[target] += stored.defaults[stored.place.index(target)]
+                attention.output.bias[target] += default
                 place += 1
 
 
