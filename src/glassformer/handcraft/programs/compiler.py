@@ -55,6 +55,9 @@ SHARPNESS = 60.0
 MOST_SUMS = 4096
 """Range of a sum, in gaps, up to which the steps of a function are right in float32."""
 
+MOST_SHARES = 256
+"""The same for sums of shares, which attention computes with errors."""
+
 Function = Callable[[Value], float]
 
 
@@ -397,7 +400,7 @@ class Plan:
                     table.append((tuple(each[source] for source in sources), result))
             reads, codes = zip(*(self._source(source, shares) for source in sources), strict=True)
             listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
-            strides = _strides(listed, table, codes)
+            strides = _strides(listed, table, codes, MOST_SHARES if shares else MOST_SUMS)
             if strides is None:
                 continue
             total = Sum()
@@ -473,7 +476,7 @@ def _ranks(chosen: np.ndarray) -> list[tuple[Float[np.ndarray, " query"], Float[
 
 
 def _strides(
-    codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: Sequence[Function]
+    codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: Sequence[Function], most: float
 ) -> list[float] | None:
     """Factors of the sources, so that equal sums have equal results, with few changes; None if none are found."""
     gaps = [float(np.diff(np.sort(each)).min()) if len(each) > 1 else 1.0 for each in codes]
@@ -499,6 +502,6 @@ def _strides(
             if table[before][1] != table[after][1] or (table[before][1] is None) != (table[after][1] is None):
                 fits &= gap > 1e-6
                 changes, least = changes + 1, min(least, gap)
-        if fits and np.ptp(sums) <= MOST_SUMS * least and (best is None or (changes, -least) < best[0]):
+        if fits and np.ptp(sums) <= most * least and (best is None or (changes, -least) < best[0]):
             best = (changes, -least), strides
     return None if best is None else best[1]

@@ -1,0 +1,280 @@
+"""Programs: the interpreter, the same on many sequences, and compiled transformers on every sequence."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import random
+import zlib
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import InputError
+from glassformer.handcraft.programs import (
+    Selector,
+    Variable,
+    aggregate,
+    compile_program,
+    elementwise,
+    everything,
+    indices,
+    select,
+    selector_width,
+    tokens,
+    verify_program,
+)
+from glassformer.handcraft.programs import library as lib
+from glassformer.handcraft.programs.enumeration import Batch
+
+TRACR: dict[str, tuple[Variable, Any, int, Any, list[Any]]] = {
+    "frac_prevs_1": (lib.share_so_far(tokens == "l"), "helo", 5, "hello", [0, 0, Fraction(1, 3), 0.5, Fraction(2, 5)]),
+    "shift_by_one": (lib.shift(tokens, 1), "abcd", 5, "abcd", [None, "a", "b", "c"]),
+    "shift_by_two": (lib.shift(tokens, 2), "abcd", 5, "abcd", [None, None, "a", "b"]),
+    "detect_pattern_a": (lib.detect(tokens, "a"), "abcd", 5, "bacd", [False, True, False, False]),
+    "detect_pattern_ab": (lib.detect(tokens, "ab"), "ab", 5, "aaba", [None, False, True, False]),
+    "detect_pattern_abc": (lib.detect(tokens, "abc"), "abc", 6, "abcabc", [None, None, True, False, False, True]),
+    "reverse": (lib.reverse(), "abcd", 5, "abcd", list("dcba")),
+    "length": (lib.length, "abcd", 3, "abc", [3, 3, 3]),
+    "pair_balance": (lib.pair_balance("(", ")"), "a()", 6, "a()a(a", [0, 0.5, 0, 0, Fraction(1, 5), Fraction(1, 6)]),
+    "shuffle_dyck2_1": (lib.shuffle_dyck(["()", "{}"]), "(){}", 4, "({)}", [1, 1, 1, 1]),
+    "shuffle_dyck2_3": (lib.shuffle_dyck(["()", "{}"]), "(){}", 4, "{}(", [0, 0, 0]),
+    "hist": (lib.histogram(), "abcd", 5, "abac", [2, 1, 2, 1]),
+    "sort_unique_1": (lib.sort_unique(tokens, tokens), (1, 2, 3, 4), 5, [2, 4, 3, 1], [1, 2, 3, 4]),
+    "sort_unique_2": (lib.sort_unique(tokens, 1 - indices), "abcd", 5, "abcd", list("dcba")),
+    "sort_3": (lib.sort(tokens, tokens, 5), (1, 2, 3, 4), 5, [2, 4, 1, 2], [1, 2, 2, 4]),
+    "sort_freq": (lib.sort_by_frequency(5), (1, 2, 3, 4), 5, [2, 4, 2, 1], [2, 2, 4, 1]),
+    "count_less_freq_1": (lib.count_less_frequent(2), "abc", 6, "aaabbc", [3] * 6),
+    "count_less_freq_2": (lib.count_less_frequent(2), "abc", 6, "aacbbc", [6] * 6),
+    "count_3": (lib.count(tokens, "a"), "abc", 8, "bbc", [0, 0, 0]),
+    "nary_1": (elementwise(lambda x, y, z: x + y - z, tokens, tokens, indices), (1, 2, 3), 5, [1, 2, 3], [2, 3, 4]),
+    "nary_2": (
+        elementwise(lambda x, y, z: Fraction(x * y, z), indices, indices, tokens),
+        (1, 2, 3),
+        3,
+        [1, 2, 3],
+        [0, 0.5, Fraction(4, 3)],
+    ),
+}
+"""tracr's test programs, each with its vocabulary, greatest length, test input and expected output."""
+
+TRACR_SIZES = {
+    "frac_prevs_1": (2, 14, 1108),
+    "shift_by_one": (1, 16, 726),
+    "reverse": (4, 43, 19700),
+    "hist": (1, 19, 1208),
+    "sort_unique_1": (2, 23, 2826),
+    "sort_3": (3, 43, 17544),
+    "sort_freq": (5, 66, 64122),
+    "count_3": (1, 24, 1761),
+    "nary_1": (3, 74, 22270),
+}
+"""Layers, width and parameters of tracr's models of the same programs (tracr at commit 9ce2b8c)."""
+
+
+@pytest.mark.parametrize("name", TRACR)
+def test_compiled_programs_of_tracr_hold_on_every_sequence(name: str) -> None:
+    program, vocabulary, max_len, given_input, wanted = TRACR[name]
+    assert program(given_input) == wanted
+    model = compile_program(program, tuple(vocabulary), max_len)
+    assert model.run(given_input) == wanted
+    certificate = verify_program(model)
+    assert certificate.verdict == "holds", certificate
+    assert certificate.num_run == certificate.num_possible
+    assert certificate.largest_error < 1e-9
+    assert verify_program(model.float()).verdict == "holds"
+
+
+def test_models_are_smaller_than_tracrs() -> None:
+    shares = []
+    for name, sizes in TRACR_SIZES.items():
+        program, vocabulary, max_len, _, _ = TRACR[name]
+        model = compile_program(program, tuple(vocabulary), max_len)
+        ours = len(model.layers), model.embedding.weight.shape[1], model.num_parameters
+        assert all(mine <= theirs for mine, theirs in zip(ours, sizes, strict=True)), name
+        shares.append([mine / theirs for mine, theirs in zip(ours, sizes, strict=True)])
+    assert (np.median(shares, axis=0)[1:] <= 0.5).all()
+
+
+@pytest.mark.parametrize("name", [name for name in lib.PROGRAMS if "dyck" not in name])
+def test_the_librarys_programs_hold_on_every_sequence(name: str) -> None:
+    example = lib.PROGRAMS[name]
+    model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+    assert verify_program(model).verdict == "holds"
+    assert verify_program(model.float()).verdict == "holds"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in lib.PROGRAMS if "dyck" in name])
+def test_the_librarys_bracket_programs_hold_on_every_sequence(name: str) -> None:
+    test_the_librarys_programs_hold_on_every_sequence(name)
+
+
+def nested(text: str) -> bool:
+    """Whether brackets are balanced and nested, with a stack."""
+    stack: list[str] = []
+    for each in text:
+        if each in "([":
+            stack.append(each)
+        elif not stack or stack.pop() + each not in ("()", "[]"):
+            return False
+    return not stack
+
+
+@pytest.mark.parametrize(("pairs", "letters"), [(["()"], "()"), (["()", "[]"], "()[]")])
+def test_dyck_agrees_with_a_stack(pairs: list[str], letters: str) -> None:
+    program = lib.dyck(pairs)
+    for length in range(1, 6):
+        for text in map("".join, itertools.product(letters, repeat=length)):
+            wanted = [nested(text[: end + 1]) for end in range(length)]
+            assert program(text, causal=True) == wanted, text
+
+
+def test_induction_agrees_with_a_search() -> None:
+    for text in map("".join, itertools.product("abc", repeat=5)):
+        wanted = []
+        for place, letter in enumerate(text):
+            before = text[:place].rfind(letter)
+            wanted.append(None if before < 0 else text[before + 1])
+        assert lib.follower()(text, causal=True) == wanted
+
+
+def random_variable(draw: random.Random, depth: int) -> Variable:
+    """A program of up to ``depth`` parts on one another."""
+    if depth == 0:
+        return draw.choice([tokens, indices])
+
+    def part() -> Variable:
+        return random_variable(draw, draw.choice([depth - 1, depth - 1, 0]))
+
+    def table(size: int, salt: int) -> Any:
+        return lambda *values: zlib.crc32(repr((salt, values)).encode()) % size
+
+    kind, size, salt = draw.randrange(6), draw.randrange(2, 5), draw.randrange(100)
+    if kind == 0:
+        return elementwise(table(size, salt), part())
+    if kind == 1:
+        return elementwise(table(size, salt), part(), part())
+    if kind == 2:
+        return part() + part() if salt % 2 else part() - part()
+    selector = random_selector(draw, depth - 1)
+    return selector_width(selector) if kind == 3 else aggregate(selector, part(), draw.choice([None, 0, 1]))
+
+
+def random_selector(draw: random.Random, depth: int) -> Selector:
+    kind, salt = draw.random(), draw.randrange(100)
+    if kind < 0.3 and depth > 0:
+        first, second = random_selector(draw, depth - 1), random_selector(draw, depth - 1)
+        return first & second if kind < 0.2 else first | second
+    if kind < 0.4:
+        return ~random_selector(draw, max(depth - 1, 0))
+    keys, queries = (random_variable(draw, max(depth - 1, 0)) for _ in range(2))
+    predicates = [operator.eq, operator.ne, operator.lt, operator.le, lambda key, query: key == query + 1]
+    predicates.append(lambda key, query: zlib.crc32(repr((salt, key, query)).encode()) % 3 == 0)
+    return select(keys, queries, draw.choice(predicates))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), causal=st.booleans())
+def test_random_programs_compute_what_they_say(seed: int, causal: bool) -> None:
+    draw = random.Random(seed)
+    max_len, vocabulary = draw.randrange(2, 5), tuple(range(draw.randrange(2, 4)))
+    program = random_variable(draw, draw.randrange(1, 4))
+    try:
+        model = compile_program(program, vocabulary, max_len, causal=causal)
+    except InputError as error:
+        if "too many" in error.got or "possible values" in error.got:
+            return
+        raise
+    certificate = verify_program(model)
+    assert certificate.verdict == "holds", certificate
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), causal=st.booleans())
+def test_many_sequences_at_once_are_each_interpreted(seed: int, causal: bool) -> None:
+    draw = random.Random(seed)
+    program, length = random_variable(draw, 3), draw.randrange(1, 5)
+    sequences = np.array(list(itertools.product(range(3), repeat=length)))
+    batch = Batch(sequences, "012"[:3], causal) if draw.random() < 0.5 else Batch(sequences, (0, 1, 2), causal)
+    try:
+        codes, values = batch.column(program)
+    except InputError:
+        return  # sums of strings
+    for row in draw.sample(range(len(sequences)), min(20, len(sequences))):
+        sequence = [batch._vocabulary[token] for token in sequences[row]]
+        if batch.defined[row]:
+            assert program(sequence, causal=causal) == [values[code] for code in codes[row]]
+        else:
+            with pytest.raises(InputError):
+                program(sequence, causal=causal)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_changed_weight_is_found(seed: int) -> None:
+    draw = random.Random(seed)
+    example = lib.PROGRAMS[draw.choice(["histogram", "detect", "reverse", "induction", "parity"])]
+    model = compile_program(example.program, example.vocabulary, 4, causal=example.causal)
+    sequences = [torch.tensor(list(itertools.product(range(len(example.vocabulary)), repeat=n))) for n in range(1, 5)]
+
+    def read() -> list[Any]:
+        with torch.inference_mode():
+            return [model.decode(row) for each in sequences for row in model(each).tolist()]
+
+    before = read()
+    with torch.no_grad():
+        weight = draw.choice([each for each in model.parameters() if each.numel()])
+        weight.view(-1)[draw.randrange(weight.numel())] += draw.choice([-1.0, 1.0, 7.0])
+    assert verify_program(model).verdict == "fails" or read() == before
+
+
+def test_coordinates_and_heads_are_described() -> None:
+    model = compile_program(lib.histogram(), tuple("ab"), 4)
+    assert [each.name for each in model.coordinates if each.born == 0] == ["tokens"] * len(
+        [each for each in model.coordinates if each.born == 0]
+    )
+    assert len(model.heads) == len(model.layers) == 1
+    assert {each.index for each in model.coordinates} == set(range(model.embedding.weight.shape[1]))
+
+
+def test_longer_sequences_than_the_limit_leave_it_undecided() -> None:
+    certificate = verify_program(compile_program(lib.histogram(), tuple("abc"), 6), limit=100)
+    assert certificate.verdict == "undecided"
+    assert certificate.num_run == 100
+    assert "UNDECIDED" in str(certificate)
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (lambda: compile_program(tokens, (), 3), "vocabulary"),
+        (lambda: compile_program(tokens, ("a", "a"), 3), "vocabulary"),
+        (lambda: compile_program(tokens, ("a",), 0), "max_len"),
+        (lambda: compile_program(3, ("a",), 2), "program"),  # type: ignore[arg-type]
+        (lambda: compile_program(elementwise(lambda t: 1 / 0, tokens), ("a",), 2), "ZeroDivisionError"),
+        (lambda: compile_program(elementwise(lambda t: float("nan"), tokens), ("a",), 2), "nan"),
+        (lambda: compile_program(select_all_of_a_large_mean(), tuple(range(40)), 40), "possible values"),
+        (lambda: tokens("", causal=False), "empty sequence"),
+        (lambda: aggregate(everything, tokens)("ab"), "selects"),
+        (lambda: bool(tokens == "a"), "truth"),
+        (lambda: tokens + "a", "sum"),
+        (lambda: select(tokens, "a", operator.eq), "queries"),  # type: ignore[arg-type]
+        (lambda: compile_program(tokens, ("a", "b"), 2).run("abc"), "3 tokens"),
+        (lambda: compile_program(tokens, ("a", "b"), 2).run("c"), "c"),
+        (lambda: lib.detect(tokens, ""), "pattern"),
+    ],
+)
+def test_unusable_programs_are_refused_by_name(build: Any, named: str) -> None:
+    with pytest.raises(InputError) as caught:
+        build()
+    assert named in caught.value.got
+
+
+def select_all_of_a_large_mean() -> Variable:
+    return elementwise(lambda mean: mean > 3, aggregate(everything, elementwise(lambda t: t**3, tokens)))
