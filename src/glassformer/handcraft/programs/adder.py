@@ -28,14 +28,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require
 from glassformer.handcraft.bounds import gamma
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import RotaryEmbedding
 
-_SHARPNESS = 200.0
+_MARGIN = 30.0
+"""By which wanted keys' scores are ahead of all others."""
 _LOW, _HIGH = 9.2, 9.75
 """Where the step begins and ends."""
 _OWN = -2 / 9.5
@@ -46,17 +47,17 @@ class Adder(nn.Module):
     """The transformer of this module: embedding, one block without norms, output. 78 parameters, zeros among them.
 
     Args:
-        num_digits: Digits of each number.
+        num_digits: Digits of each number, from 6: no pair of coordinates turns faster than a radian per position.
 
     Shape: tokens ``[batch, position]`` to logits of the next digit ``[batch, position, 10]``.
 
     Raises:
-        InputError: ``num_digits`` below 1.
+        InputError: ``num_digits`` below 6.
     """
 
     def __init__(self, num_digits: int = 10) -> None:
         super().__init__()
-        require_positive(num_digits=num_digits)
+        require(num_digits >= 6, f"num_digits = {num_digits}", "at least 6", "Put zeros before shorter numbers.")
         self.num_digits = num_digits
         period = num_digits + 1
         # Of the two pairs of coordinates the second turns once in a period.
@@ -73,11 +74,12 @@ class Adder(nn.Module):
             self.embedding.weight[:, 0] = _OWN * digits
             attention, ffn = block.attention, block.ffn
             attention.key.bias[1] = 1.0
+            sharpness = _MARGIN / (1 - math.cos(2 * math.pi / period))
             for head, distance in enumerate((0, num_digits)):
                 angle = -2 * math.pi * distance / period
                 turned = torch.tensor([math.cos(angle), math.sin(angle)])
                 # Half-split: coordinates 1 and 3 are the second pair. The score is divided by the root of 4.
-                attention.query.bias[4 * head + 1 : 4 * head + 4 : 2] = 2 * _SHARPNESS * turned
+                attention.query.bias[4 * head + 1 : 4 * head + 4 : 2] = 2 * sharpness * turned
             attention.value.weight[0, 0] = 1 / _OWN
             attention.output.weight[0, 0], attention.output.weight[0, 4] = 3 / 9.5, 2.0
             width = _HIGH - _LOW
@@ -100,7 +102,9 @@ class Adder(nn.Module):
         """
         most = 10**self.num_digits - 1
         fits = pairs.ndim == 2 and pairs.shape[1] == 2 and bool(((pairs >= 0) & (pairs <= most)).all())
-        require(fits, f"pairs of shape {list(pairs.shape)}", f"[pair, 2] of numbers from 0 to {most}", "Make it larger.")
+        require(
+            fits, f"pairs of shape {list(pairs.shape)}", f"[pair, 2] of numbers from 0 to {most}", "Make it larger."
+        )
         places = 10 ** np.arange(self.num_digits)
         zero = np.zeros((len(pairs), 1), dtype=np.int64)
         a, b = (pairs[:, [side]] // places % 10 for side in range(2))
@@ -169,8 +173,9 @@ def verify_adder(model: Adder) -> AdderCertificate:
     own = model.embedding.weight[:, 0].double()
     per_digit = float(own[1])
     linear = float((own - per_digit * digits).abs().max())
-    value = float(attention.value.weight[0, 0].double()) * per_digit
-    factors = [float(attention.output.weight[0, 4 * head].double()) * value for head in range(2)]
+    out = _double(attention.output.weight[0]).reshape(2, 4)
+    factors = (out @ _double(attention.value.weight[:, 0]) * per_digit).tolist()
+    added = float((out @ _double(attention.value.bias)).sum() + attention.output.bias.double())
     leak = error = 0.0
     cases = 0
     for k in range(n + 1):
@@ -187,14 +192,16 @@ def verify_adder(model: Adder) -> AdderCertificate:
         used = slice(0, 3) if k == n else slice(0, 5)
         leak = max(leak, float(others), float(np.abs(found - ideal)[used].max()))
         size = 9 * (np.abs(row).sum() + 2 * abs(per_digit)) + 40
-        blur = 9 * others + 9 * off * sum(map(abs, factors)) + gamma(query + 64, roundoff) * size + linear
+        blur = (
+            9 * others + 9 * off * sum(map(abs, factors)) + gamma(query + 64, roundoff) * size + 2 * linear * (1 + size)
+        )
         top = range(10) if k < n else [0]
         low = [(0, 0, 0)] if k == 0 else list(itertools.product(range(10), range(10), range(2)))
         table = np.array([(*each, a, b) for each in low for a in top for b in top], dtype=np.float64)
         before_a, before_b, carry, a, b = table.T
         below = before_a + before_b + carry
         total = a + b + below // 10
-        z = found @ np.array([below % 10, before_b, before_a, b, a])
+        z = found @ np.array([below % 10, before_b, before_a, b, a]) + added
         cases = max(cases, len(table))
         for end in (z - blur, z + blur):
             inside = np.maximum(end[:, None] * _double(ffn.up.weight[:, 0]) + _double(ffn.up.bias), 0)
@@ -202,7 +209,7 @@ def verify_adder(model: Adder) -> AdderCertificate:
             slack = gamma(64, roundoff) * (np.abs(end).max() + 10 * inside.max() + 20)
             error = max(error, float(np.abs(x - total % 10).max()) + slack)
     output = model.output
-    parabola = torch.equal(output.weight[:, 0].double(), 2 * digits) and torch.equal(output.bias.double(), -digits**2)
+    parabola = torch.equal(output.weight[:, 0].double(), 2 * digits) and torch.equal(output.bias.double(), -(digits**2))
     return AdderCertificate(
         holds=error < 0.5 - gamma(64, roundoff) * 400 and parabola,
         num_pairs=10 ** (2 * n),
@@ -232,8 +239,7 @@ def _weights(
     scores = length[:, None] * np.cos(turned)
     # Angles are products in float32, of two positions. Near a peak their errors count squared.
     blur = 2 * (3 * single * query * frequency + 2 * single)
-    roundoff = torch.finfo(attention.query.bias.dtype).eps / 2
-    off = length[:, None] * (np.abs(np.sin(turned)) * blur + blur**2 / 2 + gamma(24, roundoff))
+    off = length[:, None] * (np.abs(np.sin(turned)) * blur + blur**2 / 2 + gamma(24, single))
     weights = np.exp(scores - scores.max(1, keepdims=True))
     weights /= weights.sum(1, keepdims=True)
     return weights, float(2 * (weights * np.expm1(2 * off)).sum(1).max())

@@ -1,0 +1,94 @@
+"""The adder: sums of numbers, its proof, and proofs of broken adders, which must fail."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.errors import InputError
+from glassformer.handcraft.programs.adder import Adder, verify_adder
+
+EDGES = [
+    (0, 0),
+    (0, 1),
+    (9_999_999_999, 0),
+    (9_999_999_999, 1),
+    (9_999_999_999, 9_999_999_999),
+    (5_000_000_000, 5_000_000_000),
+    (1_111_111_111, 8_888_888_889),
+    (1_234_567_890, 9_876_543_210),
+    (1, 9_999_999_999),
+]
+"""AdderBoard's."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_proved_for_all_pairs_and_right_on_many(dtype: torch.dtype) -> None:
+    model = Adder(10).to(dtype)
+    certificate = verify_adder(model)
+    assert certificate.holds
+    assert certificate.num_pairs == 10**20
+    assert certificate.num_cases == 20_000
+    assert certificate.num_parameters == sum(each.numel() for each in model.parameters()) <= 100
+    assert "HOLDS for all 1e+20" in str(certificate)
+    pairs = np.concatenate([EDGES, np.random.default_rng(2025).integers(0, 10**10, (2000, 2))])
+    assert (model.add(pairs) == pairs.sum(1)).all()
+
+
+@pytest.mark.parametrize("num_digits", [6, 9, 15])
+def test_numbers_of_other_lengths(num_digits: int) -> None:
+    model = Adder(num_digits)
+    assert verify_adder(model).holds
+    pairs = np.random.default_rng(0).integers(0, 10**num_digits, (200, 2))
+    assert (model.add(pairs) == pairs.sum(1)).all()
+
+
+def test_the_bound_covers_what_the_stream_holds() -> None:
+    model = Adder(6).double()
+    certificate = verify_adder(model)
+    pairs = np.random.default_rng(0).integers(0, 10**6, (500, 2))
+    zero = np.zeros((len(pairs), 1), dtype=np.int64)
+    digits = [pairs[:, [side]] // 10 ** np.arange(6) % 10 for side in range(2)]
+    total = pairs.sum(1, keepdims=True) // 10 ** np.arange(7) % 10
+    tokens = torch.from_numpy(np.concatenate([zero, digits[0], zero, digits[1], zero, total], axis=1))
+    with torch.inference_mode():
+        stream = model.layers[0](model.embedding(tokens), rotation=model.rotary.rotation(tokens.shape[1]))
+    read = stream[:, 14:21, 0].numpy()
+    assert np.abs(read - total).max() <= certificate.error
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "change"),
+    [
+        ("layers.0.attention.query.bias", 1, -155.0),
+        ("layers.0.attention.query.bias", 5, 200.0),
+        ("layers.0.attention.output.weight", 4, -0.2),
+        ("layers.0.attention.output.bias", 0, 0.5),
+        ("layers.0.attention.value.bias", 0, 0.5),
+        ("layers.0.ffn.up.bias", 0, 1.5),
+        ("layers.0.ffn.down.weight", 1, 2.0),
+        ("embedding.weight", 7, 0.2),
+        ("output.weight", 3, 0.5),
+        ("output.bias", 3, 3.0),
+    ],
+)
+def test_a_broken_adder_is_not_proved(name: str, index: int, change: float) -> None:
+    model = Adder(6)
+    with torch.no_grad():
+        model.get_parameter(name).view(-1)[index] += change
+    assert not verify_adder(model).holds
+
+
+def test_what_cannot_be_proved_or_added_is_refused() -> None:
+    model = Adder(6)
+    with pytest.raises(InputError):
+        model.add(np.array([[10**6, 1]]))
+    with pytest.raises(InputError):
+        model.add(np.array([[-1, 1]]))
+    with pytest.raises(InputError):
+        Adder(5)
+    with torch.no_grad():
+        model.get_parameter("layers.0.attention.query.weight")[0, 0] = 0.1
+    with pytest.raises(InputError):
+        verify_adder(model)
