@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,8 @@ class Adder(nn.Module):
                 parameter.zero_()
             digits = torch.arange(10.0)
             self.embedding.weight[:, 0] = _OWN * digits
-            attention, ffn = block.attention, block.ffn
+            attention = block.attention
+            ffn: Any = block.ffn
             attention.key.bias[1] = 1.0
             sharpness = _MARGIN / (1 - math.cos(2 * math.pi / period))
             for head, distance in enumerate((0, num_digits)):
@@ -162,9 +164,8 @@ def verify_adder(model: Adder) -> AdderCertificate:
     Raises:
         InputError: Queries or keys that depend on tokens, so that there is no proof of this form.
     """
-    attention, ffn = model.layers[0].attention, model.layers[0].ffn  # type: ignore[union-attr]
-    assert isinstance(attention, GroupedQueryAttention)
-    assert isinstance(ffn, MLP)
+    block: Any = model.layers[0]
+    attention, ffn = block.attention, block.ffn
     constant = not bool(attention.query.weight.any()) and not bool(attention.key.weight.any())
     if not constant:
         raise InputError("queries or keys that depend on tokens", "constants, turned by positions", "Use Adder().")
