@@ -243,10 +243,27 @@ def test_coordinates_and_heads_are_described() -> None:
     assert {each.index for each in model.coordinates} == set(range(model.embedding.weight.shape[1]))
 
 
-def test_longer_sequences_than_the_limit_leave_it_undecided() -> None:
-    certificate = verify_program(compile_program(lib.histogram(), tuple("abc"), 6), limit=100)
-    assert certificate.verdict == "undecided"
-    assert certificate.num_run == 100
+@pytest.mark.parametrize("name", ["histogram", "reverse", "sort", "detect", "induction", "parity", "length"])
+def test_bounds_cover_the_errors_of_every_sequence(name: str) -> None:
+    example = lib.PROGRAMS[name]
+    for dtype in (torch.float64, torch.float32):
+        model = compile_program(
+            example.program, example.vocabulary, example.max_len, causal=example.causal, dtype=dtype
+        )
+        certificate = verify_program(model)
+        assert certificate.largest_error <= certificate.bound
+        assert dtype == torch.float32 or certificate.bound < 1e-5
+
+
+def test_beyond_the_limit_the_bound_decides() -> None:
+    model = compile_program(lib.histogram(), tuple("abcdefghij"), 12)
+    certificate = verify_program(model, limit=200)
+    assert (certificate.verdict, certificate.rests_on, certificate.num_run) == ("holds", "the bound", 200)
+    assert certificate.num_possible > 10**12
+    with torch.no_grad():
+        model.output.bias += 1e-3
+    certificate = verify_program(model, limit=200)
+    assert (certificate.verdict, certificate.rests_on) == ("undecided", "samples")
     assert "UNDECIDED" in str(certificate)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -10,9 +11,10 @@ import numpy as np
 import torch
 
 from glassformer.errors import require_positive
+from glassformer.handcraft.programs.bounds import error_bound
 from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import Value
-from glassformer.handcraft.programs.model import CompiledProgram
+from glassformer.handcraft.programs.model import CompiledProgram, compile_program
 
 _NUMBERS_AT_ONCE = 1 << 21
 
@@ -22,31 +24,37 @@ class ProgramCertificate:
     """The verdict on a compiled program, with the figures that support it.
 
     Attributes:
-        verdict: "holds" if every sequence was run and right, "fails" with a counterexample, otherwise "undecided".
+        verdict: "holds", "fails" with a counterexample, or "undecided".
+        rests_on: "every sequence" was run; or "the bound" on errors, for weights that are those of the compiler, covers
+            all; or "samples" were run, which prove nothing.
         dtype: In which the transformer was run.
         num_run: Sequences that were run, of ``num_possible``.
         num_undefined: Of these, on which the program has no value (a mean of values that are no numbers).
         num_wrong: Of all outputs, how many were read as another value.
         largest_error: Largest difference of an output from the number of its value.
-        allowed: Half the least difference of two values' numbers; infinite if the output is the number itself.
+        bound: Upper bound on that error for any sequence, see :mod:`~glassformer.handcraft.programs.bounds`; infinite
+            if there is none, or if the weights are others than the compiler's.
+        allowed: Half the least difference of two values' numbers; the tolerance if the output is the number itself.
         counterexample: The first sequence with a wrong output, its position, what was wanted and the number found.
     """
 
     verdict: Literal["holds", "fails", "undecided"]
+    rests_on: Literal["every sequence", "the bound", "samples"]
     dtype: str
     num_run: int
     num_possible: int
     num_undefined: int
     num_wrong: int
     largest_error: float
+    bound: float
     allowed: float
     counterexample: tuple[tuple[Value, ...], int, Value, float] | None
 
     def __str__(self) -> str:
         lines = [
-            f"{self.verdict.upper()} ({self.dtype})",
+            f"{self.verdict.upper()} ({self.dtype}; based on {self.rests_on})",
             f"  sequences run   {self.num_run:,} of {self.num_possible:,}, {self.num_undefined:,} without a value",
-            f"  largest error   {self.largest_error:.3g}, allowed: {self.allowed:.3g}",
+            f"  largest error   {self.largest_error:.3g}, at most {self.bound:.3g}, allowed: {self.allowed:.3g}",
         ]
         if self.counterexample is not None:
             sequence, position, wanted, got = self.counterexample
@@ -56,12 +64,14 @@ class ProgramCertificate:
 
 @torch.inference_mode()
 def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: int = 1_000_000) -> ProgramCertificate:
-    """Run ``model`` on every sequence and compare it with its program, shortest first.
+    """Run ``model`` on every sequence, shortest first, and compare it with its program.
+
+    Where there are more than ``limit``, the shortest are run in search of a counterexample, and the bound decides.
 
     Args:
         model: From :func:`~glassformer.handcraft.programs.model.compile_program`, in any dtype.
         tolerance: The largest error of an output that is read as a number.
-        limit: Most sequences to run; of more, as many of the shortest are run.
+        limit: Most sequences to run.
     """
     require_positive(limit=limit)
     domains = model.domains
@@ -69,7 +79,7 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
     possible = sum(letters**length for length in range(1, most + 1))
     codes = None if model.codes is None else np.array([number for number, _ in model.codes])
     places = {} if model.codes is None else {value: place for place, (_, value) in enumerate(model.codes)}
-    allowed = np.inf if codes is None or len(codes) < 2 else float(np.diff(codes).min() / 2)
+    allowed = tolerance if codes is None else np.inf if len(codes) < 2 else float(np.diff(codes).min() / 2)
     run = undefined = wrong = 0
     largest, example = 0.0, None
     for block in _blocks(letters, most, limit):
@@ -79,18 +89,36 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
         out = model(torch.from_numpy(block)).double().numpy()
         error = np.where(batch.defined[:, None], np.abs(out - np.array(numbers)[column]), 0.0)
         error = np.where(np.isnan(error), np.inf, error)
-        failed = error >= min(allowed, tolerance if codes is None else np.inf)
+        failed = error >= allowed
         run, undefined, wrong = run + len(block), undefined + int((~batch.defined).sum()), wrong + int(failed.sum())
         largest = max(largest, float(error.max()))
         if example is None and failed.any():
             row, position = (int(each) for each in np.argwhere(failed)[0])
             sequence = tuple(domains.vocabulary[token] for token in block[row])
             example = sequence, position, values[column[row, position]], float(out[row, position])
-    verdict: Literal["holds", "fails", "undecided"] = (
-        "fails" if example else "holds" if run == possible else "undecided"
-    )
+    bound = _bound(model)
+    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if run == possible else "samples"
+    verdict: Literal["holds", "fails", "undecided"] = "undecided"
+    if example is not None:
+        verdict = "fails"
+    elif run == possible:
+        verdict = "holds"
+    elif bound < allowed:
+        verdict, rests_on = "holds", "the bound"
     dtype = str(model.output.weight.dtype).removeprefix("torch.")
-    return ProgramCertificate(verdict, dtype, run, possible, undefined, wrong, largest, allowed, example)
+    return ProgramCertificate(
+        verdict, rests_on, dtype, run, possible, undefined, wrong, largest, bound, allowed, example
+    )
+
+
+def _bound(model: CompiledProgram) -> float:
+    domains, dtype = model.domains, model.output.weight.dtype
+    compiled = compile_program(model.program, domains.vocabulary, domains.max_len, causal=domains.causal, dtype=dtype)
+    ours, theirs = model.state_dict(), compiled.state_dict()
+    if ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours):
+        return math.inf
+    width, layers = model.embedding.embedding_dim, len(model.layers)
+    return error_bound(compiled.plan, compiled.result, width, layers, torch.finfo(dtype).eps / 2).error
 
 
 def _blocks(letters: int, most: int, limit: int) -> Iterator[np.ndarray]:

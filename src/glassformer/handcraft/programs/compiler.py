@@ -79,15 +79,10 @@ class Stored:
     """Of what a head copies: what it reads at a key for each feature."""
     defaults: list[float] = field(default_factory=list)
     """Of what a head copies: what is added everywhere, which is left where nothing is selected."""
-    least: float | None = None
-    """Of what is not free: the least number that is stored, if it is known."""
+    span: tuple[float, float] = (0.0, 0.0)
+    """Of what is not free: the least and the largest number that is stored."""
     read: int = 0
     place: list[int] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Its coordinates."""
-        return len(self.features) if self.free else 1
 
     def solve(self, wanted: Float[np.ndarray, " value"]) -> tuple[Float[np.ndarray, " feature"], float] | None:
         """The factors of its features, and the constant, that give ``wanted``."""
@@ -110,6 +105,18 @@ class Sum:
     def born(self) -> int:
         """The time from which it can be read."""
         return max((stored.born for stored, _ in self.terms), default=0)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The least and the largest number that it can be."""
+        least = most = self.constant
+        for stored, wanted in self.terms:
+            if isinstance(wanted, np.ndarray):
+                ends = float(wanted.min()), float(wanted.max())
+            else:
+                ends = wanted * stored.span[0], wanted * stored.span[1]
+            least, most = least + min(ends), most + max(ends)
+        return least, most
 
     def read_at(self, time: int) -> Sum:
         """The same; keeps what it reads until then."""
@@ -255,11 +262,10 @@ class Plan:
             head = self._head(part.selector, None if sure else -SHARPNESS / 2, born)
             stored = Stored(str(part), head.time, self.domains.of(part), free)
             if not free:
-                if stored.domain is not None:
-                    stored.least = min(map(self.code(part), stored.domain))
                 default = 0.0 if sure else self.code(part)(part.default)
                 stored.features.append(np.empty(0))
                 stored.origins.append(origin.plus(Sum(constant=-default)).read_at(head.time))
+                stored.span = min(origin.span[0], default), max(origin.span[1], default)
                 stored.defaults.append(default)
             head.writes.append(stored)
             self.stored[key] = stored
@@ -361,7 +367,7 @@ class Plan:
         key = "share", self.domains.key(part)
         if key not in self.stored:
             head = self._head(part.selector, 0.0, 0)
-            stored = Stored(f"share of {part}", head.time, None, free=False, features=[np.empty(0)], least=0.0)
+            stored = Stored(f"share of {part}", head.time, None, free=False, features=[np.empty(0)], span=(0.0, 1.0))
             stored.origins.append(Sum(constant=1.0))
             stored.defaults.append(0.0)
             head.writes.append(stored)

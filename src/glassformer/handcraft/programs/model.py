@@ -58,6 +58,8 @@ class CompiledProgram(nn.Module):
         self.coordinates: tuple[Coordinate, ...] = ()
         self.heads: tuple[tuple[str, ...], ...] = ()
         self.codes: list[tuple[float, Value]] | None = None
+        self.plan = Plan(domains)
+        self.result = Sum()
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -149,6 +151,7 @@ def _build(program: Variable, domains: Domains, reuse: bool) -> CompiledProgram:
                     table.weight[:, place] = torch.from_numpy(feature[rows])
         row, constant = _row(result, width)
         model.output.weight[0], model.output.bias[0] = torch.from_numpy(row), constant
+    model.plan, model.result = plan, result
     model.coordinates = tuple(sorted(_describe(plan), key=lambda each: (each.index, each.born)))
     names = [[head.name for head in plan.heads.values() if head.time == 2 * layer + 1] for layer in range(num_layers)]
     model.heads = tuple(map(tuple, names))
@@ -183,9 +186,7 @@ def _place(stored: list[Stored], reuse: bool) -> tuple[int, dict[int, list[tuple
                 erased.setdefault(ready[0], []).append(ready[1:])
                 each.place.append(ready[1])
         for place, feature in zip(each.place, each.features, strict=True):
-            least = float(feature.min()) if each.free else each.least
-            if least is None:
-                continue
+            least = float(feature.min()) if each.free else each.span[0]
             unused.append((max((each.read + 1) // 2, each.born // 2 + 1) * 2, place, least))
         unused.sort()
     return max(width, 1), erased
