@@ -482,7 +482,7 @@ def _ranks(chosen: np.ndarray) -> list[tuple[Float[np.ndarray, " query"], Float[
 
 
 def _strides(
-    codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: Sequence[Function], most: float
+    codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: Sequence[Function], most: int
 ) -> list[float] | None:
     """Factors of the sources, so that equal sums have equal results, with few changes; None if none are found."""
     gaps = [float(np.diff(np.sort(each)).min()) if len(each) > 1 else 1.0 for each in codes]
