@@ -287,6 +287,7 @@ def test_beyond_the_limit_the_bound_decides() -> None:
         (lambda: lib.detect(tokens, ""), "pattern"),
     ],
 )
+@pytest.mark.usefixtures("without_type_checks")
 def test_unusable_programs_are_refused_by_name(build: Any, named: str) -> None:
     with pytest.raises(InputError) as caught:
         build()

@@ -212,7 +212,7 @@ def verify_adder(model: Adder) -> AdderCertificate:
     output = model.output
     parabola = torch.equal(output.weight[:, 0].double(), 2 * digits) and torch.equal(output.bias.double(), -(digits**2))
     return AdderCertificate(
-        holds=error < 0.5 - gamma(64, roundoff) * 400 and parabola,
+        holds=bool(error < 0.5 - gamma(64, roundoff) * 400) and parabola,
         num_pairs=10 ** (2 * n),
         num_cases=cases,
         num_parameters=sum(each.numel() for each in model.parameters()),

@@ -98,7 +98,7 @@ class Stored:
 class Sum:
     """A number that can be read off the stream: features or multiples of stored variables, and a constant."""
 
-    terms: tuple[tuple[Stored, Float[np.ndarray, " value"] | float], ...] = ()
+    terms: tuple[tuple[Stored, Float[np.ndarray, " _"] | float], ...] = ()
     constant: float = 0.0
 
     @property
