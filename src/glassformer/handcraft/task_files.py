@@ -21,8 +21,6 @@ on, so it is run only on request.
 
 from __future__ import annotations
 
-import runpy
-import traceback
 from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,11 +31,12 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from glassformer.config import Positive, config
-from glassformer.errors import InputError, require
+from glassformer.errors import require
+from glassformer.handcraft.python_files import error_in, require_permission, run_python_file
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Readout, Target, Task
-from glassformer.handcraft.untrusted import in_file, parse_json, read_text
-from glassformer.text import one_line, short, shown
+from glassformer.handcraft.untrusted import in_file, parse_json
+from glassformer.text import short, shown
 
 Rows = Float[np.ndarray, "letter v_dim"]
 
@@ -82,12 +81,8 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
     kind = path.suffix.lower()
     known = kind in (".json", ".py")
     require(known, f"the task file {shown(path)}", "a .json table of examples or a .py file", "Rename it.")
-    require(
-        run_python or kind == ".json",
-        f"the task file {shown(path)}, a Python file, which can do anything on this computer",
-        "permission to run it",
-        "Read it, and if you trust it, pass --run-python (in Python: run_python=True). A JSON table is never run.",
-    )
+    if kind == ".py":
+        require_permission(path, run_python)
     settings, space, v_dim, target = _read_table(path) if kind == ".json" else _run_program(path)
     readout: Readout = "sign" if v_dim == 1 else "argmax"
     with in_file(path):
@@ -145,14 +140,8 @@ def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
 
 
 def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
-    read_text(path, largest=1 << 20)
-    try:
-        made = runpy.run_path(str(path), run_name="glassformer_task")
-    except (Exception, SystemExit) as error:
-        raise _in_program(path, error, "when it was run") from error
+    made = run_python_file(path, ("letters", "max_len", "target"))
     with in_file(path):
-        for name in ("letters", "max_len", "target"):
-            require(name in made, f"no {name}", "letters, max_len and target", f"Define {name}.")
         settings = TaskFile(**{name: made[name] for name in ("letters", "cls", "readout", "tolerance") if name in made})
         function = made["target"]
         require(callable(function), f"target = {short(repr(function))}", "a function", "Define target().")
@@ -162,7 +151,7 @@ def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
         try:
             value = function(text)
         except (Exception, SystemExit) as error:
-            raise _in_program(path, error, f"for target({text[:40]!r})") from error
+            raise error_in(path, error, f"for target({text[:40]!r})") from error
         return value.tolist() if isinstance(value, np.ndarray) else value
 
     value = output_of(space.letters[0])
@@ -202,12 +191,3 @@ def _rows(text: str, output: Any, space: SequenceSpace, v_dim: int | None = None
         "Write [1, -1] or [[1, 0], [0, 1]], for example.",
     )
     return made
-
-
-def _in_program(path: Path, error: BaseException, when: str) -> InputError:
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        lines.append(error.lineno)
-    where = f", line {lines[-1]}" if lines else ""
-    what = one_line(f"{type(error).__name__}: {error}", 200)
-    return InputError(f"{shown(path)}{where}: {what} {when}", "a task file that runs", "Correct the file.")

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from glassformer.errors import require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.handcraft.programs.bounds import error_bound
 from glassformer.handcraft.programs.enumeration import Batch
-from glassformer.handcraft.programs.language import Value
+from glassformer.handcraft.programs.language import Value, Variable
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
 
 _NUMBERS_AT_ONCE = 1 << 21
@@ -72,8 +72,13 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
         model: From :func:`~glassformer.handcraft.programs.model.compile_program`, in any dtype.
         tolerance: The largest error of an output that is read as a number.
         limit: Most sequences to run.
+
+    Raises:
+        InputError: A model without its program, such as one that was read from a file.
     """
     require_positive(limit=limit)
+    if model.program is None:
+        raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
     domains = model.domains
     letters, most = len(domains.vocabulary), domains.max_len
     possible = sum(letters**length for length in range(1, most + 1))
@@ -96,7 +101,7 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
             row, position = (int(each) for each in np.argwhere(failed)[0])
             sequence = tuple(domains.vocabulary[token] for token in block[row])
             example = sequence, position, values[column[row, position]], float(out[row, position])
-    bound = _bound(model)
+    bound = _bound(model, model.program)
     rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if run == possible else "samples"
     verdict: Literal["holds", "fails", "undecided"] = "undecided"
     if example is not None:
@@ -111,9 +116,9 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
     )
 
 
-def _bound(model: CompiledProgram) -> float:
+def _bound(model: CompiledProgram, program: Variable) -> float:
     domains, dtype = model.domains, model.output.weight.dtype
-    compiled = compile_program(model.program, domains.vocabulary, domains.max_len, causal=domains.causal, dtype=dtype)
+    compiled = compile_program(program, domains.vocabulary, domains.max_len, causal=domains.causal, dtype=dtype)
     ours, theirs = model.state_dict(), compiled.state_dict()
     if ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours):
         return math.inf

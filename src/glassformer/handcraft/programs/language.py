@@ -122,10 +122,9 @@ class Variable(_Part):
         return Elementwise(operator.not_, (self,), label=f"~({self})")
 
     def _binary(self, sign: str, function: Callable[[Value, Value], Value], other: Any) -> Variable:
-        label = f"({self} {sign} {other})"
         if isinstance(other, Variable):
-            return Elementwise(function, (self, other), label=label)
-        return Elementwise(lambda value: function(value, other), (self,), label=label)
+            return Elementwise(function, (self, other), label=f"({self} {sign} {other})")
+        return Elementwise(lambda value: function(value, other), (self,), label=f"({self} {sign} {other!r})")
 
     __hash__ = object.__hash__
 
@@ -170,6 +169,16 @@ class Selector(_Part):
         return Combined(operator.not_, (self,), label=f"~{self}")
 
 
+_SIGNS: dict[Predicate, str] = {
+    operator.eq: " == ",
+    operator.ne: " != ",
+    operator.lt: " < ",
+    operator.le: " <= ",
+    operator.gt: " > ",
+    operator.ge: " >= ",
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Select(Selector):
     """The pairs of a key's and a query's value for which a predicate holds; never those with None."""
@@ -180,7 +189,7 @@ class Select(Selector):
     label: str = ""
 
     def _describe(self) -> str:
-        return f"select({self.keys}, {self.queries})"
+        return f"select({self.keys}{_SIGNS.get(self.predicate, ', ')}{self.queries})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,8 +283,12 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
     def function(*values: Value) -> Value:
         return simplest(sum((_exact(v) * factor for v, factor in zip(values, factors, strict=True)), constant))
 
-    pieces = [f"{each}" if factor == 1 else f"{factor} * {each}" for each, factor in terms]
-    return Elementwise(function, sources, label=f"({' + '.join(pieces)})", linear=(factors, constant))
+    pieces = [
+        f"{'-' if factor < 0 else '+'} {each if abs(factor) == 1 else f'{abs(factor)} * {each}'}"
+        for each, factor in terms
+    ]
+    label = " ".join(pieces).removeprefix("+ ")
+    return Elementwise(function, sources, label=f"({label})", linear=(factors, constant))
 
 
 def simplest(value: Value) -> Value:

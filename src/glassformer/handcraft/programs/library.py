@@ -38,7 +38,8 @@ def histogram(values: Variable = tokens) -> Variable:
 
 def count(values: Variable, value: Value) -> Variable:
     """How often ``value`` occurs, at every position."""
-    return selector_width(select(values, values, lambda key, _: key == value), f"count of {value}")
+    chosen = select(values, values, lambda key, _: key == value, f"{values} == {value!r}")
+    return selector_width(chosen, f"count of {value}")
 
 
 def share_so_far(condition: Variable) -> Variable:
@@ -66,7 +67,8 @@ def detect(values: Variable, pattern: Sequence[Value]) -> Variable:
 
 def reverse(values: Variable = tokens) -> Variable:
     """The values from the last to the first."""
-    return aggregate(select(indices, length - indices - 1, operator.eq), values, label=f"{values} reversed")
+    mirrored = (length - indices - 1).named("index from the end")
+    return aggregate(select(indices, mirrored, operator.eq), values, label=f"{values} reversed")
 
 
 def pair_balance(opening: Value, closing: Value) -> Variable:
@@ -76,11 +78,12 @@ def pair_balance(opening: Value, closing: Value) -> Variable:
 
 def shuffle_dyck(pairs: Sequence[str]) -> Variable:
     """Whether brackets of each pair are balanced, whatever lies between them: ``([)]`` is; at every position."""
-    balances = [pair_balance(*pair) for pair in pairs]
-    negative = reduce(operator.or_, [balance < 0 for balance in balances])
-    closed = reduce(operator.and_, [balance == 0 for balance in balances])
-    last = aggregate(select(indices, length - 1, operator.eq), closed)
-    return last & ~aggregate(everything, negative, 0)
+    balances = [pair_balance(*pair).named(f"balance of {pair}") for pair in pairs]
+    negative = reduce(operator.or_, [balance < 0 for balance in balances]).named("some balance below 0")
+    closed = reduce(operator.and_, [balance == 0 for balance in balances]).named("all balances 0")
+    last = aggregate(select(indices, length - 1, operator.eq, "last"), closed, label="balanced at the end")
+    below = aggregate(everything, negative, 0, label="share of balances below 0")
+    return (last & ~below).named("balanced")
 
 
 def dyck(pairs: Sequence[str]) -> Variable:
@@ -91,9 +94,9 @@ def dyck(pairs: Sequence[str]) -> Variable:
     """
     opens, closes = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     opening = elementwise(lambda token: token in opens, tokens, label="opening")
-    depth = selector_width(select(tokens, tokens, lambda key, _: key in opens)) - selector_width(
-        select(tokens, tokens, lambda key, _: key in closes)
-    )
+    opened_so_far = selector_width(select(tokens, tokens, lambda key, _: key in opens, "openings"), "openings so far")
+    closed_so_far = selector_width(select(tokens, tokens, lambda key, _: key in closes, "closings"), "closings so far")
+    depth = (opened_so_far - closed_so_far).named("depth")
     kind = elementwise(lambda token: (opens if token in opens else closes).index(token), tokens, label="kind")
     level = elementwise(lambda d, o: d if o else d + 1, depth, opening, label="level")  # of the pair
     opened = elementwise(lambda d, o: d if o else None, level, opening, label="opened level")
@@ -103,7 +106,7 @@ def dyck(pairs: Sequence[str]) -> Variable:
     partner = aggregate(select(place, here, operator.eq), kind, default=-1, label="partner")
     wrong = elementwise(lambda d, k, p: d < 0 or k != p, depth, kind, partner, label="wrong")
     mistakes = selector_width(select(wrong, wrong, lambda key, _: key is not False and bool(key)), "mistakes")
-    return (depth == 0) & (mistakes == 0)
+    return ((depth == 0) & (mistakes == 0)).named("balanced")
 
 
 def sort_unique(values: Variable, keys: Variable) -> Variable:
@@ -114,7 +117,8 @@ def sort_unique(values: Variable, keys: Variable) -> Variable:
 
 def sort(values: Variable, keys: Variable, max_len: int, gap: Value = 1) -> Variable:
     """The values in the order of their keys; equal keys keep their order. Different keys differ by ``gap`` at least."""
-    return sort_unique(values, elementwise(lambda k, i: k + Fraction(gap) * Fraction(i, max_len), keys, indices))
+    unique = elementwise(lambda k, i: k + Fraction(gap) * Fraction(i, max_len), keys, indices, label="unique key")
+    return sort_unique(values, unique)
 
 
 def sort_by_frequency(max_len: int) -> Variable:
@@ -129,7 +133,7 @@ def count_less_frequent(most: int) -> Variable:
 
 def mode(max_len: int) -> Variable:
     """The most frequent token, the first of several, at every position."""
-    first = select(indices, indices, lambda key, _: key == 0)
+    first = select(indices, indices, lambda key, _: key == 0, "first")
     return aggregate(first, sort_by_frequency(max_len), label="mode")
 
 

@@ -25,6 +25,8 @@ class Coordinate:
 
     index: int
     name: str
+    variable: int
+    """Equal for the coordinates of one variable."""
     born: int
     """The time from which: 0 the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its feed-forward network."""
     read: int
@@ -40,7 +42,8 @@ class CompiledProgram(nn.Module):
     :func:`compile_program`.
 
     Attributes:
-        program: The program.
+        program: The program; None for a model read from a file.
+        name: Its name.
         domains: Its vocabulary, greatest length and direction.
         coordinates: What each coordinate of the residual stream holds, and when.
         heads: For each layer, what each head selects.
@@ -48,9 +51,9 @@ class CompiledProgram(nn.Module):
     Shape: tokens ``[batch, position]``, indices into the vocabulary, to numbers ``[batch, position]``.
     """
 
-    def __init__(self, program: Variable, domains: Domains, hidden_dim: int, blocks: Sequence[Block]) -> None:
+    def __init__(self, program: Variable | None, domains: Domains, hidden_dim: int, blocks: Sequence[Block]) -> None:
         super().__init__()
-        self.program, self.domains = program, domains
+        self.program, self.domains, self.name = program, domains, str(program)
         self.embedding = nn.Embedding(len(domains.vocabulary), hidden_dim)
         self.positions = nn.Embedding(domains.max_len, hidden_dim)
         self.layers = nn.ModuleList(blocks)
@@ -91,6 +94,11 @@ class CompiledProgram(nn.Module):
         if self.codes is None:
             return list(numbers)
         return [min(self.codes, key=lambda code: abs(code[0] - number))[1] for number in numbers]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Its layers."""
+        return list(self.layers)  # type: ignore[arg-type]
 
     @property
     def num_parameters(self) -> int:
@@ -163,12 +171,12 @@ def _build(program: Variable, domains: Domains, reuse: bool) -> CompiledProgram:
 
 
 def _describe(plan: Plan) -> Iterator[Coordinate]:
-    for stored in plan.stored.values():
+    for variable, stored in enumerate(plan.stored.values()):
         for place, feature in zip(stored.place, stored.features, strict=True):
             values = None
             if stored.free and stored.domain is not None:
                 values = dict(zip(stored.domain, feature.tolist(), strict=True))
-            yield Coordinate(place, stored.name, stored.born, stored.read, values)
+            yield Coordinate(place, stored.name, variable, stored.born, stored.read, values)
 
 
 def _place(stored: list[Stored], reuse: bool) -> tuple[int, dict[int, list[tuple[int, float]]]]:
@@ -213,8 +221,13 @@ def _block(
 ) -> Block:
     size = max([1, *(max(len(head.queries), sum(len(each.origins) for each in head.writes)) for head in heads)])
     sinks = any(head.sink is not None for head in heads)
-    attention = GroupedQueryAttention(width, max(1, len(heads)), size, causal=causal, bias=True, sinks=sinks)
     units = 2 * sum(len(_steps(each)) for each in lookups) + len(erased)
+    return make_block(width, max(1, len(heads)), size, units, causal=causal, sinks=sinks)
+
+
+def make_block(width: int, num_heads: int, head_dim: int, units: int, *, causal: bool, sinks: bool) -> Block:
+    """A block of a compiled program, with random weights: no norms, a ReLU network if there are ``units``."""
+    attention = GroupedQueryAttention(width, num_heads, head_dim, causal=causal, bias=True, sinks=sinks)
     block = Block(width, attention, MLP(width, units) if units else None, 1e-5)
     block.attention_norm = nn.Identity()  # type: ignore[assignment]
     block.ffn_norm = nn.Identity()
