@@ -50,7 +50,8 @@ class Domains:
     max_len: int
     causal: bool = False
     _sets: dict[Variable, tuple[Value, ...] | None] = field(default_factory=dict, repr=False)
-    _keys: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _keys: dict[Variable | Selector, int] = field(default_factory=dict, repr=False)
+    _numbers: dict[Any, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.vocabulary = tuple(self.vocabulary)
@@ -140,13 +141,16 @@ class Domains:
         keys, queries = self.listed(part.keys), self.listed(part.queries)
         return {(key, query): fulfils(part, key, query) for key in keys for query in queries}
 
-    def key(self, part: Variable | Selector) -> Any:
+    def key(self, part: Variable | Selector) -> int:
         """Equal for parts that compute the same, as far as their tables tell."""
         if part not in self._keys:
-            self._keys[part] = self._key(part)
+            found = self._key(part)
+            number = self._numbers.setdefault(found, len(self._numbers)) if isinstance(found, tuple) else found
+            self._keys[part] = number
         return self._keys[part]
 
-    def _key(self, part: Variable | Selector) -> Any:
+    def _key(self, part: Variable | Selector) -> tuple[Any, ...] | int:
+        """What parts that compute the same have in common; or the key of another part that does."""
         if isinstance(part, Select):
             return "select", self.key(part.keys), self.key(part.queries), tuple(self.table(part).values())
         if isinstance(part, Combined):
@@ -159,11 +163,11 @@ class Domains:
             roots = self.roots(part)
             given = self.combinations(roots)
             if given is None:
-                return ("linear", part.linear, *map(self.key, part.sources)) if part.linear else id(part)
+                return ("linear", part.linear, *map(self.key, part.sources)) if part.linear else ("part", id(part))
             values = tuple(self.value(part, each) for each in given)
             only = self.of(roots[0])
             return self.key(roots[0]) if len(roots) == 1 and values == only else (*map(self.key, roots), values)
-        return id(part)
+        return "part", id(part)
 
     def _find(self, part: Variable) -> Sequence[Value] | None:
         if part is tokens:

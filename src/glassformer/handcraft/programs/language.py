@@ -281,7 +281,10 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
     constant = sum((_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)), Fraction(0))
 
     def function(*values: Value) -> Value:
-        return simplest(sum((_exact(v) * factor for v, factor in zip(values, factors, strict=True)), constant))
+        total = simplest(constant)  # integers are added faster than fractions
+        for value, factor in zip(values, map(simplest, factors), strict=True):
+            total += (value if isinstance(value, int) else _exact(value)) * factor
+        return simplest(total)
 
     pieces = [
         f"{'-' if factor < 0 else '+'} {each if abs(factor) == 1 else f'{abs(factor)} * {each}'}"

@@ -129,45 +129,65 @@ def compile_program(
         InputError: Naming the part that cannot be compiled, and why.
     """
     require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Build it from tokens and indices.")
-    models = [_build(program, Domains(tuple(vocabulary), max_len, causal), reuse) for reuse in (True, False)]
-    return min(models, key=lambda model: model.num_parameters).to(dtype).eval()
-
-
-def _build(program: Variable, domains: Domains, reuse: bool) -> CompiledProgram:
+    domains = Domains(tuple(vocabulary), max_len, causal)
     plan = Plan(domains)
     result = plan.read(program)
     num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
     result.read_at(2 * num_layers + 1)
-    width, erased = _place(list(plan.stored.values()), reuse)
-    blocks = []
-    for layer in range(num_layers):
-        heads = [head for head in plan.heads.values() if head.time == 2 * layer + 1]
-        lookups = [each for each in plan.lookups.values() if each.time == 2 * layer + 2]
-        blocks.append(_block(width, heads, lookups, erased.get(2 * layer + 2, []), domains.causal))
-    model = CompiledProgram(program, domains, width, blocks).double()
-    with torch.no_grad():
-        for layer, block in enumerate(blocks):
-            _write_attention(block, [head for head in plan.heads.values() if head.time == 2 * layer + 1], width)
-            lookups = [each for each in plan.lookups.values() if each.time == 2 * layer + 2]
-            _write_functions(block, lookups, erased.get(2 * layer + 2, []), width)
-        for part, table in ((tokens, model.embedding), (indices, model.positions)):
-            stored = plan.stored.get(part)
-            if stored is not None and stored.domain is not None:
-                order = domains.vocabulary if part is tokens else range(domains.max_len)
-                rows = [stored.domain.index(value) for value in order]
-                for place, feature in zip(stored.place, stored.features, strict=True):
-                    table.weight[:, place] = torch.from_numpy(feature[rows])
-        row, constant = _row(result, width)
-        model.output.weight[0], model.output.bias[0] = torch.from_numpy(row), constant
+    layers = [_Layer(plan, layer) for layer in range(num_layers)]
+    places = [_place(list(plan.stored.values()), reuse) for reuse in (True, False)]
+    models = [
+        CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
+        for place in places
+    ]
+    model, place = min(zip(models, places, strict=True), key=lambda pair: pair[0].num_parameters)
+    for stored in plan.stored.values():
+        stored.place = place.of[stored]
     model.plan, model.result = plan, result
+    with torch.no_grad():
+        _write(model.double(), layers, place)
     model.coordinates = tuple(sorted(_describe(plan), key=lambda each: (each.index, each.born)))
-    names = [[head.name for head in plan.heads.values() if head.time == 2 * layer + 1] for layer in range(num_layers)]
-    model.heads = tuple(map(tuple, names))
+    model.heads = tuple(tuple(head.name for head in layer.heads) for layer in layers)
     values = domains.of(program)
     if values is not None:
         code = plan.code(program)
         model.codes = sorted(((code(value), value) for value in values), key=lambda each: each[0])
-    return model
+    return model.to(dtype).eval()
+
+
+class _Layer:
+    """What one layer of a plan computes."""
+
+    def __init__(self, plan: Plan, layer: int) -> None:
+        self.end = 2 * layer + 2
+        self.heads = [head for head in plan.heads.values() if head.time == self.end - 1]
+        self.lookups = [each for each in plan.lookups.values() if each.time == self.end]
+
+
+@dataclass
+class _Places:
+    """The coordinates of every variable, how many there are, and which are erased when, with their least value."""
+
+    width: int
+    of: dict[Stored, list[int]]
+    erased: dict[int, list[tuple[int, float]]]
+
+
+def _write(model: CompiledProgram, layers: Sequence[_Layer], place: _Places) -> None:
+    for block, layer in zip(model.layers, layers, strict=True):
+        assert isinstance(block, Block)
+        _write_attention(block, layer.heads, place.width)
+        _write_functions(block, layer.lookups, place.erased.get(layer.end, []), place.width)
+    vocabulary, max_len = model.domains.vocabulary, model.domains.max_len
+    for part, table in ((tokens, model.embedding), (indices, model.positions)):
+        stored = model.plan.stored.get(part)
+        if stored is not None and stored.domain is not None:
+            order = vocabulary if part is tokens else range(max_len)
+            rows = [stored.domain.index(value) for value in order]
+            for column, feature in zip(stored.place, stored.features, strict=True):
+                table.weight[:, column] = torch.from_numpy(feature[rows])
+    row, constant = _row(model.result, place.width)
+    model.output.weight[0], model.output.bias[0] = torch.from_numpy(row), constant
 
 
 def _describe(plan: Plan) -> Iterator[Coordinate]:
@@ -179,25 +199,27 @@ def _describe(plan: Plan) -> Iterator[Coordinate]:
             yield Coordinate(place, stored.name, variable, stored.born, stored.read, values)
 
 
-def _place(stored: list[Stored], reuse: bool) -> tuple[int, dict[int, list[tuple[int, float]]]]:
-    """Give every variable its coordinates; returns how many, and which are erased when, with their least value."""
+def _place(stored: list[Stored], reuse: bool) -> _Places:
+    """Give every variable its coordinates."""
     width, erased = 0, dict[int, list[tuple[int, float]]]()
+    places: dict[Stored, list[int]] = {}
     unused: list[tuple[int, int, float]] = []  # from which time it can be erased, coordinate, least value
     for each in sorted(stored, key=lambda each: each.born):
+        places[each] = []
         for _ in each.features:
             ready = next((one for one in unused if one[0] <= each.born), None) if reuse else None
             if ready is None:
-                each.place.append(width)
+                places[each].append(width)
                 width += 1
             else:
                 unused.remove(ready)
                 erased.setdefault(ready[0], []).append(ready[1:])
-                each.place.append(ready[1])
-        for place, feature in zip(each.place, each.features, strict=True):
+                places[each].append(ready[1])
+        for place, feature in zip(places[each], each.features, strict=True):
             least = float(feature.min()) if each.free else each.span[0]
             unused.append((max((each.read + 1) // 2, each.born // 2 + 1) * 2, place, least))
         unused.sort()
-    return max(width, 1), erased
+    return _Places(max(width, 1), places, erased)
 
 
 def _row(total: Sum, width: int) -> tuple[Float[np.ndarray, " hidden_dim"], float]:
@@ -216,12 +238,11 @@ def _row(total: Sum, width: int) -> tuple[Float[np.ndarray, " hidden_dim"], floa
     return row, constant
 
 
-def _block(
-    width: int, heads: list[Head], lookups: list[Lookup], erased: list[tuple[int, float]], causal: bool
-) -> Block:
+def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
+    heads, width = layer.heads, places.width
     size = max([1, *(max(len(head.queries), sum(len(each.origins) for each in head.writes)) for head in heads)])
     sinks = any(head.sink is not None for head in heads)
-    units = 2 * sum(len(_steps(each)) for each in lookups) + len(erased)
+    units = 2 * sum(len(_steps(each)) for each in layer.lookups) + len(places.erased.get(layer.end, []))
     return make_block(width, max(1, len(heads)), size, units, causal=causal, sinks=sinks)
 
 
