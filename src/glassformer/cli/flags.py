@@ -312,6 +312,65 @@ class DesignFlags:
 
 
 @config
+class CompileFlags:
+    """Compile a program over sequences into the weights of a transformer, and print what each part of it is for.
+
+    PROGRAM is a name of the library, such as histogram, or a Python file that defines
+      program      built from glassformer.handcraft.programs
+      vocabulary   a text of one-character tokens, or a list of tokens
+      max_len      tokens of the longest sequence
+      causal       optional: True if queries see only keys up to their own position
+
+    A Python file can do anything on this computer: read, change or delete files, use the network. It is run only with
+    --run-python; read it first if you did not write it.
+
+    With --verify, exit status 0: proved for every sequence. 1: refuted or undecided. 2: PROGRAM cannot be compiled.
+    """
+
+    program: Annotated[Positional[str], tyro.conf.arg(metavar="PROGRAM")]
+    """A name, or a .py file."""
+
+    run_python: FlagCreatePairsOff[bool] = False
+    """Run PROGRAM if it is a Python file, which can do anything on this computer."""
+
+    verify: FlagCreatePairsOff[bool] = False
+    """Compare the transformer with the program on every sequence."""
+
+    weights: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Take the weights from this file of --out instead of compiling the program."""
+
+    dtype: Literal["float64", "float32", "bfloat16"] | None = None
+    """Number format of the weights. None: float64, or that of the file of --weights."""
+
+    limit: Size = 1_000_000
+    """With --verify: run all sequences if there are at most this many; otherwise a bound decides."""
+
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the transformer and the names of its parts to this .json file."""
+
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Replace the file of --out if it exists."""
+
+
+@config
+class RunProgramFlags:
+    """Run a compiled program on a text, and its definition beside it.
+
+    PROGRAM is a name of the library, such as histogram; a .json file that 'glassformer compile --out' wrote, which
+    contains no definition; or a Python file as for 'glassformer compile'. Exit status 1: the two differ.
+    """
+
+    program: Annotated[Positional[str], tyro.conf.arg(metavar="PROGRAM")]
+    """A name, a .json file or a .py file."""
+
+    text: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="TEXT")]
+    """Tokens: characters if each token of the vocabulary is one, otherwise words."""
+
+    run_python: FlagCreatePairsOff[bool] = False
+    """Run PROGRAM if it is a Python file, which can do anything on this computer."""
+
+
+@config
 class InfoFlags:
     """Print what a directory of weights contains and how much memory it needs on this machine. Reads headers only."""
 

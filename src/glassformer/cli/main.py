@@ -44,6 +44,8 @@ COMMANDS: dict[str, Command] = {
         ("classify", "flags.ClassifyFlags", "print the class of texts, and which tokens mattered"),
         ("explore", "flags.ExploreFlags", "look inside models in the browser, or save the page as one file"),
         ("design", "flags.DesignFlags", "build an attention head that solves a task, with its proof"),
+        ("compile", "flags.CompileFlags", "compile a program into the weights of a transformer, with its proof"),
+        ("run-program", "flags.RunProgramFlags", "run a compiled program on a text"),
         ("info", "flags.InfoFlags", "print what a directory of weights contains and the memory it needs"),
         ("convert", "flags.ConvertFlags", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
         ("random-model", "flags.RandomModelFlags", "write a gpt-oss of any size with random weights"),

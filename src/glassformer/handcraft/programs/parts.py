@@ -78,7 +78,8 @@ def describe(model: CompiledProgram) -> str:
     lines = [
         one_line(model.name, _LONGEST_NAME),
         f"  input       1 to {domains.max_len} tokens of {', '.join(map(str, domains.vocabulary))}; queries see {keys}",
-        f"  layers      {len(model.layers)}, with {len(heads)} heads in all",
+        f"  layers      {len(model.layers)}",
+        f"  heads       {len(heads)}",
         f"  width       {width}",
         f"  parameters  {model.num_parameters:,} ({str(model.output.weight.dtype).removeprefix('torch.')})",
     ]

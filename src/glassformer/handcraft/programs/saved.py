@@ -94,8 +94,7 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
             ``MAX_NUMBERS`` of them, or values that the format lacks.
     """
     path = Path(path)
-    suffix = path.suffix.lower() == ".json" and not path.is_dir()
-    require(suffix, shown(path), "a file whose name ends in .json", "Choose another name.")
+    require_place(path)
     state = model.state_dict()
     finite = all(bool(each.isfinite().all()) for each in state.values())
     require(finite, "weights that are not finite", "finite weights", "Compile the program again.")
@@ -131,6 +130,12 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
     entries = text.count(",") + 1
     require(entries <= MAX_NUMBERS, f"{entries:,} entries", f"at most {MAX_NUMBERS:,}", "Save it as safetensors.")
     write_text(path, text)
+
+
+def require_place(path: Path) -> None:
+    """Raise :class:`InputError` unless :func:`save_program` can use ``path``."""
+    fits = path.suffix.lower() == ".json" and not path.is_dir()
+    require(fits, shown(path), "a file whose name ends in .json", "Choose another name.")
 
 
 def load_program(path: Path | str) -> CompiledProgram:

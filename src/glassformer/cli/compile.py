@@ -1,0 +1,75 @@
+"""``glassformer compile``: a program as a transformer, with what each part is for and the proof."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from glassformer.cli.flags import CompileFlags
+from glassformer.cli.terminal import say
+from glassformer.errors import InputError, require
+from glassformer.handcraft.programs.certificate import ProgramCertificate, verify_program
+from glassformer.handcraft.programs.library import Example
+from glassformer.handcraft.programs.model import CompiledProgram, compile_program
+from glassformer.handcraft.programs.parts import describe
+from glassformer.handcraft.programs.program_files import read_program
+from glassformer.handcraft.programs.saved import load_program, require_place, save_program
+from glassformer.text import shown
+
+
+def run(flags: CompileFlags) -> ProgramCertificate | None:
+    """Compile, print the parts and, if requested, the certificate, and write the transformer.
+
+    Raises:
+        InputError: A program that cannot be read or compiled, weights of another program, or a file that cannot be
+            written or may not be replaced.
+    """
+    out = flags.out
+    if out is not None:
+        require_place(out)
+        free = flags.overwrite or not os.path.lexists(out)
+        got, fix = f"{shown(out)}, which is there already", "Choose another one, or pass --overwrite."
+        require(free, got, "a new name", fix)
+    example = read_program(flags.program, flags.run_python)
+    model = _model(flags, example)
+    if flags.dtype is not None:
+        model = model.to(getattr(torch, flags.dtype))
+    say(describe(model))
+    certificate = None
+    if flags.verify:
+        certificate = verify_program(model, limit=flags.limit)
+        say(f"\n{certificate}")
+        if certificate.verdict == "undecided":
+            say(f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose a smaller max_len.")
+    if out is not None:
+        try:
+            save_program(model, out)
+        except OSError as error:
+            raise InputError(
+                f"{shown(out)} ({error.strerror})", "a place that can be written to", "Change it."
+            ) from error
+        say(f"\ntransformer: {shown(out)}")
+    return certificate
+
+
+def main(flags: CompileFlags) -> int:
+    """Compile; return the exit status: 1 if a proof was requested and not found, otherwise 0."""
+    certificate = run(flags)
+    return 0 if certificate is None or certificate.verdict == "holds" else 1
+
+
+def _model(flags: CompileFlags, example: Example) -> CompiledProgram:
+    if flags.weights is None:
+        return compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+    model = load_program(flags.weights)
+    found = model.domains
+    same = (found.vocabulary, found.max_len, found.causal) == (example.vocabulary, example.max_len, example.causal)
+    require(
+        same,
+        f"weights for {found.max_len} tokens of {list(found.vocabulary)}, {'' if found.causal else 'not '}causal",
+        f"{example.max_len} tokens of {list(example.vocabulary)}, {'' if example.causal else 'not '}causal",
+        "Use the weights of this program.",
+    )
+    model.program = example.program
+    return model

@@ -1,0 +1,57 @@
+"""``glassformer run-program``: the outputs of a compiled program beside those of its definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from glassformer.cli.flags import RunProgramFlags
+from glassformer.cli.terminal import say
+from glassformer.handcraft.programs.language import Value
+from glassformer.handcraft.programs.model import compile_program
+from glassformer.handcraft.programs.program_files import read_program, tokens_in
+from glassformer.handcraft.programs.saved import load_program
+
+TOLERANCE = 1e-3
+"""Largest error of an output that is read as a number, as that of ``verify_program``."""
+
+
+def run(flags: RunProgramFlags) -> bool:
+    """Run, print a line for each position; whether the transformer and the definition agree.
+
+    Raises:
+        InputError: A program that cannot be read or compiled, or a text that is none of its sequences.
+    """
+    path = Path(flags.program)
+    if path.suffix.lower() == ".json":
+        model = load_program(path)
+    else:
+        example = read_program(flags.program, flags.run_python)
+        model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+    given = tokens_in(" ".join(flags.text), model.domains.vocabulary)
+    found = model.run(given)
+    rows: list[tuple[str, ...]]
+    rows = [("token", "transformer"), *((str(token), _shown(value)) for token, value in zip(given, found, strict=True))]
+    agree = True
+    if model.program is not None:
+        wanted = model.program(given, causal=model.domains.causal)
+        same = [_same(a, b, model.codes is None) for a, b in zip(found, wanted, strict=True)]
+        agree = all(same)
+        shown = [f"{_shown(value)}{'' if right else '  differs'}" for value, right in zip(wanted, same, strict=True)]
+        rows = [(*row, more) for row, more in zip(rows, ("definition", *shown), strict=True)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    return agree
+
+
+def main(flags: RunProgramFlags) -> int:
+    """Run; return the exit status: 1 if the transformer and the definition differ, otherwise 0."""
+    return 0 if run(flags) else 1
+
+
+def _same(found: Value, wanted: Value, as_number: bool) -> bool:
+    return abs(found - float(wanted)) < TOLERANCE if as_number else bool(found == wanted)
+
+
+def _shown(value: Value) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
