@@ -29,7 +29,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 from jaxtyping import Float
@@ -55,7 +55,7 @@ SHARPNESS = 60.0
 MOST_SUMS = 4096
 """Range of a sum, in gaps, up to which the steps of a function are right in float32."""
 
-MOST_SHARES = 256
+MOST_SHARES = 2048
 """The same for sums of shares, which attention computes with errors."""
 
 Function = Callable[[Value], float]
@@ -272,17 +272,12 @@ class Plan:
         return self.stored[key]
 
     def _head(self, selector: Selector, sink: float | None, born: int) -> Head:
-        terms = [term for part in self._conjunction(selector) for term in self._cost(part)]
+        terms = _joined([term for part in self._conjunction(selector) for term in self._cost(part)])
         time = (max([born, *(side.born for pair in terms for side in pair)]) + 1) // 2 * 2 + 1
         key = "head", self.domains.key(selector), sink, time
         if key not in self.heads:
             queries, keys = (
-                ([side.read_at(time) for side in sides] for sides in zip(*terms, strict=True))
-                if terms
-                else (
-                    [],
-                    [],
-                )
+                ([side.read_at(time) for side in sides] for sides in zip(*terms, strict=True)) if terms else ([], [])
             )
             self.heads[key] = Head(str(selector), time, queries, keys, sink)
         return self.heads[key]
@@ -340,6 +335,10 @@ class Plan:
         if not chosen.any():
             return [(Sum(constant=1.0), Sum(constant=1.0))]
         factors = _squares(chosen, keys) or _ranks(chosen)
+        same = [(q, k) for q, k in factors if np.ptp(q) == 0]
+        if len(same) > 1:  # as one feature of the keys
+            whole = np.sum([q[0] * k for q, k in same], axis=0)
+            factors = [*(pair for pair in factors if np.ptp(pair[0]) > 0), (np.ones(len(queries)), whole)]
 
         def side(variable: Variable, values: tuple[Value, ...], column: Float[np.ndarray, " value"]) -> Sum:
             if np.ptp(column) == 0:
@@ -432,6 +431,19 @@ class Plan:
             whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
             found += [source] if whole else self._leaves(source)
         return tuple(dict.fromkeys(found))
+
+
+def _joined(terms: list[tuple[Sum, Sum]]) -> list[tuple[Sum, Sum]]:
+    """The same cost with one term for what depends on the key alone, and one for what depends on the query alone."""
+    of_key = [(q, k) for q, k in terms if not q.terms]
+    of_query = [(q, k) for q, k in terms if q.terms and not k.terms]
+    both = [(q, k) for q, k in terms if q.terms and k.terms]
+    one = Sum(constant=1.0)
+    if of_key:
+        both.append((one, reduce(Sum.plus, [k.times(q.constant) for q, k in of_key])))
+    if of_query:
+        both.append((reduce(Sum.plus, [q.times(k.constant) for q, k in of_query]), one))
+    return both
 
 
 def _evenly(values: Sequence[Value]) -> bool:
