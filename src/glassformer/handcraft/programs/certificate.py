@@ -12,7 +12,6 @@ import torch
 
 from glassformer.errors import InputError, require_positive
 from glassformer.handcraft.programs.bounds import error_bound
-from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import Value, Variable
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
 
@@ -82,17 +81,13 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
     domains = model.domains
     letters, most = len(domains.vocabulary), domains.max_len
     possible = sum(letters**length for length in range(1, most + 1))
-    codes = None if model.codes is None else np.array([number for number, _ in model.codes])
-    places = {} if model.codes is None else {value: place for place, (_, value) in enumerate(model.codes)}
-    allowed = tolerance if codes is None else np.inf if len(codes) < 2 else float(np.diff(codes).min() / 2)
+    allowed = tolerance if model.allowed_error is None else model.allowed_error
     run = undefined = wrong = 0
     largest, example = 0.0, None
     for block in _blocks(letters, most, limit):
-        batch = Batch(block, domains.vocabulary, domains.causal)
-        column, values = batch.column(model.program)
-        numbers = [float(v) if codes is None else codes[places[v]] if v in places else np.nan for v in values]
-        out = model(torch.from_numpy(block)).double().numpy()
-        error = np.where(batch.defined[:, None], np.abs(out - np.array(numbers)[column]), 0.0)
+        batch = model.batch(block)
+        wanted, out = model.wanted(batch), model(torch.from_numpy(block)).double().numpy()
+        error = np.where(batch.defined[:, None], np.abs(out - wanted), 0.0)
         error = np.where(np.isnan(error), np.inf, error)
         failed = error >= allowed
         run, undefined, wrong = run + len(block), undefined + int((~batch.defined).sum()), wrong + int(failed.sum())
@@ -100,6 +95,7 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
         if example is None and failed.any():
             row, position = (int(each) for each in np.argwhere(failed)[0])
             sequence = tuple(domains.vocabulary[token] for token in block[row])
+            column, values = batch.column(model.program)
             example = sequence, position, values[column[row, position]], float(out[row, position])
     bound = _bound(model, model.program)
     rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if run == possible else "samples"

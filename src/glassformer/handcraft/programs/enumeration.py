@@ -5,7 +5,7 @@ Functions and predicates are called once for each combination of values that occ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import lcm
 
@@ -39,20 +39,25 @@ class Batch:
         sequences: Indices into the vocabulary.
         vocabulary: All tokens.
         causal: Let selectors choose only keys up to the query's own position.
+        given: Variables that have these values instead of those that they are computed to have.
 
     Attributes:
         defined: False for sequences on which a mean of values that are no numbers was asked for.
     """
 
     def __init__(
-        self, sequences: Int[np.ndarray, "sequence position"], vocabulary: Sequence[Value], causal: bool = False
+        self,
+        sequences: Int[np.ndarray, "sequence position"],
+        vocabulary: Sequence[Value],
+        causal: bool = False,
+        given: Mapping[Variable, Column] | None = None,
     ) -> None:
         self._tokens, self._vocabulary = sequences, list(vocabulary)
         count, length = sequences.shape
         self._seen = np.tri(length, dtype=bool) if causal else np.ones((length, length), dtype=bool)
         self._shape = count, length
         self.defined: Bool[np.ndarray, " sequence"] = np.ones(count, dtype=bool)
-        self._columns: dict[Variable, Column] = {}
+        self._columns: dict[Variable, Column] = dict(given or {})
         self._chosen: dict[Selector, Bool[np.ndarray, "sequence query key"]] = {}
 
     def column(self, part: Variable) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.handcraft.programs.compiler import SHARPNESS, Head, Lookup, Plan, Stored, Sum
 from glassformer.handcraft.programs.domains import Domains
+from glassformer.handcraft.programs.enumeration import Batch, Column
 from glassformer.handcraft.programs.language import Value, Variable, indices, tokens
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
@@ -94,6 +95,32 @@ class CompiledProgram(nn.Module):
         if self.codes is None:
             return list(numbers)
         return [min(self.codes, key=lambda code: abs(code[0] - number))[1] for number in numbers]
+
+    def batch(
+        self, sequences: Int[np.ndarray, "sequence position"], given: Mapping[Variable, Column] | None = None
+    ) -> Batch:
+        """The program's variables on sequences of one length; see :class:`~.enumeration.Batch`."""
+        return Batch(sequences, self.domains.vocabulary, self.domains.causal, given)
+
+    def wanted(self, batch: Batch) -> Float[np.ndarray, "sequence position"]:
+        """The number that stands for the program's value; NaN where it has none.
+
+        Raises:
+            InputError: A model without its program, such as one that was read from a file.
+        """
+        if self.program is None:
+            raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
+        places, values = batch.column(self.program)
+        codes = None if self.codes is None else {value: number for number, value in self.codes}
+        numbers = np.array([float(value) if codes is None else codes.get(value, np.nan) for value in values])
+        return np.where(batch.defined[:, None], numbers[places], np.nan)
+
+    @property
+    def allowed_error(self) -> float | None:
+        """Half the least difference of two values' numbers; None where the output is the number itself."""
+        if self.codes is None:
+            return None
+        return float(np.diff([number for number, _ in self.codes]).min(initial=np.inf) / 2)
 
     @property
     def blocks(self) -> list[Block]:

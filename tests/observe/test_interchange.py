@@ -1,0 +1,81 @@
+"""Interchange interventions on the variables of compiled programs."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.errors import InputError
+from glassformer.handcraft.programs import compile_program, indices, select, selector_width, tokens
+from glassformer.handcraft.programs.library import PROGRAMS
+from glassformer.handcraft.programs.model import CompiledProgram
+from glassformer.observe.interchange import Place, Tokens, agreement, exchange, exchanged, most_agreeing, places
+
+
+def compiled(name: str) -> CompiledProgram:
+    each = PROGRAMS[name]
+    return compile_program(each.program, each.vocabulary, each.max_len, causal=each.causal)
+
+
+def pairs(model: CompiledProgram, count: int = 128) -> tuple[Tokens, Tokens]:
+    drawn = np.random.default_rng(0).integers(0, len(model.domains.vocabulary), (2, count, model.domains.max_len))
+    return torch.from_numpy(drawn[0]), torch.from_numpy(drawn[1])
+
+
+@pytest.mark.parametrize("name", ["sort", "detect", "parity", "induction"])
+def test_a_compiled_model_changes_as_its_program_does(name: str) -> None:
+    model = compiled(name)
+    tokens, source = pairs(model)
+    found = {part: agreement(model, model, part, place, tokens, source) for part, place in places(model).items()}
+    assert any(share == 1 for share in found.values())
+    assert all(share == 1 or math.isnan(share) for share in found.values()), found
+
+
+def test_an_exchange_is_that_of_the_definition() -> None:
+    # "abca" with the widths of "bbbc": 3 3 3 1, minus its indices.
+    same = selector_width(select(tokens, tokens, operator.eq), "same")
+    model = compile_program((same - indices).named("difference"), "abc", 4)
+    base, source = torch.tensor([[0, 1, 2, 0]]), torch.tensor([[1, 1, 1, 2]])
+    (place,) = places(model).values()
+    assert model.decode(exchange(model, place, base, source)[0].tolist()) == [3, 2, 1, -2]
+    numbers, changed = exchanged(model, "same", base, source)
+    assert (model.decode(numbers[0].tolist()), changed.tolist()) == ([3, 2, 1, -2], [True])
+    assert math.isnan(agreement(model, model, "same", place, base, base))
+
+
+def test_the_wrong_place_and_broken_weights_do_not_agree() -> None:
+    model, other = compiled("induction"), compiled("induction")
+    tokens, source = pairs(model)
+    place = places(model)["occurrence"]
+    wrong = Place(place.time, tuple(each - 2 for each in place.coordinates))
+    assert agreement(model, model, "occurrence", wrong, tokens, source) < 0.1
+    with torch.no_grad():
+        other.layers[1].attention.value.weight.mul_(0.5)
+    assert agreement(other, model, "occurrence", place, tokens, source) < 0.1
+
+
+def test_the_place_of_a_variable_is_found() -> None:
+    model = compiled("parity")
+    tokens, source = pairs(model)
+    found = most_agreeing(model, model, "count of 1", 1, tokens, source)
+    assert agreement(model, model, "count of 1", found, tokens, source) == 1
+
+
+def test_bad_input_is_refused() -> None:
+    model = compiled("parity")
+    tokens, source = pairs(model)
+    with pytest.raises(InputError):
+        exchanged(model, "no such variable", tokens, source)
+    with pytest.raises(InputError):
+        exchange(model, Place(1, (0,)), tokens, source[:, 1:])
+    with pytest.raises(InputError):
+        exchange(model, Place(0, (0,)), tokens, source)
+    with pytest.raises(InputError):
+        exchange(model, Place(1, (99,)), tokens, source)
+    model.program = None
+    with pytest.raises(InputError):
+        exchanged(model, "count of 1", tokens, source)
