@@ -13,7 +13,15 @@ from glassformer.errors import InputError
 from glassformer.handcraft.programs import compile_program, indices, select, selector_width, tokens
 from glassformer.handcraft.programs.library import PROGRAMS
 from glassformer.handcraft.programs.model import CompiledProgram
-from glassformer.observe.interchange import Place, Tokens, agreement, exchange, exchanged, most_agreeing, places
+from glassformer.observe.interchange import (
+    Place,
+    Tokens,
+    agreement,
+    exchange,
+    exchange_in_program,
+    most_agreeing,
+    places,
+)
 
 
 def compiled(name: str) -> CompiledProgram:
@@ -30,7 +38,10 @@ def pairs(model: CompiledProgram, count: int = 128) -> tuple[Tokens, Tokens]:
 def test_a_compiled_model_changes_as_its_program_does(name: str) -> None:
     model = compiled(name)
     tokens, source = pairs(model)
-    found = {part: agreement(model, model, part, place, tokens, source) for part, place in places(model).items()}
+    found = {
+        part: agreement(model, place, exchange_in_program(model, part, tokens, source))
+        for part, place in places(model).items()
+    }
     assert any(share == 1 for share in found.values())
     assert all(share == 1 or math.isnan(share) for share in found.values()), found
 
@@ -42,34 +53,35 @@ def test_an_exchange_is_that_of_the_definition() -> None:
     base, source = torch.tensor([[0, 1, 2, 0]]), torch.tensor([[1, 1, 1, 2]])
     (place,) = places(model).values()
     assert model.decode(exchange(model, place, base, source)[0].tolist()) == [3, 2, 1, -2]
-    numbers, changed = exchanged(model, "same", base, source)
-    assert (model.decode(numbers[0].tolist()), changed.tolist()) == ([3, 2, 1, -2], [True])
-    assert math.isnan(agreement(model, model, "same", place, base, base))
+    wanted = exchange_in_program(model, "same", base, source)
+    assert model.decode(wanted.wanted[0].tolist()) == [3, 2, 1, -2]
+    assert agreement(model, place, wanted) == 1
+    same = exchange_in_program(model, "same", base, base)
+    assert len(same.tokens) == 0
+    assert math.isnan(agreement(model, place, same))
 
 
 def test_the_wrong_place_and_broken_weights_do_not_agree() -> None:
     model, other = compiled("induction"), compiled("induction")
-    tokens, source = pairs(model)
-    place = places(model)["occurrence"]
-    wrong = Place(place.time, tuple(each - 2 for each in place.coordinates))
-    assert agreement(model, model, "occurrence", wrong, tokens, source) < 0.1
+    wanted, place = exchange_in_program(model, "tokens 1 before", *pairs(model)), places(model)["tokens 1 before"]
+    wrong = Place(place.time, tuple(each - 1 for each in place.coordinates))
+    assert agreement(model, wrong, wanted) < 0.1
     with torch.no_grad():
-        other.layers[1].attention.value.weight.mul_(0.5)
-    assert agreement(other, model, "occurrence", place, tokens, source) < 0.1
+        other.layers[-1].attention.value.weight.mul_(0.5)
+    assert agreement(other, place, wanted) < 0.1
 
 
 def test_the_place_of_a_variable_is_found() -> None:
     model = compiled("parity")
-    tokens, source = pairs(model)
-    found = most_agreeing(model, model, "count of 1", 1, tokens, source)
-    assert agreement(model, model, "count of 1", found, tokens, source) == 1
+    wanted = exchange_in_program(model, "count of 1", *pairs(model))
+    assert agreement(model, most_agreeing(model, 1, wanted), wanted) == 1
 
 
 def test_bad_input_is_refused() -> None:
     model = compiled("parity")
     tokens, source = pairs(model)
     with pytest.raises(InputError):
-        exchanged(model, "no such variable", tokens, source)
+        exchange_in_program(model, "no such variable", tokens, source)
     with pytest.raises(InputError):
         exchange(model, Place(1, (0,)), tokens, source[:, 1:])
     with pytest.raises(InputError):
@@ -78,4 +90,4 @@ def test_bad_input_is_refused() -> None:
         exchange(model, Place(1, (99,)), tokens, source)
     model.program = None
     with pytest.raises(InputError):
-        exchanged(model, "count of 1", tokens, source)
+        exchange_in_program(model, "count of 1", tokens, source)

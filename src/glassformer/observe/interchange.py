@@ -4,19 +4,23 @@ A variable is given the values that it has on another sequence: in the program, 
 coordinates of the residual stream that hold it. The two agree on a pair of sequences if the network then gives the
 program's value at every position.
 
+A program's variable may be computed at several places, where the compiler puts a function into the network that reads
+it; exchanging one of them then does not change all of its readers.
+
 Source: Geiger et al. 2021, "Causal Abstractions of Neural Networks", arXiv 2106.02997.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.handcraft.programs.graph import graph
 from glassformer.handcraft.programs.language import Variable
 from glassformer.handcraft.programs.model import CompiledProgram
@@ -76,80 +80,79 @@ def exchange(
         return model(tokens)
 
 
-def exchanged(
-    reference: CompiledProgram, name: str, tokens: Tokens, source: Tokens
-) -> tuple[Float[np.ndarray, "sequence position"], Bool[np.ndarray, " sequence"]]:
-    """The numbers that the program gives for ``tokens`` with the variable ``name`` as it is for ``source``.
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Pairs of sequences, and what a program gives for the first with a variable as it is for the second.
 
-    Returns:
-        The numbers, and for which sequences the exchange changes any of them.
-
-    Raises:
-        InputError: No variable of this name, or a model without its program.
+    Attributes:
+        tokens: The first sequences of the pairs.
+        source: The second ones, of the same length.
+        wanted: The numbers that stand for the program's values; see
+            :meth:`~glassformer.handcraft.programs.model.CompiledProgram.wanted`.
+        allowed: By how much less than this an output may differ from its number.
     """
-    parts = _parts(reference, name)
-    require(len(parts) > 0, f"name = {name!r}", f"one of {', '.join(places(reference))}", "Use places(model).")
-    before = reference.wanted(reference.batch(tokens.numpy()))
-    column = reference.batch(source.numpy()).column(parts[0])
-    after = reference.wanted(reference.batch(tokens.numpy(), dict.fromkeys(parts, column)))
-    known = np.isfinite(before).all(1) & np.isfinite(after).all(1)
-    return after, known & (before != after).any(1)
+
+    tokens: Tokens
+    source: Tokens
+    wanted: Float[np.ndarray, "sequence position"]
+    allowed: float
 
 
-def agreement(
-    model: CompiledProgram, reference: CompiledProgram, name: str, place: Place, tokens: Tokens, source: Tokens
-) -> float:
-    """The share of pairs on which exchanging ``place`` gives what exchanging ``name`` in the program gives.
-
-    Pairs of sequences for which that changes no value of the program are left out; NaN if none is left.
+def exchange_in_program(model: CompiledProgram, name: str, tokens: Tokens, source: Tokens) -> Exchange:
+    """The pairs on which exchanging a variable changes a value of the program, with the values that it then has.
 
     Args:
-        model: The network: ``reference`` itself, or one of its shape with other weights.
-        reference: The compiled program, which gives the numbers that stand for values.
+        model: A compiled program.
         name: A variable of the program.
-        place: Where the network is said to hold it.
         tokens: Sequences of one length.
         source: As many sequences of the same length.
+
+    Raises:
+        InputError: No variable of this name, a model without its program, or a program whose output is a number.
     """
-    wanted, chosen = exchanged(reference, name, tokens, source)
-    if not chosen.any():
-        return float("nan")
-    rows = torch.from_numpy(chosen)
-    output = exchange(model, place, tokens[rows], source[rows]).double().numpy()
-    return float((np.abs(output - wanted[chosen]) < _allowed(reference)).all(1).mean())
+    allowed, parts = model.allowed_error, _parts(model, name)
+    require(len(parts) > 0, f"name = {name!r}", f"one of {', '.join(places(model)) or 'none'}", "Use places(model).")
+    if allowed is None:
+        raise InputError("a program whose output is a number", "one with listed values", "Map it to fewer values.")
+    before = model.wanted(model.batch(tokens.numpy()))
+    other = model.batch(source.numpy())
+    after = model.wanted(model.batch(tokens.numpy(), {part: other.column(part) for part in parts}))
+    chosen = np.isfinite(before).all(1) & np.isfinite(after).all(1) & (before != after).any(1)
+    return Exchange(tokens[chosen], source[chosen], after[chosen], allowed)
 
 
-def most_agreeing(
-    model: CompiledProgram, reference: CompiledProgram, name: str, count: int, tokens: Tokens, source: Tokens
-) -> Place:
+def agreement(model: CompiledProgram, place: Place, wanted: Exchange) -> float:
+    """The share of pairs on which exchanging ``place`` in the network gives what the program gives, at every position.
+
+    NaN if there are no pairs. ``model`` may have other weights than the compiled program that ``wanted`` is from.
+    """
+    if len(wanted.tokens) == 0:
+        return math.nan
+    output = exchange(model, place, wanted.tokens, wanted.source).double().numpy()
+    return float((np.abs(output - wanted.wanted) < wanted.allowed).all(1).mean())
+
+
+def most_agreeing(model: CompiledProgram, count: int, wanted: Exchange) -> Place:
     """The place of ``count`` coordinates with the largest :func:`agreement`, found one coordinate after the other.
 
-    At each time the coordinate that adds most is taken next; of equal places the latest.
+    At each time the coordinate that adds most is taken next; of equally good places the latest is returned.
     """
     best, found = -1.0, Place(1, ())
     for time in range(1, 2 * len(model.layers) + 1):
-        taken: tuple[int, ...] = ()
-        share = 0.0
+        share, place = 0.0, Place(time, ())
         for _ in range(count):
-            left = [each for each in range(model.embedding.embedding_dim) if each not in taken]
-            tried = [(*taken, each) for each in left]
-            shares = [agreement(model, reference, name, Place(time, each), tokens, source) for each in tried]
+            others = [each for each in range(model.embedding.embedding_dim) if each not in place.coordinates]
+            tried = [Place(time, (*place.coordinates, each)) for each in others]
+            shares = [agreement(model, each, wanted) for each in tried]
             share = max(shares)
-            taken = tried[shares.index(share)]
+            place = tried[shares.index(share)]
         if share >= best:
-            best, found = share, Place(time, taken)
+            best, found = share, place
     return found
 
 
-def _allowed(reference: CompiledProgram) -> float:
-    allowed = reference.allowed_error
-    require(allowed is not None, "a program whose output is a number", "one with listed values", "Map it to values.")
-    assert allowed is not None
-    return allowed
-
-
 def _parts(model: CompiledProgram, name: str) -> list[Variable]:
-    """The variables of a program that compute what the one of this name does."""
+    """The variables of a program that have this name, or compute what one of this name does."""
     if model.program is None:
         return []
     parts = [node.part for node in graph(model.program) if isinstance(node.part, Variable)]

@@ -110,6 +110,7 @@ class Batch:
             numbers = np.array([is_number(value) for value in values])
             able = (numbers[codes][:, None] | ~chosen).all(2)
             self.defined &= ~(several & ~able).any(1)
+            several &= able  # where there is no mean, functions are called with the first value
             exact = [Fraction(value) if is_number(value) else Fraction(0) for value in values]
             scale = lcm(*(each.denominator for each in exact))
             whole = np.array([int(each * scale) for each in exact], dtype=np.int64)
