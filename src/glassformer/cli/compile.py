@@ -41,7 +41,7 @@ def run(flags: CompileFlags) -> ProgramCertificate | None:
         certificate = verify_program(model, limit=flags.limit)
         say(f"\n{certificate}")
         if certificate.verdict == "undecided":
-            say(f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose a smaller max_len.")
+            say(f"\nTo run them all, pass --limit {certificate.num_different} or more, or choose a smaller max_len.")
     if out is not None:
         try:
             save_program(model, out)

@@ -12,7 +12,8 @@ import torch
 
 from glassformer.errors import InputError, require_positive
 from glassformer.handcraft.programs.bounds import error_bound
-from glassformer.handcraft.programs.language import Value, Variable
+from glassformer.handcraft.programs.graph import graph, sources_of
+from glassformer.handcraft.programs.language import Elementwise, Select, Value, Variable, apply, tokens
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
 
 _NUMBERS_AT_ONCE = 1 << 21
@@ -27,7 +28,9 @@ class ProgramCertificate:
         rests_on: "every sequence" was run; or "the bound" on errors, for weights that are those of the compiler, covers
             all; or "samples" were run, which prove nothing.
         dtype: In which the transformer was run.
-        num_run: Sequences that were run, of ``num_possible``.
+        num_run: Sequences that were run, of ``num_different``.
+        num_different: Of all ``num_possible`` sequences, how many differ by more than tokens that are alike, which
+            neither the program nor the weights tell apart.
         num_undefined: Of these, on which the program has no value (a mean of values that are no numbers).
         num_wrong: Of all outputs, how many were read as another value.
         largest_error: Largest difference of an output from the number of its value.
@@ -41,6 +44,7 @@ class ProgramCertificate:
     rests_on: Literal["every sequence", "the bound", "samples"]
     dtype: str
     num_run: int
+    num_different: int
     num_possible: int
     num_undefined: int
     num_wrong: int
@@ -50,9 +54,12 @@ class ProgramCertificate:
     counterexample: tuple[tuple[Value, ...], int, Value, float] | None
 
     def __str__(self) -> str:
+        possible = f"{self.num_possible:,}"
+        if self.num_different < self.num_possible:
+            possible += f" ({self.num_different:,} but for tokens that are alike)"
         lines = [
             f"{self.verdict.upper()} ({self.dtype}; based on {self.rests_on})",
-            f"  sequences run   {self.num_run:,} of {self.num_possible:,}, {self.num_undefined:,} without a value",
+            f"  sequences run   {self.num_run:,} of {possible}, {self.num_undefined:,} without a value",
             f"  largest error   {self.largest_error:.3g}, at most {self.bound:.3g}, allowed: {self.allowed:.3g}",
         ]
         if self.counterexample is not None:
@@ -79,12 +86,15 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
     if model.program is None:
         raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
     domains = model.domains
-    letters, most = len(domains.vocabulary), domains.max_len
-    possible = sum(letters**length for length in range(1, most + 1))
+    letters, most = np.array(_different_tokens(model, model.program)), domains.max_len
+    different, possible = (
+        sum(size**length for length in range(1, most + 1)) for size in (len(letters), len(domains.vocabulary))
+    )
     allowed = tolerance if model.allowed_error is None else model.allowed_error
     run = undefined = wrong = 0
     largest, example = 0.0, None
-    for block in _blocks(letters, most, limit):
+    for block in _blocks(len(letters), most, limit):
+        block = letters[block]
         batch = model.batch(block)
         wanted, out = model.wanted(batch), model(torch.from_numpy(block)).double().numpy()
         error = np.where(batch.defined[:, None], np.abs(out - wanted), 0.0)
@@ -98,18 +108,33 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
             column, values = batch.column(model.program)
             example = sequence, position, values[column[row, position]], float(out[row, position])
     bound = _bound(model, model.program)
-    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if run == possible else "samples"
+    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if run == different else "samples"
     verdict: Literal["holds", "fails", "undecided"] = "undecided"
     if example is not None:
         verdict = "fails"
-    elif run == possible:
+    elif run == different:
         verdict = "holds"
     elif bound < allowed:
         verdict, rests_on = "holds", "the bound"
     dtype = str(model.output.weight.dtype).removeprefix("torch.")
     return ProgramCertificate(
-        verdict, rests_on, dtype, run, possible, undefined, wrong, largest, bound, allowed, example
+        verdict, rests_on, dtype, run, different, possible, undefined, wrong, largest, bound, allowed, example
     )
+
+
+def _different_tokens(model: CompiledProgram, program: Variable) -> list[int]:
+    """Of tokens that neither the program nor the weights tell apart, the first."""
+    vocabulary = model.domains.vocabulary
+    readers = [node.part for node in graph(program) if any(each is tokens for each in sources_of(node.part))]
+    functions = [part for part in readers if isinstance(part, Elementwise) and len(set(part.sources)) == 1]
+    constant = [part for part in readers if isinstance(part, Select) and all(model.domains.table(part).values())]
+    if program is tokens or len(functions) + len(constant) < len(readers):
+        return list(range(len(vocabulary)))
+    first: dict[str, int] = {}
+    for place, (token, row) in enumerate(zip(vocabulary, model.embedding.weight.tolist(), strict=True)):
+        results = [apply(part, [token] * len(part.sources)) for part in functions]
+        first.setdefault(repr((results, row)), place)
+    return list(first.values())
 
 
 def _bound(model: CompiledProgram, program: Variable) -> float:
