@@ -32,49 +32,6 @@ from glassformer.handcraft.programs import library as lib
 from glassformer.handcraft.programs.enumeration import Batch
 
 
-@pytest.mark.parametrize("name", [name for name in lib.PROGRAMS if "dyck" not in name])
-def test_the_librarys_programs_hold_on_every_sequence(name: str) -> None:
-    example = lib.PROGRAMS[name]
-    model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
-    assert verify_program(model).verdict == "holds"
-    assert verify_program(model.float()).verdict == "holds"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in lib.PROGRAMS if "dyck" in name])
-def test_the_librarys_bracket_programs_hold_on_every_sequence(name: str) -> None:
-    test_the_librarys_programs_hold_on_every_sequence(name)
-
-
-def nested(text: str) -> bool:
-    """Whether brackets are balanced and nested, with a stack."""
-    stack: list[str] = []
-    for each in text:
-        if each in "([":
-            stack.append(each)
-        elif not stack or stack.pop() + each not in ("()", "[]"):
-            return False
-    return not stack
-
-
-@pytest.mark.parametrize(("pairs", "letters"), [(["()"], "()"), (["()", "[]"], "()[]")])
-def test_dyck_agrees_with_a_stack(pairs: list[str], letters: str) -> None:
-    program = lib.dyck(pairs)
-    for length in range(1, 6):
-        for text in map("".join, itertools.product(letters, repeat=length)):
-            wanted = [nested(text[: end + 1]) for end in range(length)]
-            assert program(text, causal=True) == wanted, text
-
-
-def test_induction_agrees_with_a_search() -> None:
-    for text in map("".join, itertools.product("abc", repeat=5)):
-        wanted = []
-        for place, letter in enumerate(text):
-            before = text[:place].rfind(letter)
-            wanted.append(None if before < 0 else text[before + 1])
-        assert lib.follower()(text, causal=True) == wanted
-
-
 def random_variable(draw: random.Random, depth: int) -> Variable:
     """A program of up to ``depth`` parts on one another."""
     if depth == 0:
@@ -184,6 +141,23 @@ def test_bounds_cover_the_errors_of_every_sequence(name: str) -> None:
         certificate = verify_program(model)
         assert certificate.largest_error <= certificate.bound
         assert dtype == torch.float32 or certificate.bound < certificate.allowed / 100
+
+
+def test_tokens_that_are_alike_are_run_once() -> None:
+    model = compile_program(lib.count(tokens, "a"), tuple("abcdefghij"), 9)
+    certificate = verify_program(model)
+    assert (certificate.verdict, certificate.rests_on) == ("holds", "every sequence")
+    assert certificate.num_run == certificate.num_different == sum(2**length for length in range(1, 10))
+    assert certificate.num_possible == sum(10**length for length in range(1, 10))
+    with torch.no_grad():
+        model.embedding.weight[7] = model.embedding.weight[0]
+    certificate = verify_program(model)
+    assert certificate.verdict == "fails"
+    assert certificate.counterexample is not None
+    assert certificate.counterexample[0] == ("h",)
+    for program in (tokens, lib.histogram(), lib.shift(tokens, 1), elementwise(lambda t, i: (t, i), tokens, indices)):
+        certificate = verify_program(compile_program(program, tuple("abcd"), 3))
+        assert certificate.num_different == certificate.num_possible
 
 
 def test_beyond_the_limit_the_bound_decides() -> None:

@@ -168,7 +168,12 @@ SIZES = {
 """Layers, width and parameters of tracr's models of the same programs (tracr at commit 9ce2b8c)."""
 
 
-@pytest.mark.parametrize("name", CASES)
+LONG = {"shuffle_dyck3", "pair_balance"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in CASES]
+)
 def test_tracrs_programs_hold_on_every_sequence(name: str) -> None:
     program, vocabulary, max_len, examples = CASES[name]
     model = compile_program(program, tuple(vocabulary), max_len)

@@ -13,7 +13,7 @@ import torch
 from glassformer.errors import InputError, require_positive
 from glassformer.handcraft.programs.bounds import error_bound
 from glassformer.handcraft.programs.graph import graph, sources_of
-from glassformer.handcraft.programs.language import Elementwise, Select, Value, Variable, apply, tokens
+from glassformer.handcraft.programs.language import Elementwise, Select, Selector, Value, Variable, apply, tokens
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
 
 _NUMBERS_AT_ONCE = 1 << 21
@@ -124,16 +124,22 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
 
 def _different_tokens(model: CompiledProgram, program: Variable) -> list[int]:
     """Of tokens that neither the program nor the weights tell apart, the first."""
-    vocabulary = model.domains.vocabulary
+    domains = model.domains
     readers = [node.part for node in graph(program) if any(each is tokens for each in sources_of(node.part))]
-    functions = [part for part in readers if isinstance(part, Elementwise) and len(set(part.sources)) == 1]
-    constant = [part for part in readers if isinstance(part, Select) and all(model.domains.table(part).values())]
-    if program is tokens or len(functions) + len(constant) < len(readers):
-        return list(range(len(vocabulary)))
+
+    def seen(part: Variable | Selector, token: Value) -> Value:
+        if isinstance(part, Elementwise) and len(set(part.sources)) == 1:
+            return apply(part, [token] * len(part.sources))
+        if isinstance(part, Select):
+            pairs = domains.table(part).items()
+            as_key = [holds for (key, _), holds in pairs if part.keys is tokens and key == token]
+            return as_key, [holds for (_, query), holds in pairs if part.queries is tokens and query == token]
+        return token
+
     first: dict[str, int] = {}
-    for place, (token, row) in enumerate(zip(vocabulary, model.embedding.weight.tolist(), strict=True)):
-        results = [apply(part, [token] * len(part.sources)) for part in functions]
-        first.setdefault(repr((results, row)), place)
+    for place, (token, row) in enumerate(zip(domains.vocabulary, model.embedding.weight.tolist(), strict=True)):
+        whole = token if program is tokens else None
+        first.setdefault(repr((row, whole, [seen(part, token) for part in readers])), place)
     return list(first.values())
 
 

@@ -58,6 +58,11 @@ MOST_SUMS = 4096
 MOST_SHARES = 2048
 """The same for sums of shares, which attention computes with errors."""
 
+FEW_CHANGES = 64
+"""Changes of a function up to which it is computed in as few layers as possible."""
+FEWER_CHANGES = 4
+"""By which factor there have to be fewer changes for more layers."""
+
 Function = Callable[[Value], float]
 
 
@@ -154,6 +159,17 @@ class Lookup:
     sum: Sum
     points: list[tuple[float, Value]]
     stored: Stored
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A way of looking a function up: the sum that it reads, and its result for each value of that."""
+
+    changes: int
+    """Of the result, from each value of the sum to the next."""
+    strides: list[float]
+    reads: tuple[Callable[[], Sum], ...]
+    points: list[tuple[float, Value]]
 
 
 @dataclass(eq=False)
@@ -388,39 +404,51 @@ class Plan:
             attempts.insert(0, (roots, True))
         if isinstance(part, Elementwise):
             attempts.append((part.sources, False))
-        for parts, shares in attempts:
-            sources = list({self.domains.key(each): each for each in parts}.values())
-            given = self.domains.combinations(sources)
-            if given is None:
+        best: _Attempt | None = None
+        for parts, shares in attempts:  # later ones take more layers
+            found = self._attempt(part, parts, shares)
+            if found is not None and (best is None or found.changes < best.changes / FEWER_CHANGES):
+                best = found
+            if best is not None and best.changes <= FEW_CHANGES:
+                break
+        if best is None:
+            raise InputError(
+                f"{part}, a function of too many combinations of values",
+                f"at most {MOST_VALUES} of its sources' values, whose sums float32 tells apart",
+                "Shorten max_len, or map its sources to fewer values first.",
+            )
+        total = Sum()
+        for read, stride in zip(best.reads, best.strides, strict=True):
+            total = total.plus(read().times(stride))
+        return total, best.points
+
+    def _attempt(self, part: Variable, parts: Sequence[Variable], shares: bool) -> _Attempt | None:
+        """How a function is looked up from these parts, if they have few enough combinations."""
+        sources = list({self.domains.key(each): each for each in parts}.values())
+        given = self.domains.combinations(sources)
+        if given is None:
+            return None
+        names = {self.domains.key(each): each for each in sources}
+        table, possible = [], set(self.domains.listed(part))
+        for each in given:  # some combinations of sums and what is in them are not possible
+            full = {one: each[names[self.domains.key(one)]] for one in parts}
+            try:
+                result = self.domains.value(part, full)
+            except InputError:
                 continue
-            names = {self.domains.key(each): each for each in sources}
-            table, possible = [], set(self.domains.listed(part))
-            for each in given:  # some combinations of sums and what is in them are not possible
-                full = {one: each[names[self.domains.key(one)]] for one in parts}
-                try:
-                    result = self.domains.value(part, full)
-                except InputError:
-                    continue
-                if result in possible:
-                    table.append((tuple(each[source] for source in sources), result))
-            reads, codes = zip(*(self._source(source, shares) for source in sources), strict=True)
-            listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
-            strides = _strides(listed, table, codes, MOST_SHARES if shares else MOST_SUMS)
-            if strides is None:
-                continue
-            total = Sum()
-            for read, stride in zip(reads, strides, strict=True):
-                total = total.plus(read().times(stride))
-            points = {}
-            for values, result in table:
-                where = sum(stride * code(value) for stride, code, value in zip(strides, codes, values, strict=True))
-                points[round(where, 9)] = (where, result)
-            return total, list(points.values())
-        raise InputError(
-            f"{part}, a function of too many combinations of values",
-            f"at most {MOST_VALUES} of its sources' values, whose sums float32 tells apart",
-            "Shorten max_len, or map its sources to fewer values first.",
-        )
+            if result in possible:
+                table.append((tuple(each[source] for source in sources), result))
+        reads, codes = zip(*(self._source(source, shares) for source in sources), strict=True)
+        listed = [list(map(code, self.domains.listed(one))) for one, code in zip(sources, codes, strict=True)]
+        found = _strides(listed, table, codes, MOST_SHARES if shares else MOST_SUMS)
+        if found is None:
+            return None
+        changes, strides = found
+        points = {}
+        for values, result in table:
+            where = sum(stride * code(value) for stride, code, value in zip(strides, codes, values, strict=True))
+            points[round(where, 9)] = (where, result)
+        return _Attempt(changes, strides, reads, list(points.values()))
 
     def _leaves(self, part: Variable) -> tuple[Variable, ...]:
         """What a function is looked up from: roots, and sums of numbers that are in the stream anyway."""
@@ -495,8 +523,8 @@ def _ranks(chosen: np.ndarray) -> list[tuple[Float[np.ndarray, " query"], Float[
 
 def _strides(
     codes: list[list[float]], table: list[tuple[tuple[Value, ...], Value]], code: Sequence[Function], most: int
-) -> list[float] | None:
-    """Factors of the sources, so that equal sums have equal results, with few changes; None if none are found."""
+) -> tuple[int, list[float]] | None:
+    """Factors of the sources, so that equal sums have equal results, with few changes, and how many these are."""
     gaps = [float(np.diff(np.sort(each)).min()) if len(each) > 1 else 1.0 for each in codes]
     spans = [(max(each) - min(each)) / gap for each, gap in zip(codes, gaps, strict=True)]
     count, best = len(codes), None
@@ -522,4 +550,4 @@ def _strides(
                 changes, least = changes + 1, min(least, gap)
         if fits and np.ptp(sums) <= most * least and (best is None or (changes, -least) < best[0]):
             best = (changes, -least), strides
-    return None if best is None else best[1]
+    return None if best is None else (best[0][0], best[1])
