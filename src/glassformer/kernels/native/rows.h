@@ -1,8 +1,7 @@
 // Products of a few tokens with rows of weights: out[t * stride + r] = sum over k of weight[r][k] x[t][k].
 //
 // Of an output the products are added in float32, in one order for every number of tokens, rows and threads: it has the
-// same bits in all of them. Weights of a row are contiguous, and those of ROWS rows are read together, from memory once
-// for all tokens.
+// same bits in all of them. Rows are contiguous, and read from memory once for all tokens.
 //
 // Dense weights take tokens of float32. Int8 and Mxfp4 are blocks of 32 weights with a scale, and take
 // tokens in fixed point (prepare): 32 numbers as 16-bit integers, relative to the greatest of them. That is exact to
@@ -18,9 +17,9 @@
 namespace {
 
 constexpr int64_t ROWS = 4, BLOCK = 32;
-constexpr int PARTS = BLOCK * 2 / VECTOR_BYTES;     // vectors of a block's 16-bit integers
+#define INLINE __attribute__((always_inline))
 
-// ---- 16-bit integers ------------------------------------------------------------------------------------------------
+// ---- integers of 16 and 8 bits --------------------------------------------------------------------------------------
 
 typedef int16_t Words __attribute__((vector_size(VECTOR_BYTES)));
 typedef int8_t Bytes __attribute__((vector_size(VECTOR_BYTES)));
@@ -50,29 +49,29 @@ inline Words widened(HalfBytes numbers) {
 #endif
 }
 
-// 16 bytes, again and again.
-inline Bits repeated(const void* from) {
+// Of 16 bytes those with the indices given, which are below 16.
+inline Bytes looked_up(const int8_t* table, Bytes indices) {
 #if WITH_AVX512
-  return (Bits)_mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+  const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return (Bytes)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(all), (__m512i)indices);
 #elif WITH_AVX2
-  return (Bits)_mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+  const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return (Bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all), (__m256i)indices);
 #else
-  Bits all;
-  for (int i = 0; i < VECTOR_BYTES; i += 16) std::memcpy(reinterpret_cast<char*>(&all) + i, from, 16);
-  return all;
+  Bytes found;
+  for (int i = 0; i < VECTOR_BYTES; ++i) found[i] = table[indices[i]];
+  return found;
 #endif
 }
 
-// Of 16 bytes those with the indices given, which are below 16.
-inline Words looked_up(const int8_t* table, Bits indices) {
+// a[2i] b[2i] + a[2i + 1] b[2i + 1] for a >= 0.
+inline Words products_of_pairs(Bytes a, Bytes b) {
 #if WITH_AVX512
-  return (Words)_mm512_shuffle_epi8((__m512i)repeated(table), (__m512i)indices);
+  return (Words)_mm512_maddubs_epi16((__m512i)a, (__m512i)b);
 #elif WITH_AVX2
-  return (Words)_mm256_shuffle_epi8((__m256i)repeated(table), (__m256i)indices);
+  return (Words)_mm256_maddubs_epi16((__m256i)a, (__m256i)b);
 #else
-  Bytes found;
-  for (int i = 0; i < VECTOR_BYTES; ++i) found[i] = table[((Bytes)indices)[i]];
-  return (Words)found;
+  return ((Words)a << 8 >> 8) * ((Words)b << 8 >> 8) + ((Words)a >> 8) * ((Words)b >> 8);
 #endif
 }
 
@@ -88,45 +87,95 @@ inline Ints products_of_pairs(Words a, Words b) {
 }
 
 // ---- formats of weights ---------------------------------------------------------------------------------------------
+//
+// A block has BYTES; TOGETHER blocks are read at a time, for which a token has TOKEN bytes; none from `end` on. Of WIDTH
+// blocks, the scale of block i has its place(i), and spread(placed(scales), i) are those of the products from i on.
 
 template <typename Number>  // float or BFloat16
 struct Dense {
   const Number* weights;
 };
 
-// weight = scale * integer in [-127, 127]; scales are bfloat16.
+// weight = scale * integer in [-127, 127]; scales are bfloat16. A token has its integers in order.
 struct Int8 {
   const int8_t* weights;
   const BFloat16* scales;
-  static constexpr int64_t BYTES = BLOCK;
+  int64_t end;
+  static constexpr int64_t BYTES = BLOCK, TOGETHER = 1, TOKEN = 2 * BLOCK;
   static constexpr float UNIT = 1;
-  static constexpr int place(int i) { return i; }  // where of a block's integers that of weight i stands
+  static constexpr int VECTORS = BLOCK * 2 / VECTOR_BYTES;
+  struct Some {
+    Words words[VECTORS];
+  };
   const void* block(int64_t i) const { return weights + i * BLOCK; }
-  void words(int64_t i, Words out[PARTS]) const {
-    for (int part = 0; part < PARTS; ++part)
-      out[part] = widened(vector_at<HalfBytes>(weights + i * BLOCK + part * VECTOR_BYTES / 2));
+  INLINE Some read(int64_t i, bool) const {
+    Some some;
+    for (int part = 0; part < VECTORS; ++part)
+      some.words[part] = widened(vector_at<HalfBytes>(weights + i * BLOCK + part * VECTOR_BYTES / 2));
+    return some;
+  }
+  INLINE static Ints products(const Some& some, const char* token) {
+    Ints sums = {};
+    for (int part = 0; part < VECTORS; ++part)
+      sums += products_of_pairs(some.words[part], vector_at<Words>(token + part * VECTOR_BYTES));
+    return sums;
+  }
+  static void put(int64_t block, const int16_t* integers, char* token) {
+    std::memcpy(token + 2 * BLOCK * block, integers, 2 * BLOCK);
   }
   static Floats scale(const BFloat16* from) { return load(from); }
+  static constexpr int64_t place(int64_t i) { return i; }
+  static Floats placed(Floats scales) { return scales; }
+  INLINE static Floats spread(const Floats& scales, int64_t i) {
+    const float* from = reinterpret_cast<const float*>(&scales);
+    asm("" : "+r"(from));  // to be read from memory, which costs less than to move it out of a register
+    return filled(from[i]);
+  }
 };
 
 // 16 bytes of two codes, the first in the lower half; weight = 2^(scale - 127) * value, NaN for the scale 255.
+//
+// The values, doubled and raised by 12, are bytes from 0 to 24. The integers x of a token are split into signed bytes,
+// x = 256 high + low. For blocks that fill a vector, a token has: high bytes of the first codes, their low bytes, the
+// same of the second codes, and -12 times the sum of the x that are multiplied in each lane.
 struct Mxfp4 {
   const uint8_t* blocks;
   const uint8_t* scales;
-  static constexpr int64_t BYTES = BLOCK / 2;
-  static constexpr float UNIT = 1.0f / 512;  // the integers are the values times 2 * 256
-  static constexpr int place(int i) { return i % 4 * 8 + i / 4; }
+  int64_t end;
+  static constexpr int64_t BYTES = BLOCK / 2, TOGETHER = VECTOR_BYTES / BYTES, TOKEN = 5 * VECTOR_BYTES;
+  static constexpr float UNIT = 0.5f;
+  struct Some {
+    Bytes first, second;
+  };
   const void* block(int64_t i) const { return blocks + i * BYTES; }
-  // Of the four codes in each two bytes, those of one kind are moved to the bits 8 to 11. The byte below is code 0,
-  // whose value is 0.
-  void words(int64_t i, Words out[PARTS]) const {
-    alignas(16) static constexpr int8_t DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    alignas(64) static constexpr uint32_t LEFT[16] = {8, 8, 8, 8, 4, 4, 4, 4}, RIGHT[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4};
-    for (int part = 0; part < PARTS; ++part) {
-      Bits codes = repeated(blocks + i * BYTES);
-      if (part * WIDTH < 8) codes <<= vector_at<Bits>(LEFT + part * WIDTH);
-      if (part * WIDTH + WIDTH > 8) codes >>= vector_at<Bits>(RIGHT + part * WIDTH);
-      out[part] = looked_up(DOUBLED, codes & 0x0f000f00u);
+  INLINE Some read(int64_t i, bool full) const {
+    alignas(16) static constexpr int8_t RAISED[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    Bits codes = {};
+    if (full || i + TOGETHER <= end) codes = vector_at<Bits>(blocks + i * BYTES);
+    else std::memcpy(&codes, blocks + i * BYTES, (end - i) * BYTES);
+    return {looked_up(RAISED, (Bytes)(codes & 0x0f0f0f0fu)), looked_up(RAISED, (Bytes)(codes >> 4 & 0x0f0f0f0fu))};
+  }
+  INLINE static Ints products(const Some& some, const char* token) {
+    const auto part = [&](int i) { return vector_at<Bytes>(token + i * VECTOR_BYTES); };
+    const Words high = products_of_pairs(some.first, part(0)) + products_of_pairs(some.second, part(2));
+    const Words low = products_of_pairs(some.first, part(1)) + products_of_pairs(some.second, part(3));
+    return products_of_pairs(high, Words{} + 256) + products_of_pairs(low, Words{} + 1) + (Ints)part(4);
+  }
+  static void put(int64_t block, const int16_t* integers, char* token) {
+    token += block / TOGETHER * TOKEN + block % TOGETHER * BYTES;
+    int8_t parts[4][BYTES];
+    for (int64_t i = 0; i < BYTES; ++i) {
+      const int16_t first = integers[2 * i], second = integers[2 * i + 1];
+      parts[1][i] = static_cast<int8_t>(first), parts[3][i] = static_cast<int8_t>(second);
+      parts[0][i] = static_cast<int8_t>((first - parts[1][i]) >> 8);
+      parts[2][i] = static_cast<int8_t>((second - parts[3][i]) >> 8);
+    }
+    for (int part = 0; part < 4; ++part) std::memcpy(token + part * VECTOR_BYTES, parts[part], BYTES);
+    for (int64_t lane = 0; lane < BYTES / 4; ++lane) {
+      int32_t sum = 0;
+      for (int64_t i = 0; i < 8; ++i) sum += integers[8 * lane + i];
+      sum *= -12;
+      std::memcpy(token + 4 * VECTOR_BYTES + 4 * lane, &sum, 4);
     }
   }
   static Floats scale(const uint8_t* from) {
@@ -138,9 +187,36 @@ struct Mxfp4 {
 #else
     exponents = __builtin_convertvector(vector_at<QuarterBytes>(from), Bits);
 #endif
-    // 0 is 2^-127 and 255 is NaN: both have the highest bit of the mantissa and another exponent's bits than they say.
-    const Bits special = (Bits)(((exponents + 1) & 255) < 2u) & 0x400000u;
-    return (Floats)(exponents << 23 | special);
+    const Bits usual = exponents << 23;
+    const Bits all = usual > 0x400000u ? usual : Bits{} + 0x400000u;  // 2^-127 is subnormal
+    return (Floats)(all | (Bits)(exponents == 255u));
+  }
+  static constexpr int64_t place(int64_t i) { return i % TOGETHER * 4 + i / TOGETHER; }
+  static Floats placed(Floats scales) {
+#if WITH_AVX512
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return (Floats)_mm512_permutexvar_ps(order, (__m512)scales);
+#elif WITH_AVX2
+    return (Floats)_mm256_permutevar8x32_ps((__m256)scales, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+#else
+    Floats all;
+    for (int64_t i = 0; i < WIDTH; ++i) all[place(i)] = scales[i];
+    return all;
+#endif
+  }
+  INLINE static Floats spread(const Floats& scales, int64_t i) {
+    // Two bits of each number are read. The others differ, so that compilers load the vector instead of filling it.
+    alignas(64) static constexpr int32_t NUMBERS[] = {0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60};
+    const Ints number = vector_at<Ints>(NUMBERS) + static_cast<int>(i / TOGETHER);
+#if WITH_AVX512
+    return (Floats)_mm512_permutevar_ps((__m512)scales, (__m512i)number);
+#elif WITH_AVX2
+    return (Floats)_mm256_permutevar_ps((__m256)scales, (__m256i)number);
+#else
+    Floats all;
+    for (int64_t lane = 0; lane < WIDTH; ++lane) all[lane] = scales[lane / 4 * 4 + number[lane] % 4];
+    return all;
+#endif
   }
 };
 
@@ -148,14 +224,21 @@ enum Stored : int64_t { FLOAT32, BFLOAT16, INT8, MXFP4 };
 
 // ---- tokens in fixed point ------------------------------------------------------------------------------------------
 
+constexpr float MOST = 32639;  // 127 * 256 + 127
+
 // Bytes of a token, which should begin at a multiple of 64: its integers, then a scale for each block.
-inline int64_t token_bytes(int64_t width) { return (2 * width + (width / BLOCK + WIDTH) * 4 + 63) / 64 * 64; }
+inline int64_t integer_bytes(int64_t width) { return (width / BLOCK + 3) / 4 * 4 * 80; }
+inline int64_t token_bytes(int64_t width) {
+  return (integer_bytes(width) + (width / BLOCK + WIDTH) * 4 + 63) / 64 * 64;
+}
 
 template <typename Format>
 inline void prepare(const float* x, int64_t width, char* token) {
-  int16_t* integers = reinterpret_cast<int16_t*>(token);
-  float* scales = reinterpret_cast<float*>(token + 2 * width);
-  for (int64_t block = 0; block < width / BLOCK; ++block, x += BLOCK, integers += BLOCK) {
+  const int64_t blocks = width / BLOCK, integers_end = integer_bytes(width);
+  float* scales = reinterpret_cast<float*>(token + integers_end);
+  if (blocks % Format::TOGETHER != 0) std::memset(token + blocks / Format::TOGETHER * Format::TOKEN, 0, Format::TOKEN);
+  std::memset(scales, 0, (blocks + WIDTH - 1) / WIDTH * WIDTH * 4);
+  for (int64_t block = 0; block < blocks; ++block, x += BLOCK) {
     // Without the sign, the bits of floats compare as integers, and those of NaN are the greatest.
     uint32_t greatest = 0;
     for (int i = 0; i < BLOCK; ++i) {
@@ -165,20 +248,18 @@ inline void prepare(const float* x, int64_t width, char* token) {
       greatest = bits > greatest ? bits : greatest;
     }
     const float most = as_float(greatest);
-    if (greatest >= 0x7f800000 || most < 1e-30f) {
-      scales[block] = greatest >= 0x7f800000 ? as_float(0x7fc00000) : 0;
-      std::memset(integers, 0, 2 * BLOCK);
-      continue;
-    }
-    scales[block] = most / 32767 * Format::UNIT;
-    const float inverse = 32767 / most;
+    const bool ordinary = greatest < 0x7f800000 && most >= 1e-30f;
+    scales[block / WIDTH * WIDTH + Format::place(block % WIDTH)] = greatest >= 0x7f800000 ? as_float(0x7fc00000) : ordinary ? most / MOST * Format::UNIT : 0;
+    const float inverse = ordinary ? MOST / most : 0;
+    int16_t integers[BLOCK];
     for (int i = 0; i < BLOCK; ++i) {
       // Added to 1.5 * 2^23, a number is rounded to an integer, which the lower 16 bits then hold.
-      const float shifted = x[i] * inverse + 12582912.0f;
+      const float shifted = (ordinary ? x[i] : 0.0f) * inverse + 12582912.0f;
       uint32_t bits;
       std::memcpy(&bits, &shifted, 4);
-      integers[Format::place(i)] = static_cast<int16_t>(bits);
+      integers[i] = static_cast<int16_t>(bits);
     }
+    Format::put(block, integers, token);
   }
 }
 
@@ -207,55 +288,58 @@ inline void tile(Dense<Number> matrix, int64_t row, const float* x, int64_t widt
     for (int t = 0; t < T; ++t) out[t * stride + row + r] = sum(sums[r][t]);
 }
 
-// WIDTH scales, or those that there are.
+// WIDTH scales from block i on, of which `count` are of the row, and 0 in place of the others.
 template <typename Format>
-inline Floats first_scales(Format weights, int64_t at, int64_t count) {
-  if (count >= WIDTH) return Format::scale(weights.scales + at);
+inline Floats row_scales(const Format& weights, int64_t i, int64_t count) {
+  if (count >= WIDTH) return Format::scale(weights.scales + i);
   std::remove_const_t<std::remove_pointer_t<decltype(weights.scales)>> some[WIDTH] = {};
-  std::memcpy(some, weights.scales + at, count * sizeof *some);
-  return Format::scale(some);
+  const bool readable = i + WIDTH <= weights.end;
+  if (!readable) std::memcpy(some, weights.scales + i, count * sizeof *some);
+  alignas(64) static constexpr int32_t FIRST[32] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  const Ints first = vector_at<Ints>(FIRST + 16 - count);
+  return (Floats)((Ints)Format::scale(readable ? weights.scales + i : some) & first);
 }
 
-template <int R, int T, typename Format>
-inline void tile(Format weights, int64_t row, const char* x, int64_t width, float* out, int64_t stride) {
-  const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
-  Floats sums[R][T] = {};
+// One row of blocks: memory is read fastest from one end to the other. Two sums in turns, so that one need not wait for
+// the other.
+template <int, int T, typename Format>
+inline void tile(const Format& weights, int64_t row, const char* x, int64_t width, float* out, int64_t stride) {
+  constexpr int64_t TOGETHER = Format::TOGETHER, AHEAD = 4096;
+  const int64_t blocks = width / BLOCK, bytes = token_bytes(width), first = row * blocks;
+  Floats even[T] = {}, odd[T] = {};
   for (int64_t start = 0; start < blocks; start += WIDTH) {
-    // Scales are read WIDTH at a time, at a row's end some of them again.
-    const int64_t end = start + WIDTH < blocks ? start + WIDTH : blocks;
-    const int64_t from = blocks < WIDTH ? 0 : end - WIDTH;
-    float scales[R][T][WIDTH];
-    for (int r = 0; r < R; ++r) {
-      const Floats of_weights = first_scales(weights, (row + r) * blocks + from, blocks);
-      for (int t = 0; t < T; ++t)
-        store(scales[r][t], of_weights * vector_at<Floats>(x + t * bytes + 2 * width + 4 * from));
-    }
-    for (int64_t block = start; block < end; ++block) {
-      Words words[R][PARTS];
-      for (int r = 0; r < R; ++r) {
-        const int64_t at = (row + r) * blocks + block;
-        if (block % (64 / Format::BYTES) == 0) __builtin_prefetch(weights.block(at + R * blocks));
-        weights.words(at, words[r]);
-      }
+    const Floats of_weights = Format::placed(row_scales(weights, first + start, blocks - start));
+    Floats scales[T];
+    for (int t = 0; t < T; ++t)
+      scales[t] = of_weights * vector_at<Floats>(x + t * bytes + integer_bytes(width) + 4 * start);
+    const char* token = x + start / TOGETHER * Format::TOKEN;
+    const auto add = [&](int64_t i, Floats* sums, bool full) INLINE {
+      const auto& some = weights.read(first + start + i, full);
       for (int t = 0; t < T; ++t) {
-        Words token[PARTS];
-        for (int part = 0; part < PARTS; ++part)
-          token[part] = vector_at<Words>(x + t * bytes + 2 * BLOCK * block + part * VECTOR_BYTES);
-        for (int r = 0; r < R; ++r) {
-          Ints products = {};
-          for (int part = 0; part < PARTS; ++part) products += products_of_pairs(words[r][part], token[part]);
-          sums[r][t] += __builtin_convertvector(products, Floats) * scales[r][t][block - from];
-        }
+        const Ints products = Format::products(some, token + t * bytes + i / TOGETHER * Format::TOKEN);
+        sums[t] += __builtin_convertvector(products, Floats) * Format::spread(scales[t], i);
+      }
+    };
+    const char* ahead = static_cast<const char*>(weights.block(first + start)) + AHEAD;
+    for (int64_t byte = 0; byte < WIDTH * Format::BYTES; byte += 64) __builtin_prefetch(ahead + byte);
+    if (start + WIDTH <= blocks) {
+      for (int64_t i = 0; i < WIDTH; i += 2 * TOGETHER) {
+        add(i, even, true);
+        add(i + TOGETHER, odd, true);
+      }
+    } else {
+      for (int64_t i = 0; i < blocks - start; i += 2 * TOGETHER) {
+        add(i, even, false);
+        if (i + TOGETHER < blocks - start) add(i + TOGETHER, odd, false);
       }
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int t = 0; t < T; ++t) out[t * stride + row + r] = sum(sums[r][t]);
+  for (int t = 0; t < T; ++t) out[t * stride + row] = sum(even[t] + odd[t]);
 }
 
 // Tokens of `size` numbers or bytes, T at a time.
 template <int R, int T, typename Format, typename Number>
-inline void all_tokens(Format weights, int64_t row, const Number* x, int64_t width, int64_t tokens, int64_t size,
+inline void all_tokens(const Format& weights, int64_t row, const Number* x, int64_t width, int64_t tokens, int64_t size,
                        float* out, int64_t stride) {
   int64_t t = 0;
   for (; t + T <= tokens; t += T) tile<R, T>(weights, row, x + t * size, width, out + t * stride, stride);
@@ -275,47 +359,34 @@ inline void multiply_rows(Dense<Number> weights, const float* x, int64_t width, 
   for (; row < last; ++row) all_tokens<1, TOKENS>(weights, row, x, width, tokens, width, out, stride);
 }
 
-// Blocks whose integers are read off once for more tokens than a tile has.
+// A row that is read off once for more tokens than a tile has.
 template <typename Format>
 struct Unpacked : Format {
-  const char* integers;
-  int64_t start;  // the first block's number
-  void words(int64_t i, Words out[PARTS]) const {
-    for (int part = 0; part < PARTS; ++part)
-      out[part] = vector_at<Words>(integers + ((i - start) * PARTS + part) * VECTOR_BYTES);
-  }
+  const typename Format::Some* row;
+  int64_t first;  // its first block
+  const typename Format::Some& read(int64_t i, bool) const { return row[(i - first) / Format::TOGETHER]; }
 };
-
-template <int R, typename Format>
-inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t tokens, int64_t row, char* integers,
-                          float* out, int64_t stride) {
-  constexpr int TOKENS = 4;
-  const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
-  if (tokens <= TOKENS) return all_tokens<R, TOKENS>(weights, row, x, width, tokens, bytes, out, stride);
-  for (int64_t i = 0; i < R * blocks; ++i) {
-    Words words[PARTS];
-    if (i % (64 / Format::BYTES) == 0) __builtin_prefetch(weights.block((row + R) * blocks + i));
-    weights.words(row * blocks + i, words);
-    for (int part = 0; part < PARTS; ++part)
-      std::memcpy(integers + (i * PARTS + part) * VECTOR_BYTES, &words[part], VECTOR_BYTES);
-  }
-  const Unpacked<Format> unpacked{weights, integers, row * blocks};
-  all_tokens<R, TOKENS>(unpacked, row, x, width, tokens, bytes, out, stride);
-}
 
 template <typename Format>
 inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
                           float* out, int64_t stride) {
-  constexpr int FEWER = VECTOR_BYTES == 64 ? ROWS : ROWS / 2;  // registers hold the integers of as many rows
-  char* integers = static_cast<char*>(std::aligned_alloc(64, ROWS * width * 2));
-  int64_t row = first;
-  if (tokens == 1)
-    for (; row + ROWS <= last; row += ROWS)
-      tile<ROWS, 1>(weights, row, x, width, out, stride);
-  for (; row + FEWER <= last; row += FEWER)
-    multiply_rows<FEWER>(weights, x, width, tokens, row, integers, out, stride);
-  for (; row < last; ++row) multiply_rows<1>(weights, x, width, tokens, row, integers, out, stride);
-  std::free(integers);
+  using Some = typename Format::Some;
+  constexpr int TOKENS = 4;
+  const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
+  weights.end = last * blocks;
+  if (tokens <= TOKENS) {
+    for (int64_t row = first; row < last; ++row)
+      all_tokens<1, TOKENS>(weights, row, x, width, tokens, bytes, out, stride);
+    return;
+  }
+  Some* row_read = static_cast<Some*>(std::aligned_alloc(64, (blocks + 1) * sizeof(Some)));
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t start = row * blocks;
+    for (int64_t i = 0; i < blocks; i += Format::TOGETHER)
+      row_read[i / Format::TOGETHER] = weights.read(start + i, false);
+    all_tokens<1, TOKENS>(Unpacked<Format>{weights, row_read, start}, row, x, width, tokens, bytes, out, stride);
+  }
+  std::free(row_read);
 }
 
 }  // namespace
