@@ -94,13 +94,13 @@ CASES: dict[str, Case] = {
     "sort_unique_1": (lib.sort_unique(tokens, tokens), (1, 2, 3, 4), 5, [([2, 4, 3, 1], [1, 2, 3, 4])]),
     "sort_unique_2": (lib.sort_unique(tokens, 1 - indices), "abcd", 5, [("abcd", list("dcba"))]),
     "sort_1, sort_3": (
-        lib.sort(tokens, tokens, 5),
+        lib.sort(),
         (1, 2, 3, 4),
         5,
         [([2, 4, 3, 1], [1, 2, 3, 4]), ([2, 4, 1, 2], [1, 2, 2, 4])],
     ),
-    "sort_2": (lib.sort(tokens, 1 - indices, 5), "abcd", 5, [("abcd", list("dcba"))]),
-    "sort_freq": (lib.sort_by_frequency(5), (1, 2, 3, 4), 5, [([2, 4, 2, 1], [2, 2, 4, 1])]),
+    "sort_2": (lib.sort(tokens, 1 - indices), "abcd", 5, [("abcd", list("dcba"))]),
+    "sort_freq": (lib.sort_by_frequency(), (1, 2, 3, 4), 5, [([2, 4, 2, 1], [2, 2, 4, 1])]),
     "make_count_less_freq": (lib.count_less_frequent(2), "abcd", 6, [("aaabbc", [3] * 6), ("aacbbc", [6] * 6)]),
     "make_count": (
         lib.count(tokens, "a"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import reduce
 from itertools import product
 
@@ -128,15 +127,17 @@ def sort_unique(values: Variable, keys: Variable) -> Variable:
     return aggregate(select(place, indices, operator.eq), values, label=f"{values} sorted")
 
 
-def sort(values: Variable, keys: Variable, max_len: int, gap: Value = 1) -> Variable:
-    """The values in the order of their keys; equal keys keep their order. Different keys differ by ``gap`` at least."""
-    unique = elementwise(lambda k, i: k + Fraction(gap) * Fraction(i, max_len), keys, indices, label="unique key")
-    return sort_unique(values, unique)
+def sort(values: Variable = tokens, keys: Variable = tokens) -> Variable:
+    """The values in the order of their keys; equal keys keep their order."""
+    earlier = select(keys, keys, operator.eq) & select(indices, indices, operator.lt)
+    smaller = selector_width(select(keys, keys, operator.lt), "smaller keys")
+    place = (smaller + selector_width(earlier, "equal keys before")).named("place")
+    return pick(select(place, indices, operator.eq), values, label=f"{values} sorted")
 
 
-def sort_by_frequency(max_len: int) -> Variable:
+def sort_by_frequency() -> Variable:
     """The tokens by how often they occur, most frequent first."""
-    return sort(tokens, -histogram(), max_len)
+    return sort(tokens, -histogram())
 
 
 def count_less_frequent(most: int) -> Variable:
@@ -144,9 +145,9 @@ def count_less_frequent(most: int) -> Variable:
     return selector_width(select(histogram(), tokens, lambda key, _: key <= most))
 
 
-def mode(max_len: int) -> Variable:
+def mode() -> Variable:
     """The most frequent token, the first of several, at every position."""
-    return fetch(sort_by_frequency(max_len), 0).named("mode")
+    return fetch(sort_by_frequency(), 0).named("mode")
 
 
 def parity(one: Value) -> Variable:
@@ -304,9 +305,9 @@ PROGRAMS: dict[str, Example] = {
     "reverse": Example(reverse(), tuple("abcd"), 5, "the tokens backwards"),
     "copy": Example(copy("|"), tuple("abc|"), 8, "the tokens before | again, after it", causal=True),
     "histogram": Example(histogram(), tuple("abcd"), 5, "how often each token occurs"),
-    "mode": Example(mode(5), tuple(range(1, 4)), 5, "the most frequent token"),
-    "sort": Example(sort(tokens, tokens, 5), tuple(range(1, 5)), 5, "the numbers in order"),
-    "sort-by-frequency": Example(sort_by_frequency(5), tuple(range(1, 5)), 5, "the most frequent tokens first"),
+    "mode": Example(mode(), tuple(range(1, 4)), 5, "the most frequent token"),
+    "sort": Example(sort(), tuple(range(1, 5)), 5, "the numbers in order"),
+    "sort-by-frequency": Example(sort_by_frequency(), tuple(range(1, 5)), 5, "the most frequent tokens first"),
     "shuffle-dyck-2": Example(shuffle_dyck(["()", "{}"]), tuple("(){}"), 5, "whether both kinds of brackets close"),
     "shuffle-dyck-3": Example(shuffle_dyck(["()", "{}", "[]"]), tuple("(){}[]"), 6, "the same for three kinds"),
     "dyck-1": Example(dyck(["()"]), tuple("()"), 8, "whether the brackets so far are balanced", causal=True),
