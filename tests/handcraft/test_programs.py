@@ -23,6 +23,7 @@ from glassformer.handcraft.programs import (
     elementwise,
     everything,
     indices,
+    pick,
     select,
     selector_width,
     tokens,
@@ -57,7 +58,8 @@ class RandomPrograms:
         if kind == 3 and not letters:
             return selector_width(selector)
         default = self.draw.choice([None, "a"] if letters else [None, 0, 1])
-        return aggregate(selector, self.variable(self.lower(depth), letters=letters), default)
+        values = self.variable(self.lower(depth), letters=letters)
+        return self.draw.choice([aggregate, aggregate, pick])(selector, values, default)
 
     def selector(self, depth: int) -> Selector:
         kind = self.draw.random()

@@ -64,10 +64,10 @@ def test_an_exchange_is_that_of_the_definition() -> None:
 def test_the_wrong_place_and_broken_weights_do_not_agree() -> None:
     model, other = compiled("induction"), compiled("induction")
     wanted, place = exchange_in_program(model, "tokens 1 before", *pairs(model)), places(model)["tokens 1 before"]
-    wrong = Place(place.time, tuple(each - 1 for each in place.coordinates))
+    wrong = Place(place.time, place.coordinates[:1])
     assert agreement(model, wrong, wanted) < 0.1
     with torch.no_grad():
-        other.layers[-1].attention.value.weight.mul_(0.5)
+        other.layers[-1].attention.value.weight.neg_()
     assert agreement(other, place, wanted) < 0.1
 
 

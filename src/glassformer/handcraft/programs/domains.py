@@ -89,7 +89,8 @@ class Domains:
     def averaged(self, part: Aggregate) -> bool:
         """Whether different numbers may be averaged."""
         values = self.of(part.values)
-        return not self.single(part.selector) and (values is None or sum(map(is_number, values)) > 1)
+        several = not part.single and not self.single(part.selector)
+        return several and (values is None or sum(map(is_number, values)) > 1)
 
     def roots(self, part: Variable) -> tuple[Variable, ...]:
         """The inputs, aggregates and widths that an elementwise variable is a function of."""
@@ -156,7 +157,7 @@ class Domains:
         if isinstance(part, Combined):
             return part.function, *map(self.key, part.parts)
         if isinstance(part, Aggregate):
-            return "aggregate", self.key(part.selector), self.key(part.values), part.default
+            return "aggregate", self.key(part.selector), self.key(part.values), part.default, part.single
         if isinstance(part, Width):
             return "width", self.key(part.selector)
         if isinstance(part, Elementwise):

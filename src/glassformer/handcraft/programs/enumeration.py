@@ -107,7 +107,7 @@ class Batch:
         out, results = np.where(count == 0, default, first), [*values, part.default]
         several = ~same & (count > 0)
         if several.any():
-            numbers = np.array([is_number(value) for value in values])
+            numbers = np.array([is_number(value) and not part.single for value in values])
             able = (numbers[codes][:, None] | ~chosen).all(2)
             self.defined &= ~(several & ~able).any(1)
             several &= able  # where there is no mean, functions are called with the first value

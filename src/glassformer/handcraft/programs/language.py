@@ -209,6 +209,8 @@ class Aggregate(Variable):
     values: Variable
     default: Value = None
     label: str = ""
+    single: bool = False
+    """Whether there is no mean of different values, not even of numbers."""
 
     def _describe(self) -> str:
         return f"aggregate({self.selector}, {self.values})"
@@ -252,6 +254,14 @@ def aggregate(selector: Selector, values: Variable, default: Value = None, label
     _require_variable("values", values)
     require(isinstance(selector, Selector), f"selector = {selector}", "a selector", "Use select().")
     return Aggregate(selector, values, default, label)
+
+
+def pick(selector: Selector, values: Variable, default: Value = None, label: str = "") -> Variable:
+    """The selected value, or ``default`` where nothing is selected; an error if different values are selected.
+
+    Of numbers this takes fewer parameters than :func:`aggregate` where the selector is not seen to choose one key.
+    """
+    return replace(aggregate(selector, values, default, label), single=True)  # type: ignore[type-var]
 
 
 def selector_width(selector: Selector, label: str = "") -> Variable:
@@ -329,7 +339,7 @@ def mean(selected: Sequence[Value], part: Aggregate) -> Value:
         return part.default
     if all(value == selected[0] for value in selected):
         return selected[0]
-    numbers = all(isinstance(value, Rational | float) for value in selected)
+    numbers = not part.single and all(isinstance(value, Rational | float) for value in selected)
     got = f"{part}, which selects {', '.join(map(repr, selected))}"
     require(numbers, got, "numbers, or a single value", "Make the selector choose one key.")
     return simplest(sum(map(_exact, selected), Fraction(0)) / len(selected))

@@ -14,13 +14,13 @@ from itertools import product
 
 from glassformer.errors import require, require_positive
 from glassformer.handcraft.programs.language import (
-    Selector,
     Value,
     Variable,
     aggregate,
     elementwise,
     everything,
     indices,
+    pick,
     select,
     selector_width,
     tokens,
@@ -46,13 +46,6 @@ def count(values: Variable, value: Value) -> Variable:
 def share_so_far(condition: Variable) -> Variable:
     """The share of positions up to each at which a condition holds."""
     return aggregate(up_to_here, condition, 0, f"share of {condition}")
-
-
-def pick(selector: Selector, values: Variable, default: Value = None, label: str = "") -> Variable:
-    """The selected value where only one is selected: never a mean, also of numbers."""
-    boxed = elementwise(lambda value: (value,), values, label=f"{values}")
-    picked = aggregate(selector, boxed, (default,), label)
-    return elementwise(lambda box: box[0], picked, label=label)
 
 
 def fetch(values: Variable, index: Variable | int, default: Value = None) -> Variable:
