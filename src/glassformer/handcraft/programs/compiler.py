@@ -45,6 +45,7 @@ from glassformer.handcraft.programs.language import (
     Value,
     Variable,
     Width,
+    everything,
     fulfils,
     indices,
     tokens,
@@ -177,6 +178,8 @@ class Plan:
     """What a program takes: stored variables, heads, functions and the output."""
 
     domains: Domains
+    positions: bool = True
+    """Whether positions are embedded; otherwise indices are looked up from the share of a causal head."""
     stored: dict[object, Stored] = field(default_factory=dict)
     heads: dict[object, Head] = field(default_factory=dict)
     lookups: dict[object, Lookup] = field(default_factory=dict)
@@ -210,7 +213,7 @@ class Plan:
         """Where any function of a variable can be read."""
         if isinstance(part, Aggregate) and self.is_free(part):
             return self._aggregated(part)
-        if part is tokens or part is indices:
+        if part is tokens or (part is indices and self.positions):
             return self.stored.setdefault(part, Stored(str(part), 0, self.domains.listed(part), free=True))
         return self._looked_up(part)
 
@@ -377,11 +380,16 @@ class Plan:
             self.lookups[key] = Lookup(time, total.read_at(time), points, stored)
         return self.stored[key]
 
-    def _share(self, part: Width) -> Sum:
-        """``w / (w + 1)`` of a width w."""
-        key = "share", self.domains.key(part)
+    def _is_counted(self, part: Variable) -> bool:
+        """Whether a variable is a number of keys, which is looked up from its share."""
+        return isinstance(part, Width) or (part is indices and not self.positions)
+
+    def _share(self, part: Variable) -> Sum:
+        """``w / (w + 1)`` of a width w, or of an index and 1."""
+        width = part if isinstance(part, Width) else Width(everything, "position")
+        key = "share", self.domains.key(width)
         if key not in self.stored:
-            head = self._head(part.selector, 0.0, 0)
+            head = self._head(width.selector, 0.0, 0)
             stored = Stored(f"share of {part}", head.time, None, free=False, features=[np.empty(0)], span=(0.0, 1.0))
             stored.origins.append(Sum(constant=1.0))
             stored.defaults.append(0.0)
@@ -391,16 +399,17 @@ class Plan:
 
     def _source(self, part: Variable, shares: bool) -> tuple[Callable[[], Sum], Function]:
         """What a function reads of one of its sources, and the number that it is for each value."""
-        if shares and isinstance(part, Width):
-            return partial(self._share, part), lambda width: width / (width + 1)
+        if shares and self._is_counted(part):
+            more = 0 if isinstance(part, Width) else 1
+            return partial(self._share, part), lambda value: (value + more) / (value + more + 1)
         return partial(self.read, part), self.code(part)
 
     def _points(self, part: Variable) -> tuple[Sum, list[tuple[float, Value]]]:
         """The sum that a function reads, and its result for each value of it."""
         leaves = self._leaves(part)
         roots = self.domains.roots(part)
-        attempts = [(leaves, True), (leaves, False)]
-        if any(isinstance(root, Width) for root in roots):  # from its share, without a layer that looks it up
+        attempts = [(leaves, True)] if self._is_counted(part) else [(leaves, True), (leaves, False)]
+        if any(map(self._is_counted, roots)):  # from its share, without a layer that looks it up
             attempts.insert(0, (roots, True))
         if isinstance(part, Elementwise):
             attempts.append((part.sources, False))
@@ -413,8 +422,8 @@ class Plan:
                 break
         if best is None:
             raise InputError(
-                f"{part}, a function of too many combinations of values",
-                f"at most {MOST_VALUES} of its sources' values, whose sums float32 tells apart",
+                f"{part}, a function of too many combinations of values, or a count of too many keys",
+                f"at most {MOST_VALUES} combinations, whose sums float32 tells apart",
                 "Shorten max_len, or map its sources to fewer values first.",
             )
         total = Sum()

@@ -139,17 +139,19 @@ def compile_program(
     max_len: int,
     *,
     causal: bool = False,
+    positions: bool = True,
+    reuse: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> CompiledProgram:
     """The transformer that computes ``program`` for sequences of 1 to ``max_len`` tokens of ``vocabulary``.
-
-    Coordinates that are no longer needed are used again where that takes fewer parameters.
 
     Args:
         program: See :mod:`glassformer.handcraft.programs.language`.
         vocabulary: All tokens.
         max_len: Tokens of the longest sequence.
         causal: Let selectors choose only keys up to the query's own position.
+        positions: Embed positions. Without, a head of a causal program counts them.
+        reuse: Use coordinates that are no longer needed again, where that takes fewer parameters.
         dtype: Of the weights.
 
     Raises:
@@ -157,12 +159,13 @@ def compile_program(
     """
     require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Build it from tokens and indices.")
     domains = Domains(tuple(vocabulary), max_len, causal)
-    plan = Plan(domains)
+    require(positions or causal, "positions=False with causal=False", "a causal program", "Pass causal=True.")
+    plan = Plan(domains, positions)
     result = plan.read(program)
     num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
     result.read_at(2 * num_layers + 1)
     layers = [_Layer(plan, layer) for layer in range(num_layers)]
-    places = [_place(list(plan.stored.values()), reuse) for reuse in (True, False)]
+    places = [_place(list(plan.stored.values()), again) for again in {reuse, False}]
     models = [
         CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
         for place in places
