@@ -37,6 +37,30 @@ class ErrorBound:
     reason: str | None = None
 
 
+@dataclass(frozen=True)
+class Losses:
+    """What parts that approximate the compiler's add to errors.
+
+    Attributes:
+        scale: Relative error of all that is read at one position of the stream, the same for constants. It changes
+            no score of 0 and no sign of a gate.
+        turn: Most radians by which a query turns against a key, each of whose features is in a pair of its own.
+        slope: Of the gate g in ``silu(slope g) / slope``, which stands for ``relu(g)``.
+    """
+
+    scale: float = 0.0
+    turn: float = 0.0
+    slope: float = math.inf
+
+    def of_relu(self, distance: float) -> float:
+        """Largest ``|silu(slope g) / slope - relu(g)| = |g| / (1 + exp(slope |g|))`` with ``|g| >= distance``."""
+        near = max(distance, 1.2785 / self.slope)  # where it is largest
+        return near * math.exp(-min(self.slope * near, 700.0)) if math.isfinite(self.slope) else 0.0
+
+
+EXACT = Losses()
+
+
 @dataclass
 class _Errors:
     """Errors and sizes of what is stored, for a plan whose variables have their places."""
@@ -45,6 +69,7 @@ class _Errors:
     width: int
     roundoff: float
     num_layers: int
+    losses: Losses
     errors: dict[Stored, list[float]] = field(default_factory=dict)
     left: dict[int, float] = field(default_factory=dict)  # by coordinate: what was erased from it leaves this
 
@@ -53,7 +78,7 @@ class _Errors:
 
     def keep(self, stored: Stored, errors: list[float]) -> None:
         """Errors of a variable's coordinates; later additions to the stream round it again."""
-        sizes = [_size(stored, feature) for feature in range(len(stored.features))]
+        sizes = [size_of(stored, feature) for feature in range(len(stored.features))]
         # A sum with other parts of the stream rounds each coordinate by itself.
         again = self.rounding(2 * self.num_layers + 2)
         self.errors[stored] = [
@@ -76,11 +101,13 @@ class _Errors:
                 factors = np.array([wanted])
             for place, factor in enumerate(factors):
                 error += abs(float(factor)) * self.errors[stored][place]
-                size += abs(float(factor)) * (_size(stored, place) + self.errors[stored][place])
+                size += abs(float(factor)) * (size_of(stored, place) + self.errors[stored][place])
         return error, size
 
 
-def error_bound(plan: Plan, output: Sum, width: int, num_layers: int, roundoff: float) -> ErrorBound:
+def error_bound(
+    plan: Plan, output: Sum, width: int, num_layers: int, roundoff: float, losses: Losses = EXACT
+) -> ErrorBound:
     """Follow errors through a plan.
 
     Args:
@@ -89,8 +116,9 @@ def error_bound(plan: Plan, output: Sum, width: int, num_layers: int, roundoff: 
         width: Of the residual stream.
         num_layers: Blocks.
         roundoff: Unit roundoff of the arithmetic, such as ``2 ** -24`` for float32.
+        losses: Of a transformer whose parts only approximate the compiler's.
     """
-    state = _Errors(plan, width, roundoff, num_layers)
+    state = _Errors(plan, width, roundoff, num_layers, losses)
     writers = {stored: head for head in plan.heads.values() for stored in head.writes}
     lookups = {each.stored: each for each in plan.lookups.values()}
     for stored in sorted(plan.stored.values(), key=lambda each: each.born):
@@ -102,12 +130,13 @@ def error_bound(plan: Plan, output: Sum, width: int, num_layers: int, roundoff: 
                 return ErrorBound(math.inf, f"the sum that {stored.name} is looked up from")
             state.keep(stored, errors)
         else:
-            state.keep(stored, [roundoff * _size(stored, place) for place in range(len(stored.features))])
+            state.keep(stored, [roundoff * size_of(stored, place) for place in range(len(stored.features))])
     error, size = state.of(output)
     return ErrorBound(error + state.rounding(width + 8) * size)
 
 
-def _size(stored: Stored, place: int) -> float:
+def size_of(stored: Stored, place: int) -> float:
+    """The largest absolute value of a coordinate of a variable."""
     if stored.free:
         return float(np.abs(stored.features[place]).max())
     return max(map(abs, stored.span))
@@ -122,6 +151,8 @@ def _attended(state: _Errors, head: Head, stored: Stored) -> list[float]:
         off += q_error * (k_size + k_error) + k_error * q_size
         products += (q_size + q_error) * (k_size + k_error)
     size = len(head.queries)
+    losses = state.losses
+    off += losses.turn**2 / 2 * products + 2 * losses.scale
     off = SHARPNESS * (off + state.rounding(2 * state.width + size + 24) * products)
     if off > SHARPNESS / 8:
         return [math.inf] * len(stored.origins)
@@ -133,6 +164,7 @@ def _attended(state: _Errors, head: Head, stored: Stored) -> list[float]:
         error, terms = state.of(origin)
         span = max(origin.span[1], 0.0) - min(origin.span[0], 0.0)
         adds = state.rounding(2 * (state.width + size) + n + 64) * (terms + error)
+        adds += losses.scale * (max(map(abs, origin.span)) + error)
         found.append(share * (span + 2 * error) + error + adds)
     return found
 
@@ -147,6 +179,7 @@ def _looked_up(state: _Errors, lookup: Lookup) -> list[float] | None:
     points = lookup.points
     reach = max(abs(points[0][0]), abs(points[-1][0])) + error
     found = np.abs(columns[place[points[0][1]]]) * state.roundoff
+    found = found + 2 * state.losses.scale * np.ptp(columns, axis=0)
     units = 2 * len(points)
     for (low, before), (high, after) in itertools.pairwise(points):
         change = np.abs(columns[place[after]] - columns[place[before]])
@@ -154,4 +187,6 @@ def _looked_up(state: _Errors, lookup: Lookup) -> list[float] | None:
             if error > (high - low) / 4:
                 return None
             found = found + change * state.rounding(state.width + units + 64) * (4 * reach / (high - low) + 4)
+            # Both units of a step bend a quarter of the gap, which is 1/2 for them, and more from all points.
+            found = found + 2 * change * state.losses.of_relu(0.5 - 2 * error / (high - low))
     return list(found.tolist())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from glassformer.errors import InputError, require_positive
 from glassformer.handcraft.programs.bounds import error_bound
+from glassformer.handcraft.programs.domains import Domains
+from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.graph import graph, sources_of
 from glassformer.handcraft.programs.language import Elementwise, Select, Selector, Value, Variable, apply, tokens
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
@@ -82,32 +85,51 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
     Raises:
         InputError: A model without its program, such as one that was read from a file.
     """
-    require_positive(limit=limit)
     if model.program is None:
         raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
+
+    def errors(ids: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        found = model(ids).double().numpy()
+        return np.abs(found - model.wanted(batch)), found
+
+    allowed = tolerance if model.allowed_error is None else model.allowed_error
+    return certify(model, model.program, model.embedding.weight, errors, allowed, _bound(model, model.program), limit)
+
+
+def certify(
+    model: CompiledProgram,
+    program: Variable,
+    embedding: Tensor,
+    errors: Callable[[Tensor, Batch], tuple[np.ndarray, np.ndarray]],
+    allowed: float,
+    bound: float,
+    limit: int,
+) -> ProgramCertificate:
+    """The certificate of a program on the sequences of a model.
+
+    ``embedding`` has a row for each token; ``errors`` gives the error and the number found at all positions.
+    """
+    require_positive(limit=limit)
     domains = model.domains
-    letters, most = np.array(_different_tokens(model, model.program)), domains.max_len
+    letters, most = np.array(_different_tokens(domains, program, embedding)), domains.max_len
     different, possible = (
         sum(size**length for length in range(1, most + 1)) for size in (len(letters), len(domains.vocabulary))
     )
-    allowed = tolerance if model.allowed_error is None else model.allowed_error
     run = undefined = wrong = 0
     largest, example = 0.0, None
     for block in _blocks(len(letters), most, limit):
         block = letters[block]
         batch = model.batch(block)
-        wanted, out = model.wanted(batch), model(torch.from_numpy(block)).double().numpy()
-        error = np.where(batch.defined[:, None], np.abs(out - wanted), 0.0)
-        error = np.where(np.isnan(error), np.inf, error)
+        error, found = errors(torch.from_numpy(block), batch)
+        error = np.where(batch.defined[:, None], np.where(np.isnan(error), np.inf, error), 0.0)
         failed = error >= allowed
         run, undefined, wrong = run + len(block), undefined + int((~batch.defined).sum()), wrong + int(failed.sum())
         largest = max(largest, float(error.max()))
         if example is None and failed.any():
             row, position = (int(each) for each in np.argwhere(failed)[0])
             sequence = tuple(domains.vocabulary[token] for token in block[row])
-            column, values = batch.column(model.program)
-            example = sequence, position, values[column[row, position]], float(out[row, position])
-    bound = _bound(model, model.program)
+            column, values = batch.column(program)
+            example = sequence, position, values[column[row, position]], float(found[row, position])
     rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if run == different else "samples"
     verdict: Literal["holds", "fails", "undecided"] = "undecided"
     if example is not None:
@@ -116,15 +138,14 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
         verdict = "holds"
     elif bound < allowed:
         verdict, rests_on = "holds", "the bound"
-    dtype = str(model.output.weight.dtype).removeprefix("torch.")
+    dtype = str(embedding.dtype).removeprefix("torch.")
     return ProgramCertificate(
         verdict, rests_on, dtype, run, different, possible, undefined, wrong, largest, bound, allowed, example
     )
 
 
-def _different_tokens(model: CompiledProgram, program: Variable) -> list[int]:
+def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) -> list[int]:
     """Of tokens that neither the program nor the weights tell apart, the first."""
-    domains = model.domains
     readers = [node.part for node in graph(program) if any(each is tokens for each in sources_of(node.part))]
 
     def seen(part: Variable | Selector, token: Value) -> Value:
@@ -137,7 +158,7 @@ def _different_tokens(model: CompiledProgram, program: Variable) -> list[int]:
         return token
 
     first: dict[str, int] = {}
-    for place, (token, row) in enumerate(zip(domains.vocabulary, model.embedding.weight.tolist(), strict=True)):
+    for place, (token, row) in enumerate(zip(domains.vocabulary, embedding.tolist(), strict=True)):
         whole = token if program is tokens else None
         first.setdefault(repr((row, whole, [seen(part, token) for part in readers])), place)
     return list(first.values())

@@ -83,12 +83,15 @@ class CompiledProgram(nn.Module):
         Raises:
             InputError: No tokens, more than the greatest length, or one that is not in the vocabulary.
         """
+        return self.decode(self(self.encode(sequence))[0].double().tolist())
+
+    def encode(self, sequence: Sequence[Value]) -> Int[Tensor, "one position"]:
+        """The tokens of a sequence; raises as :meth:`run`."""
         most, vocabulary = self.domains.max_len, self.domains.vocabulary
         require(1 <= len(sequence) <= most, f"{len(sequence)} tokens", f"1 to {most}", "Compile with a larger max_len.")
         unknown = [token for token in sequence if token not in vocabulary]
         require(not unknown, f"tokens {unknown}", f"those of {list(vocabulary)}", "Compile with a larger vocabulary.")
-        ids = torch.tensor([[vocabulary.index(token) for token in sequence]])
-        return self.decode(self(ids)[0].double().tolist())
+        return torch.tensor([[vocabulary.index(token) for token in sequence]])
 
     def decode(self, numbers: Sequence[float]) -> list[Value]:
         """The value that each number of :meth:`forward` stands for."""
