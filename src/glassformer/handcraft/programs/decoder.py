@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require, require_positive
 from glassformer.handcraft.bounds import gamma
 from glassformer.handcraft.programs.bounds import Losses, error_bound, size_of
 from glassformer.handcraft.programs.certificate import sequence_blocks
@@ -313,7 +313,7 @@ def margin_bound(program: DecoderProgram) -> float:
     error = error_bound(compiled.plan, compiled.result, width, len(decoder.layers), roundoff, found).error
     numbers = [number - _middle(compiled) for number, _ in compiled.codes or ()]
     most, factor, gap = max(map(abs, numbers)), _factor(compiled), _gap(compiled)
-    read = compiled.output.weight[0].abs().double().numpy() @ sizes + 2 * most + float(compiled.output.bias.abs())
+    read = compiled.output.weight[0].detach().abs().double().numpy() @ sizes + 2 * most + float(compiled.output.bias.detach().abs())
     rounding = 2 * gamma(width + 16, roundoff) * (factor * (2 * most * read + most**2) + SHARPNESS)
     if error >= 1:
         return -math.inf
