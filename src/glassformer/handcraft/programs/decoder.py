@@ -24,22 +24,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import require
 from glassformer.handcraft.bounds import gamma
 from glassformer.handcraft.programs.bounds import Losses, error_bound, size_of
-from glassformer.handcraft.programs.certificate import sequence_blocks
+from glassformer.handcraft.programs.certificate import ProgramCertificate, certify
 from glassformer.handcraft.programs.compiler import SHARPNESS
 from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import Value, Variable
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP, SwiGLU
+from glassformer.layers.norms import RMSNorm
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.modes import evaluating
 
@@ -76,46 +76,6 @@ class DecoderProgram:
         ids = self.compiled.encode(sequence)
         with evaluating(self.decoder):
             return [self.values[token] for token in self.decoder(ids)[0].argmax(-1).tolist()]
-
-
-@dataclass(frozen=True)
-class DecoderCertificate:
-    """The verdict on a program as a decoder.
-
-    Attributes:
-        verdict: "holds": the program's value is the most likely token everywhere. "fails" with a counterexample, or
-            "undecided".
-        rests_on: As for :class:`~glassformer.handcraft.programs.certificate.ProgramCertificate`.
-        dtype: In which the decoder was run.
-        num_run: Sequences that were run, of ``num_possible``.
-        num_undefined: Of these, on which the program has no value.
-        num_wrong: Of all outputs, how many are another value.
-        least_margin: The least logit of a right token minus the largest of another.
-        bound: Lower bound on that margin for any sequence; minus infinity if there is none.
-        counterexample: The first sequence with a wrong output, its position, what was wanted and what was found.
-    """
-
-    verdict: Literal["holds", "fails", "undecided"]
-    rests_on: Literal["every sequence", "the bound", "samples"]
-    dtype: str
-    num_run: int
-    num_possible: int
-    num_undefined: int
-    num_wrong: int
-    least_margin: float
-    bound: float
-    counterexample: tuple[tuple[Value, ...], int, Value, Value] | None
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.verdict.upper()} ({self.dtype}; based on {self.rests_on})",
-            f"  sequences run   {self.num_run:,} of {self.num_possible:,}, {self.num_undefined:,} without a value",
-            f"  least margin    {self.least_margin:.4g} between logits, at least {self.bound:.4g} by the bound",
-        ]
-        if self.counterexample is not None:
-            sequence, position, wanted, got = self.counterexample
-            lines.append(f"  counterexample  {list(sequence)}, position {position}: {got!r}, wanted {wanted!r}")
-        return "\n".join(lines)
 
 
 def compile_decoder(
@@ -177,12 +137,9 @@ def _write(decoder: Decoder, compiled: CompiledProgram, values: tuple[Value, ...
         if isinstance(given.ffn, MLP):
             _write_network(block, given.ffn)
             table[:, :-1] += given.ffn.down.bias
-    for norm in (
-        decoder.final_norm,
-        *(each for block in decoder.layers for each in (block.attention_norm, block.ffn_norm)),
-    ):
-        if hasattr(norm, "weight"):
-            norm.weight[:-1], norm.weight[-1] = RMS, RMS / constant
+    for part in decoder.modules():
+        if isinstance(part, RMSNorm):
+            part.weight[:-1], part.weight[-1] = RMS, RMS / constant
     numbers = {value: number for number, value in compiled.codes or ()}
     middle, factor = _middle(compiled), _factor(compiled)
     for row, value in zip(decoder.output.weight, values, strict=True):
@@ -200,8 +157,9 @@ def _middle(compiled: CompiledProgram) -> float:
 
 
 def _gap(compiled: CompiledProgram) -> float:
-    numbers = [number for number, _ in compiled.codes or ()]
-    return float(np.diff(numbers).min()) if len(numbers) > 1 else 1.0
+    """The least difference of two values' numbers; 1 if there is one value."""
+    allowed = compiled.allowed_error
+    return 2 * allowed if allowed is not None and math.isfinite(allowed) else 1.0
 
 
 def _factor(compiled: CompiledProgram) -> float:
@@ -241,57 +199,36 @@ def _write_network(block: Block, given: MLP) -> None:
 
 
 @torch.inference_mode()
-def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000) -> DecoderCertificate:
-    """Run a decoder on every sequence, shortest first, and compare its most likely tokens with the program's values.
+def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000) -> ProgramCertificate:
+    """Run a decoder on every sequence, shortest first, as :func:`~.certificate.verify_program` does.
 
-    Where there are more than ``limit``, the shortest are run in search of a counterexample, and the bound decides.
+    The error at a position is the probability of all tokens but the right one, and the number found is that of the
+    right one.
 
     Args:
         program: From :func:`compile_decoder`, in any dtype; its weights may have been changed.
         limit: Most sequences to run.
     """
-    require_positive(limit=limit)
-    domains, decoder = program.compiled.domains, program.decoder
-    definition = program.compiled.program
+    compiled, decoder = program.compiled, program.decoder
+    definition = compiled.program
     assert definition is not None
-    letters, most = len(domains.vocabulary), domains.max_len
-    possible = sum(letters**length for length in range(1, most + 1))
     token_of = {value: token for token, value in enumerate(program.values)}
-    run = undefined = wrong = 0
-    least, example = math.inf, None
-    for block in sequence_blocks(letters, most, limit):
-        batch = Batch(block, domains.vocabulary, causal=True)
+
+    def errors(tokens: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         column, values = batch.column(definition)
-        wanted = np.array([token_of.get(value, 0) for value in values])[column][..., None]
+        right = torch.tensor([token_of.get(value, 0) for value in values])[torch.from_numpy(column)][..., None]
         with evaluating(decoder):
-            logits = decoder(torch.from_numpy(block)).double().numpy()
-        right = np.take_along_axis(logits, wanted, 2)[..., 0]
-        others = logits.copy()
-        np.put_along_axis(others, wanted, -np.inf, 2)
-        margin = np.where(batch.defined[:, None], right - others.max(2), np.inf)
-        failed = ~(margin > 0)
-        run, undefined, wrong = run + len(block), undefined + int((~batch.defined).sum()), wrong + int(failed.sum())
-        least = min(least, float(margin.min()))
-        if example is None and failed.any():
-            row, position = (int(each) for each in np.argwhere(failed)[0])
-            sequence = tuple(domains.vocabulary[token] for token in block[row])
-            found = program.values[int(logits[row, position].argmax())]
-            example = sequence, position, values[column[row, position]], found
-    bound = margin_bound(program)
-    rests_on: Literal["every sequence", "the bound", "samples"] = "every sequence" if run == possible else "samples"
-    verdict: Literal["holds", "fails", "undecided"] = "undecided"
-    if example is not None:
-        verdict = "fails"
-    elif run == possible:
-        verdict = "holds"
-    elif bound > 0:
-        verdict, rests_on = "holds", "the bound"
-    dtype = str(decoder.output.weight.dtype).removeprefix("torch.")
-    return DecoderCertificate(verdict, rests_on, dtype, run, possible, undefined, wrong, least, bound, example)
+            logits = decoder(tokens).double()
+        others = logits.scatter(2, right, -torch.inf).logsumexp(2) - logits.gather(2, right)[..., 0]
+        return others.sigmoid().numpy(), (-others).sigmoid().numpy()
+
+    margin, others = margin_bound(program), len(program.values) - 1
+    bound = others * math.exp(-margin) if margin > 0 else math.inf
+    return certify(compiled, definition, decoder.output.weight.dtype, errors, 0.5, bound, limit)
 
 
 def margin_bound(program: DecoderProgram) -> float:
-    """A lower bound on the least margin of :func:`verify_decoder`; minus infinity if there is none.
+    """A lower bound on the logit of the right token minus that of any other; minus infinity if there is none.
 
     There is none either if the weights are others than :func:`compile_decoder`'s.
     """
@@ -313,7 +250,8 @@ def margin_bound(program: DecoderProgram) -> float:
     error = error_bound(compiled.plan, compiled.result, width, len(decoder.layers), roundoff, found).error
     numbers = [number - _middle(compiled) for number, _ in compiled.codes or ()]
     most, factor, gap = max(map(abs, numbers)), _factor(compiled), _gap(compiled)
-    read = compiled.output.weight[0].detach().abs().double().numpy() @ sizes + 2 * most + float(compiled.output.bias.detach().abs())
+    weights, bias = compiled.output.weight[0].detach().abs().numpy(), float(compiled.output.bias.detach())
+    read = float(weights @ sizes) + abs(bias - _middle(compiled))
     rounding = 2 * gamma(width + 16, roundoff) * (factor * (2 * most * read + most**2) + SHARPNESS)
     if error >= 1:
         return -math.inf
