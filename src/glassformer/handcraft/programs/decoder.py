@@ -52,6 +52,9 @@ TURN = ROPE_BASE**-0.2
 """Most radians by which a pair that is used turns from a position to the next."""
 
 
+_NUMBERS_AT_ONCE = 1 << 22
+
+
 @dataclass(frozen=True, eq=False)
 class DecoderProgram:
     """A program as a decoder, whose most likely token at a position is the program's value there.
@@ -213,18 +216,20 @@ def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000) -> Progra
     definition = compiled.program
     assert definition is not None
     token_of = {value: token for token, value in enumerate(program.values)}
+    letters = decoder.embedding.weight[: len(compiled.domains.vocabulary)]
+    rows = max(1, _NUMBERS_AT_ONCE // decoder.config.max_seq_len // max(decoder.config.ff_dim, 1))
 
     def errors(tokens: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         column, values = batch.column(definition)
         right = torch.tensor([token_of.get(value, 0) for value in values])[torch.from_numpy(column)][..., None]
         with evaluating(decoder):
-            logits = decoder(tokens).double()
+            logits = torch.cat([decoder(part) for part in tokens.split(rows)]).double()
         others = logits.scatter(2, right, -torch.inf).logsumexp(2) - logits.gather(2, right)[..., 0]
         return others.sigmoid().numpy(), (-others).sigmoid().numpy()
 
     margin, others = margin_bound(program), len(program.values) - 1
     bound = others * math.exp(-margin) if margin > 0 else math.inf
-    return certify(compiled, definition, decoder.output.weight.dtype, errors, 0.5, bound, limit)
+    return certify(compiled, definition, letters, errors, 0.5, bound, limit)
 
 
 def margin_bound(program: DecoderProgram) -> float:
