@@ -168,7 +168,7 @@ def compile_program(
     num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
     result.read_at(2 * num_layers + 1)
     layers = [_Layer(plan, layer) for layer in range(num_layers)]
-    places = [_place(list(plan.stored.values()), again) for again in {reuse, False}]
+    places = [_place(list(plan.stored.values()), again) for again in ([True, False] if reuse else [False])]
     models = [
         CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
         for place in places
