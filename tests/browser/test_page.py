@@ -19,6 +19,7 @@ Check = Callable[[Page], None]
 VIEWS = {
     "attention": "sentiment",
     "design": "identity",
+    "program": "program-sort",
     "scramble": "lookup-course",
     "sampling": "recurrence",
     "experts": "recurrence",

@@ -24,7 +24,7 @@ from .conftest import Open, Watch
 pytestmark = pytest.mark.slow
 
 BUNDLE = PAGE / "explorer.js"
-MODELS = ["unique", "sentiment", "lookup-course", "lookup-facts", "recurrence"]
+MODELS = ["unique", "sentiment", "lookup-course", "lookup-facts", "recurrence", "program-induction"]
 LONG = 600
 
 

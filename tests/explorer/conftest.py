@@ -10,10 +10,18 @@ import pytest
 import torch
 
 from glassformer.errors import require
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedHead, LoadedModel
+from glassformer.explorer.loading.loaded_model import (
+    LoadedDecoder,
+    LoadedEncoderDecoder,
+    LoadedHead,
+    LoadedModel,
+    LoadedProgram,
+)
 from glassformer.explorer.messages import ModelCard
 from glassformer.explorer.service import Explorer
 from glassformer.handcraft.designs import design
+from glassformer.handcraft.programs import compile_program
+from glassformer.handcraft.programs.library import PROGRAMS
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
@@ -57,6 +65,12 @@ def head_model(name: str) -> LoadedHead:
     task = TASKS[name]()
     why = {"Km": "because"}
     return LoadedHead(card(name.replace("_", "-"), "head", ["design"], "CAB"), task, design(task).weights, why)
+
+
+def program_model(name: str) -> LoadedProgram:
+    example = PROGRAMS[name]
+    model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+    return LoadedProgram(card(name, "program", ["program"], "abac"), model)
 
 
 def decoder_model() -> LoadedDecoder:
@@ -131,6 +145,7 @@ def loaded_models() -> list[LoadedModel]:
         decoder_model(),
         encoder_decoder_model(),
         encoder_decoder_model("learned"),
+        program_model("histogram"),
     ]
 
 

@@ -35,6 +35,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("run", {"model": "decoder", "text": "1 2 3 4 5 6"}),
     ("run", {"model": "lookup", "text": "4", "source": ["1", "2"], "order": [1, 0]}),
     ("head", {"model": "unique"}),
+    ("proof", {"model": "histogram"}),
     ("scramble", {"model": "lookup", "text": "4 2", "source": ["1", "2", "3"]}),
     ("next", {"model": "decoder", "text": "1 2 3", "temperature": 0.5, "top_k": 3}),
     ("steps", {"model": "decoder", "text": "1 2 3", "steps": 4, "seed": 2}),
@@ -102,7 +103,9 @@ def all_asked(client: TestClient) -> list[tuple[str, dict[str, Any]]]:
     run = client.post("/api/run", json=ASKED[1][1]).json()["run"]
     weights = client.post("/api/head", json={"model": "unique"}).json()["weights"]
     check = ("check", {"model": "unique", "text": "ABA", "weights": weights})
-    return [*ASKED, check, *((name, {"run": run, **asked}) for name, asked in OF_A_RUN)]
+    counted = client.post("/api/run", json={"model": "histogram", "text": "abac"}).json()["run"]
+    program = ("program", {"run": counted})
+    return [*ASKED, check, program, *((name, {"run": run, **asked}) for name, asked in OF_A_RUN)]
 
 
 def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, small_explorer: Explorer) -> None:

@@ -35,6 +35,8 @@ def test_each_call_gives_what_its_table_says(small_explorer: Explorer) -> None:
         "measures": {"run": run.run, "part": "self"},
         "experts": {"run": run.run},
         "head": {"model": "unique"},
+        "program": {"run": _run(small_explorer, "histogram", "abac").run},
+        "proof": {"model": "histogram"},
         "scramble": {**lookup, "source": list("123")},
         "next": {"model": "decoder", "text": "1 2"},
         "steps": {"model": "decoder", "text": "1 2", "steps": 2},

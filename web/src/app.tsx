@@ -11,6 +11,7 @@ import { useEdited } from "./views/design/edits";
 import { AttentionView } from "./views/attention";
 import { DesignView } from "./views/design";
 import { ExpertsView } from "./views/experts";
+import { ProgramView } from "./views/program";
 import { SamplingView } from "./views/sampling";
 import type { ViewProps } from "./views/props";
 import { ScrambleView } from "./views/scramble";
@@ -19,6 +20,7 @@ import { WhatIfView } from "./views/what-if";
 const VIEWS: Record<View, { title: string; show: (props: ViewProps) => preact.JSX.Element }> = {
   attention: { title: "Attention", show: AttentionView },
   design: { title: "Design", show: DesignView },
+  program: { title: "Program", show: ProgramView },
   scramble: { title: "Scramble", show: ScrambleView },
   sampling: { title: "Sampling", show: SamplingView },
   experts: { title: "Experts", show: ExpertsView },

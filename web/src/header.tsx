@@ -4,11 +4,12 @@ import { signal } from "@preact/signals";
 import type { ModelCard, Source } from "./source";
 import { startOf, toHash, toWords, type State, type Store } from "./state";
 
-const ORIGINS: Record<ModelCard["origin"], string> = {
-  given: "From Python",
-  shipped: "Bundled models",
-  run: "Your runs",
-};
+const GROUPS: [title: string, holds: (model: ModelCard) => boolean][] = [
+  ["From Python", ({ origin }) => origin === "given"],
+  ["Bundled models", ({ origin, kind }) => origin === "shipped" && kind !== "program"],
+  ["Programs", ({ origin, kind }) => origin === "shipped" && kind === "program"],
+  ["Your runs", ({ origin }) => origin === "run"],
+];
 
 interface HeaderProps {
   source: Source;
@@ -38,11 +39,11 @@ export function Header({ source, store, state, models, card, within }: HeaderPro
               {models.length > 0 ? "Choose a model" : "\u2026"}
             </option>
           )}
-          {(Object.keys(ORIGINS) as ModelCard["origin"][]).map((origin) => {
-            const group = models.filter((each) => each.origin === origin);
+          {GROUPS.map(([title, holds]) => {
+            const group = models.filter(holds);
             if (group.length === 0) return null;
             return (
-              <optgroup label={ORIGINS[origin]}>
+              <optgroup label={title}>
                 {group.map((each) => (
                   <option value={each.name} selected={each.name === card?.name}>
                     {each.title}

@@ -149,6 +149,22 @@ export interface components {
             };
         };
         /**
+         * AskProgram
+         * @description A request for a compiled program on the text of a run.
+         */
+        AskProgram: {
+            /** Run */
+            run: string;
+        };
+        /**
+         * AskProof
+         * @description A request to verify a compiled program.
+         */
+        AskProof: {
+            /** Model */
+            model: string;
+        };
+        /**
          * AskRows
          * @description The attention weights of one query in every layer and head, or in one. Answer: float32 [layer, head, key].
          */
@@ -664,11 +680,11 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "head" | "encoder" | "encoder_decoder" | "decoder";
+            kind: "head" | "program" | "encoder" | "encoder_decoder" | "decoder";
             /** About */
             about: string;
             /** Views */
-            views: ("attention" | "design" | "scramble" | "sampling" | "experts" | "whatif")[];
+            views: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif")[];
             /** Text */
             text: string;
             /**
@@ -754,6 +770,125 @@ export interface components {
             before: number;
             /** After */
             after: number;
+        };
+        /**
+         * Program
+         * @description A compiled program on a text.
+         */
+        Program: {
+            /** Stages */
+            stages: string[];
+            /** Parts */
+            parts: components["schemas"]["ProgramPart"][];
+            /** Heads */
+            heads: components["schemas"]["ProgramHead"][];
+            /** Variables */
+            variables: components["schemas"]["ProgramVariable"][];
+            /** Stream */
+            stream: number[][][];
+            /** Outputs */
+            outputs: string[];
+            /** Definition */
+            definition: string[] | null;
+            /** Right */
+            right: boolean[] | null;
+            /** Num Parameters */
+            num_parameters: number;
+        };
+        /**
+         * ProgramFailure
+         * @description One wrong output.
+         */
+        ProgramFailure: {
+            /** Text */
+            text: string;
+            /** Position */
+            position: number;
+            /** Wanted */
+            wanted: string;
+            /** Found */
+            found: string;
+        };
+        /**
+         * ProgramHead
+         * @description A head of a compiled program.
+         */
+        ProgramHead: {
+            /** Layer */
+            layer: number;
+            /** Head */
+            head: number;
+            /** Select */
+            select: string;
+            /** Writes */
+            writes: string[];
+            /** Weights */
+            weights: number[][];
+            /** Sink */
+            sink: number[] | null;
+        };
+        /**
+         * ProgramPart
+         * @description A variable or a selector of a program; see ``handcraft.programs.graph.Node``.
+         */
+        ProgramPart: {
+            /** Name */
+            name: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "input" | "function" | "select" | "combined" | "aggregate" | "width";
+            /** Sources */
+            sources: number[];
+            /** Domain */
+            domain: string;
+            /** Values */
+            values: string[];
+        };
+        /**
+         * ProgramVariable
+         * @description A variable in the residual stream; see ``handcraft.programs.parts.StreamVariable``.
+         */
+        ProgramVariable: {
+            /** Name */
+            name: string;
+            /** Born */
+            born: number;
+            /** Read */
+            read: number;
+            /** Coordinates */
+            coordinates: number[];
+            /** Values */
+            values: string[];
+        };
+        /**
+         * Proof
+         * @description What is proved about a compiled program; see ``handcraft.programs.certificate.ProgramCertificate``.
+         */
+        Proof: {
+            /**
+             * Verdict
+             * @enum {string}
+             */
+            verdict: "holds" | "fails" | "undecided";
+            /** Rests On */
+            rests_on: string;
+            /** Dtype */
+            dtype: string;
+            /** Num Checked */
+            num_checked: number;
+            /** Num Possible */
+            num_possible: number;
+            /** Num Wrong */
+            num_wrong: number;
+            /** Largest Error */
+            largest_error: number | null;
+            /** Bound */
+            bound: number | null;
+            /** Allowed */
+            allowed: number | null;
+            counterexample: components["schemas"]["ProgramFailure"] | null;
         };
         /**
          * Refusal
@@ -865,7 +1000,7 @@ export interface components {
              * View
              * @default null
              */
-            view: ("attention" | "design" | "scramble" | "sampling" | "experts" | "whatif") | null;
+            view: ("attention" | "design" | "program" | "scramble" | "sampling" | "experts" | "whatif") | null;
             /**
              * Text
              * @default null

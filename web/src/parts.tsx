@@ -1,6 +1,6 @@
 // Components shared by several views.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { scrollAcross } from "./measuring";
 import type { Refusal } from "./source";
 
@@ -83,6 +83,53 @@ export function Choice<N extends string>(props: {
         </button>
       ))}
     </div>
+  );
+}
+
+/** Content that may scroll sideways; while it does, it is a tab stop. */
+export function Scroll({ label, class: name = "scroll", children }: { label: string; class?: string; children: ComponentChildren }) {
+  const ref = useRef<HTMLDivElement>(null);
+  const [over, setOver] = useState(false);
+  useEffect(() => {
+    const box = ref.current;
+    if (!box || typeof ResizeObserver === "undefined") return;
+    const look = new ResizeObserver(() => setOver(box.scrollWidth > box.clientWidth + 1));
+    look.observe(box);
+    if (box.firstElementChild) look.observe(box.firstElementChild);
+    return () => look.disconnect();
+  }, []);
+  return (
+    <div class={name} ref={ref} {...(over ? { tabIndex: 0, role: "region", "aria-label": `${label}, scrolls sideways` } : {})}>
+      {children}
+    </div>
+  );
+}
+
+/** The positions of a text as buttons, one of which is pressed; arrow keys move from one to the next. */
+export function Positions({ children }: { children: ComponentChildren }) {
+  const press = (event: KeyboardEvent) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step === undefined) return;
+    const buttons = (event.currentTarget as HTMLElement).querySelectorAll("button");
+    const next = buttons[Math.min(Math.max([...buttons].indexOf(event.target as HTMLButtonElement) + step, 0), buttons.length - 1)];
+    event.preventDefault();
+    next?.focus();
+    next?.click();
+  };
+  return (
+    <div class="positions" role="group" aria-label="Follow a position" onKeyDown={press}>
+      <span class="quiet">Follow</span>
+      {children}
+    </div>
+  );
+}
+
+/** The mark of a judged output. */
+export function Mark({ right }: { right: boolean | null }) {
+  return (
+    <i data-right={right} aria-hidden="true">
+      {right === null ? "\u00B7" : right ? "\u2713" : "\u2717"}
+    </i>
   );
 }
 

@@ -25,7 +25,7 @@ TaskName = Literal[
 
 LabName = Literal["hand-designed", "sentiment", "lookup", "gpt-oss"]
 LABS_WITH_DATA: tuple[LabName, ...] = ("sentiment",)
-View = Literal["attention", "design", "scramble", "sampling", "experts", "whatif"]
+View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif"]
 """The views of :data:`glassformer.explorer.messages.View`."""
 Effort = Literal["low", "medium", "high"]
 Layout = Literal["huggingface", "openai"]

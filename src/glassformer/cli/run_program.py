@@ -6,13 +6,11 @@ from pathlib import Path
 
 from glassformer.cli.flags import RunProgramFlags
 from glassformer.cli.terminal import say
-from glassformer.handcraft.programs.language import Value
+from glassformer.handcraft.programs.graph import value_in_words
 from glassformer.handcraft.programs.model import compile_program
+from glassformer.handcraft.programs.parts import agree
 from glassformer.handcraft.programs.program_files import read_program, tokens_in
 from glassformer.handcraft.programs.saved import load_program
-
-TOLERANCE = 1e-3
-"""Largest error of an output that is read as a number, as that of ``verify_program``."""
 
 
 def run(flags: RunProgramFlags) -> bool:
@@ -30,28 +28,25 @@ def run(flags: RunProgramFlags) -> bool:
     given = tokens_in(" ".join(flags.text), model.domains.vocabulary)
     found = model.run(given)
     rows: list[tuple[str, ...]]
-    rows = [("token", "transformer"), *((str(token), _shown(value)) for token, value in zip(given, found, strict=True))]
-    agree = True
+    rows = [
+        ("token", "transformer"),
+        *((str(token), value_in_words(value)) for token, value in zip(given, found, strict=True)),
+    ]
+    agreed = True
     if model.program is not None:
         wanted = model.program(given, causal=model.domains.causal)
-        same = [_same(a, b, model.codes is None) for a, b in zip(found, wanted, strict=True)]
-        agree = all(same)
-        shown = [f"{_shown(value)}{'' if right else '  differs'}" for value, right in zip(wanted, same, strict=True)]
+        same = [agree(model, a, b) for a, b in zip(found, wanted, strict=True)]
+        agreed = all(same)
+        shown = [
+            f"{value_in_words(value)}{'' if right else '  differs'}" for value, right in zip(wanted, same, strict=True)
+        ]
         rows = [(*row, more) for row, more in zip(rows, ("definition", *shown), strict=True)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-    return agree
+    return agreed
 
 
 def main(flags: RunProgramFlags) -> int:
     """Run; return the exit status: 1 if the transformer and the definition differ, otherwise 0."""
     return 0 if run(flags) else 1
-
-
-def _same(found: Value, wanted: Value, as_number: bool) -> bool:
-    return abs(found - float(wanted)) < TOLERANCE if as_number else bool(found == wanted)
-
-
-def _shown(value: Value) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

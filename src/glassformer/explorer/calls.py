@@ -33,6 +33,8 @@ CALLS = MappingProxyType(
         "experts": Call(m.AskExperts, m.Experts, "The experts that every token was routed to."),
         "head": Call(m.AskHead, m.Head, "A task with the weights that were designed for it."),
         "check": Call(m.AskCheck, m.Check, "Run weights on a sequence, and prove or refute them for all sequences."),
+        "program": Call(m.AskProgram, m.Program, "A compiled program on a text: its parts, heads and residual stream."),
+        "proof": Call(m.AskProof, m.Proof, "Prove or refute that a compiled program gives what its definition gives."),
         "scramble": Call(m.AskScramble, m.Scrambled, "Reorder a source, in one way or in all, and compare the logits."),
         "next": Call(m.AskNext, m.Next, "The distribution of the next token under a sampling rule."),
         "steps": Call(m.AskSteps, m.Steps, "Continue a text by some tokens."),

@@ -22,8 +22,8 @@ MOST_UNITS = 256
 MOST_CELLS = 4096
 """Largest number of entries of one matrix of a hand-designed head."""
 
-View = Literal["attention", "design", "scramble", "sampling", "experts", "whatif"]
-Kind = Literal["head", "encoder", "encoder_decoder", "decoder"]
+View = Literal["attention", "design", "program", "scramble", "sampling", "experts", "whatif"]
+Kind = Literal["head", "program", "encoder", "encoder_decoder", "decoder"]
 Part = Literal["self", "encoder", "decoder", "cross"]
 Origin = Literal["shipped", "run", "given"]
 """Bundled, stored as a run or checkpoint, or passed from Python."""
@@ -358,6 +358,110 @@ class Check(Message):
     right: list[bool]
     """Whether each output is right by the task's criterion: if several letters are equally right, any of them is."""
     certificate: CertificateMessage
+
+
+class AskProgram(Request):
+    """A request for a compiled program on the text of a run."""
+
+    run: Name
+
+
+MOST_PROGRAM_NUMBERS = 1 << 18
+"""Largest number of attention weights and of numbers of the residual stream in an answer about a program."""
+
+
+class ProgramPart(Message):
+    """A variable or a selector of a program; see ``handcraft.programs.graph.Node``."""
+
+    name: str
+    kind: Literal["input", "function", "select", "combined", "aggregate", "width"]
+    sources: list[int]
+    """Places of the parts that it reads."""
+    domain: str
+    """The values that a variable can have."""
+    values: list[str]
+    """[position]: its value by the definition; of a selector the selected keys."""
+
+
+class ProgramHead(Message):
+    """A head of a compiled program."""
+
+    layer: int
+    head: int
+    select: str
+    """What it selects."""
+    writes: list[str]
+    """The variables that it writes."""
+    weights: list[list[float]]
+    """[query][key]"""
+    sink: list[float] | None
+    """[query]: the share of the sink."""
+
+
+class ProgramVariable(Message):
+    """A variable in the residual stream; see ``handcraft.programs.parts.StreamVariable``."""
+
+    name: str
+    born: int
+    """The stage that writes it."""
+    read: int
+    """The stage of its last reader."""
+    coordinates: list[int]
+    values: list[str]
+    """[position]: its value, decoded from the stream; several where its coordinates do not tell them apart."""
+
+
+class Program(Message):
+    """A compiled program on a text."""
+
+    stages: list[str]
+    """The embedding, attention and network of each layer, and the output."""
+    parts: list[ProgramPart]
+    """Each after its sources, the program last; empty for a model without its definition."""
+    heads: list[ProgramHead]
+    variables: list[ProgramVariable]
+    stream: list[list[list[float]]]
+    """[stage][position][coordinate]: the residual stream after each stage but the output."""
+    outputs: list[str]
+    """[position]: what the transformer gives."""
+    definition: list[str] | None
+    """[position]: what the definition gives; None without it, or where it has no value."""
+    right: list[bool] | None
+    """[position]: whether the two agree."""
+    num_parameters: int
+
+
+class AskProof(Request):
+    """A request to verify a compiled program."""
+
+    model: Name
+
+
+class ProgramFailure(Message):
+    """One wrong output."""
+
+    text: Text
+    position: int
+    wanted: str
+    found: str
+
+
+class Proof(Message):
+    """What is proved about a compiled program; see ``handcraft.programs.certificate.ProgramCertificate``."""
+
+    verdict: Literal["holds", "fails", "undecided"]
+    rests_on: str
+    dtype: str
+    num_checked: int
+    num_possible: float
+    num_wrong: int
+    largest_error: float | None
+    """None: not finite."""
+    bound: float | None
+    """None: no bound is known."""
+    allowed: float | None
+    """None: any error, since there is one value."""
+    counterexample: ProgramFailure | None
 
 
 class AskScramble(Request):

@@ -16,6 +16,7 @@ from glassformer.explorer.answers.attention import measures, rows, weights
 from glassformer.explorer.answers.experts import experts
 from glassformer.explorer.answers.hand_designed import check, head
 from glassformer.explorer.answers.lenses import contributions, lens
+from glassformer.explorer.answers.programs import program, proof
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sampling import next_token, steps
 from glassformer.explorer.answers.scrambling import scramble
@@ -101,6 +102,8 @@ _ANSWERS = MappingProxyType[str, Callable[[Explorer, Any], Any]](
         "experts": lambda explorer, ask: experts(explorer.runs, ask),
         "head": lambda explorer, ask: head(explorer.model(ask.model)),
         "check": lambda explorer, ask: check(explorer.model(ask.model), ask),
+        "program": lambda explorer, ask: program(explorer.runs, explorer.model, ask),
+        "proof": lambda explorer, ask: proof(explorer.runs, explorer.model(ask.model)),
         "scramble": lambda explorer, ask: scramble(explorer.model(ask.model), ask),
         "next": lambda explorer, ask: next_token(explorer.model(ask.model), ask),
         "steps": lambda explorer, ask: steps(explorer.model(ask.model), ask),

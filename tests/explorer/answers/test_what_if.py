@@ -317,7 +317,7 @@ def test_threads_change_only_their_own_run(small_explorer: Explorer) -> None:
 
 
 def test_heads_and_encoders_of_vectors_have_no_output(small_explorer: Explorer) -> None:
-    with refused("'identity', a hand-designed head"):
+    with refused("'identity', a head"):
         whatif(small_explorer, "AB", "identity")
     bare = Encoder(EncoderConfig(vocab_size=20, num_layers=1, hidden_dim=16, ff_dim=16, num_heads=2, max_seq_len=32))
     explorer = Explorer([wrap_model(bare, [3, 4])])

@@ -42,7 +42,7 @@ def test_every_sample_can_be_read(name: str) -> None:
     for text in (loaded.card.text, *loaded.card.samples):
         run = read(loaded, m.Ask(model=name, text=text)).message
         assert run.said.headline
-        assert len(run.attentions) > 0
+        assert len(run.attentions) > 0 or loaded.card.kind == "program"
 
 
 def test_all_of_them_are_small() -> None:

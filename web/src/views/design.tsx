@@ -6,7 +6,7 @@ import { Fault } from "../parts";
 import type { Head, Refusal } from "../source";
 import { Certificate } from "./design/certificate";
 import { Flow } from "./design/flow";
-import { Positions, Story } from "./design/following";
+import { Sequence, Story } from "./design/following";
 import { useHistory } from "./design/history";
 import { Toolbar } from "./design/toolbar";
 import { designed, typed, type Edited, type Weights } from "./design/weights";
@@ -80,7 +80,7 @@ function Design({ source, store, state, card, run, edits, head, design }: Design
       />
       {check && (
         <>
-          <Positions {...{ check, names, first, choose }} followed={chosen} />
+          <Sequence {...{ check, names, first, choose }} followed={chosen} />
           <Story {...{ check, names, first }} followed={chosen} />
           <Flow
             {...{ head, check, edits, names, first, followed, busy, choose }}

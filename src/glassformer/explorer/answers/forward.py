@@ -28,9 +28,12 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedEncoderDecoder,
     LoadedHead,
     LoadedModel,
+    LoadedProgram,
     final_logits,
     require_order,
 )
+from glassformer.handcraft.programs.graph import value_in_words
+from glassformer.handcraft.programs.program_files import tokens_in
 from glassformer.handcraft.single_head import NumpyHead, SingleHead
 from glassformer.layers.attention import Attended
 from glassformer.models.encoder import Encoder
@@ -149,6 +152,8 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
     )
     if isinstance(loaded, LoadedHead):
         return _read_head(loaded, ask)
+    if isinstance(loaded, LoadedProgram):
+        return _read_program(loaded, ask)
     tokens = loaded.encode(ask.text)
     require(len(tokens) > 0, f"the text {ask.text[:40]!r}, which has no tokens", "at least one", "Type something.")
     most = f"at most {m.MOST_TOKENS:,}"
@@ -181,7 +186,7 @@ def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) ->
 
 def name_of(loaded: LoadedModel) -> Callable[[int], str]:
     """The name of a token that a model predicts, or of a class."""
-    assert not isinstance(loaded, LoadedHead)
+    assert not isinstance(loaded, LoadedHead | LoadedProgram)
     return loaded.classes.__getitem__ if isinstance(loaded, LoadedEncoder) else loaded.word
 
 
@@ -238,6 +243,29 @@ def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
     says = [reading(row, task) for row in outputs[cases.counted[0]]]
     words = [space.token_names[token] for token in cases.block.tokens[0]]
     return _kept(ask, words, None, seen, m.Said(headline=" ".join(says), words=says), False)
+
+
+def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
+    # Layers may have different numbers of heads, so the call 'program' shows them, and there is no stack of attention.
+    vocabulary = loaded.model.domains.vocabulary
+    given = tokens_in(ask.text, vocabulary)
+    ids = loaded.model.tokens_of(given)
+    with evaluating(loaded.model):
+        numbers = loaded.model(ids)[0]
+    if bool(numbers.isfinite().all()):
+        words = [value_in_words(value) for value in loaded.model.decode(numbers.double().tolist())]
+        said = m.Said(headline=" ".join(words), words=words)
+    else:
+        said = m.Said(headline="outputs that are not finite")
+    message = m.Run(
+        run=run_name(ask),
+        ask=ask,
+        tokens=[visible(str(token)) for token in given],
+        source=None,
+        attentions=[],
+        said=said,
+    )
+    return KeptRun(message, {}, inputs=(ids,))
 
 
 def _watched(model: nn.Module) -> Any:

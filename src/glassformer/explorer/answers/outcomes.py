@@ -20,6 +20,7 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedEncoderDecoder,
     LoadedHead,
     LoadedModel,
+    LoadedProgram,
 )
 from glassformer.modes import evaluating
 from glassformer.observe.capture import find_hook_points
@@ -155,8 +156,8 @@ def outcomes_of(runs: Runs, loaded: LoadedModel, ask: m.Ask, place: int | None =
     Raises:
         InputError: A hand-designed head, or a place that the text does not have.
     """
-    if isinstance(loaded, LoadedHead):
-        raise InputError(f"{loaded.card.name!r}, a hand-designed head", "a model that predicts", "Edit its weights.")
+    if isinstance(loaded, LoadedHead | LoadedProgram):
+        raise InputError(f"{loaded.card.name!r}, a {loaded.card.kind}", "a model that predicts", "Choose another one.")
     run = runs.run(ask)
     if isinstance(loaded, LoadedEncoder):
         require(place is None, f"place = {place} of a classifier", "none, as it judges the whole text", "Omit it.")

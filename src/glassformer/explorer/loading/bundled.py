@@ -21,6 +21,7 @@ from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.data.subword import load_subwords
 from glassformer.explorer.loading.hand_designed import head_card, head_model
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry
+from glassformer.explorer.loading.programs import library_entry
 from glassformer.explorer.loading.task_models import (
     FactNames,
     course_model,
@@ -32,6 +33,7 @@ from glassformer.explorer.loading.task_models import (
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import ModelCard
 from glassformer.handcraft.designs import design
+from glassformer.handcraft.programs.library import PROGRAMS
 from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.tasks import TASKS
 from glassformer.models.decoder import Decoder
@@ -66,6 +68,7 @@ def bundled() -> list[ModelEntry]:
     """
     entries = [
         *map(_head, CARDS["heads"]),
+        *(library_entry(name, CARDS["programs"].get(name, {})) for name in PROGRAMS),
         _sentiment(),
         _lookup_course(),
         _lookup_facts(),

@@ -16,7 +16,9 @@ from glassformer.explorer.loading.bundled import bundled
 from glassformer.explorer.loading.hand_designed import first_text, fitting_task, head_card, head_model
 from glassformer.explorer.loading.lab_runs import gpt_oss_decoder, in_context_lookup, lookup_course
 from glassformer.explorer.loading.loaded_model import ModelEntry
+from glassformer.explorer.loading.programs import stored_program
 from glassformer.explorer.loading.stored_models import Place, checkpoint, stamp_of, trained_decoder
+from glassformer.handcraft.programs.saved import is_program_file
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
@@ -125,7 +127,8 @@ def find_models(
     """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
 
     Heads are found by their names: directories with a ``Km.csv``; ``head.json`` and ``head.npz``; files named after a
-    built-in task, such as ``unique.npz``; and, if they hold a head, files whose name contains a task's.
+    built-in task, such as ``unique.npz``; and, if they hold a head, files whose name contains a task's. Compiled
+    programs are found by how their files begin.
 
     Args:
         directory: Where to look, a few levels deep; links are not followed.
@@ -159,7 +162,7 @@ def find_models(
                 names.add(place.name)
             except InputError as error:
                 # A name that only holds a task's, as unique-notes.json, may be that of a file of another kind.
-                if file.stem == "head" or file.stem in TASKS:
+                if file.stem == "head" or file.stem in TASKS or is_program_file(file):
                     warn(_skipped(file, error))
         if len(found) >= MOST_FOUND:
             warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is skipped")
@@ -186,14 +189,19 @@ def _directories(top: Path, warn: Callable[[str], None]) -> Iterator[Path]:
 
 
 def _head_files(path: Path) -> list[Path]:
-    """Files named like the weights of a head: ``head.json``, or after a built-in task, such as ``unique.npz``."""
+    """Compiled programs, and files named like the weights of a head: ``head.json``, or after a task, ``unique.npz``."""
     with suppress(OSError):
         files = (file for file in path.iterdir() if file.suffix in _HEAD_FILES and file.is_file())
-        return sorted(file for file in files if file.stem == "head" or _task_named(file.stem) is not None)
+        return sorted(
+            file for file in files if file.stem == "head" or _task_named(file.stem) is not None or is_program_file(file)
+        )
     return []
 
 
 def _head(place: Place) -> ModelEntry:
+    if is_program_file(place.path):
+        program = stored_program(place.path, place.name, place.title)
+        return ModelEntry(program.card, lambda: program)
     weights = read_head(place.path)
     task = _task_of(place.path, weights)
     about = f"A head with the weights in {place.path.name}. The task: {task.summary}."

@@ -1,6 +1,6 @@
 """A model in memory, with what turns a typed text into its inputs and its outputs into words.
 
-There are four kinds without a common base class: a caller that has a :data:`LoadedModel` checks which kind it is.
+There are five kinds without a common base class: a caller that has a :data:`LoadedModel` checks which kind it is.
 Several threads may use one model, so every caller holds its ``lock`` while the model runs, and puts it into evaluation
 mode for that time.
 """
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.explorer.messages import MOST_TOKENS, ModelCard
+from glassformer.handcraft.programs.model import CompiledProgram
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
 from glassformer.models.decoder import Decoder
@@ -35,6 +36,15 @@ class LoadedHead:
     task: Task
     weights: HeadWeights
     why: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    lock: Any = field(default_factory=threading.RLock, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedProgram:
+    """A compiled program, with or without its definition."""
+
+    card: ModelCard
+    model: CompiledProgram
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
 
@@ -105,8 +115,8 @@ class LoadedDecoder:
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
 
-LoadedModel = LoadedHead | LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
-_Kind = TypeVar("_Kind", LoadedHead, LoadedEncoderDecoder, LoadedDecoder)
+LoadedModel = LoadedHead | LoadedProgram | LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
+_Kind = TypeVar("_Kind", LoadedHead, LoadedProgram, LoadedEncoderDecoder, LoadedDecoder)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,10 +27,14 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedEncoderDecoder,
     LoadedHead,
     LoadedModel,
+    LoadedProgram,
     final_logits,
 )
+from glassformer.explorer.loading.programs import program_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.handcraft.designs import Design
+from glassformer.handcraft.programs import program_files
+from glassformer.handcraft.programs.model import CompiledProgram
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verification import require_fits
@@ -57,6 +61,7 @@ def wrap_model(
     ``EncoderDecoder``                              None: source and text are token numbers; with fields, a unit is
                                                     its numbers with ``=`` between them
     ``HeadWeights``, or a ``Design``                None: the letters are those of the task
+    ``CompiledProgram``                             None: the tokens are those of its vocabulary
     GPT-2, Llama, Mixtral, BERT of transformers     one of transformers, or None
     a loaded model                                  None; it is returned as it is
     ==============================================  =================================================================
@@ -78,6 +83,8 @@ def wrap_model(
         model = model.weights
     if isinstance(model, HeadWeights):
         return _head(model, text, task)
+    if isinstance(model, CompiledProgram):
+        return _program(model, text)
     require(task is None, f"a task for a {type(model).__name__}", "the weights of a head", "Leave task out.")
     classes: tuple[str, ...] = ()
     if isinstance(model, Classifier):
@@ -114,6 +121,14 @@ def _head(weights: HeadWeights, text: Any, task: Task | None) -> LoadedHead:
     about = f"A head passed from Python. The task: {task.summary}."
     card = head_card("given", task, task.name, about, initial, origin="given")
     return head_model(card, task, weights)
+
+
+def _program(model: CompiledProgram, text: Any) -> LoadedProgram:
+    if text is not None and not isinstance(text, str):
+        text = " ".join(map(str, text))
+    if text is not None:
+        program_files.tokens_in(text, model.domains.vocabulary)
+    return program_model(model, "given", model.name, origin="given", text=text)
 
 
 def _one_stack(

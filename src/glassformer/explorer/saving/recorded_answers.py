@@ -101,6 +101,10 @@ def _requests(explorer: Answering, shown: PageState, runs: list[m.Run]) -> Itera
             yield "measures", m.AskMeasures(run=run.run, part=stack.part)
         if "experts" in views:
             yield "experts", m.AskExperts(run=run.run)
+        if "program" in views:
+            yield "program", m.AskProgram(run=run.run)
+    if "program" in views:
+        yield "proof", m.AskProof(model=model)
     if "whatif" in views and runs:
         yield from _what_if(explorer, rule, runs[0].ask)
     design = _design(explorer, shown)

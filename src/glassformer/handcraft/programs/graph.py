@@ -29,7 +29,7 @@ _KINDS: dict[type, Kind] = {
     Aggregate: "aggregate",
     Width: "width",
 }
-_LONGEST_NAME, _MOST_VALUES = 32, 6
+_LONGEST_NAME, _LONGEST_VALUE, _MOST_VALUES = 32, 20, 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +82,13 @@ def sources_of(part: Variable | Selector) -> tuple[Variable | Selector, ...]:
     return (part.selector,) if isinstance(part, Width) else ()
 
 
+def value_in_words(value: Value) -> str:
+    """A value on one line: numbers in six digits, tuples without quotation marks."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(value_in_words, value))})"
+    return f"{value:.6g}" if isinstance(value, float) else one_line(str(value), _LONGEST_VALUE)
+
+
 def values_in_words(domain: tuple[Value, ...] | None) -> str:
     """The values that a variable can have, such as "1 to 5" or "None, a, b"."""
     if domain is None:
@@ -89,7 +96,7 @@ def values_in_words(domain: tuple[Value, ...] | None) -> str:
     whole = all(type(value) is int for value in domain)
     if whole and len(domain) > 2 and domain[-1] - domain[0] == len(domain) - 1:
         return f"{domain[0]} to {domain[-1]}"
-    shown = [one_line(str(value), 20) for value in domain[:_MOST_VALUES]]
+    shown = [value_in_words(value) for value in domain[:_MOST_VALUES]]
     more = [f"... ({len(domain)} values)"] if len(domain) > _MOST_VALUES else []
     return ", ".join([*shown, *more])
 

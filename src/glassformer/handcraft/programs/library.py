@@ -302,10 +302,16 @@ PROGRAMS: dict[str, Example] = {
     "sort": Example(sort(), tuple(range(1, 5)), 5, "the numbers in order"),
     "sort-by-frequency": Example(sort_by_frequency(), tuple(range(1, 5)), 5, "the most frequent tokens first"),
     "shuffle-dyck-2": Example(shuffle_dyck(["()", "{}"]), tuple("(){}"), 5, "whether both kinds of brackets close"),
-    "shuffle-dyck-3": Example(shuffle_dyck(["()", "{}", "[]"]), tuple("(){}[]"), 6, "the same for three kinds"),
+    "shuffle-dyck-3": Example(
+        shuffle_dyck(["()", "{}", "[]"]), tuple("(){}[]"), 6, "whether all three kinds of brackets close"
+    ),
     "dyck-1": Example(dyck(["()"]), tuple("()"), 8, "whether the brackets so far are balanced", causal=True),
-    "dyck-2": Example(dyck(["()", "[]"]), tuple("()[]"), 6, "the same for two kinds, nested", causal=True),
-    "dyck-3": Example(dyck(["()", "[]", "{}"]), tuple("()[]{}"), 6, "the same for three kinds", causal=True),
+    "dyck-2": Example(
+        dyck(["()", "[]"]), tuple("()[]"), 6, "whether two kinds of brackets so far are balanced", causal=True
+    ),
+    "dyck-3": Example(
+        dyck(["()", "[]", "{}"]), tuple("()[]{}"), 6, "whether three kinds of brackets so far are balanced", causal=True
+    ),
     "detect": Example(detect(tokens, "abc"), tuple("abc"), 6, "where abc ends"),
     "parity": Example(parity("1"), tuple("01"), 8, "whether the number of ones is odd"),
     "induction": Example(follower(), tuple("abc"), 6, "what followed the token's last occurrence", causal=True),

@@ -169,10 +169,11 @@ def compile_program(
     result.read_at(2 * num_layers + 1)
     layers = [_Layer(plan, layer) for layer in range(num_layers)]
     places = [_place(list(plan.stored.values()), again) for again in ([True, False] if reuse else [False])]
-    models = [
-        CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
-        for place in places
-    ]
+    with torch.random.fork_rng(devices=[]):  # modules are made with random weights
+        models = [
+            CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
+            for place in places
+        ]
     model, place = min(zip(models, places, strict=True), key=lambda pair: pair[0].num_parameters)
     for stored in plan.stored.values():
         stored.place = place.of[stored]

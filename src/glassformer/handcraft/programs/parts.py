@@ -11,6 +11,7 @@ from glassformer.handcraft.programs.model import CompiledProgram, Coordinate
 from glassformer.text import one_line
 
 _LONGEST_NAME = 60
+_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ def written_by(model: CompiledProgram, layer: int, head: int) -> list[str]:
     time = 2 * layer + 1
     names = [each.name for each in model.coordinates if each.born == time and each.index in written]
     return list(dict.fromkeys(names))
+
+
+def agree(model: CompiledProgram, found: Value, wanted: Value) -> bool:
+    """Whether an output is the definition's value, up to 0.001 where it is read as a number."""
+    return abs(found - float(wanted)) < _TOLERANCE if model.codes is None else bool(found == wanted)
 
 
 def describe(model: CompiledProgram) -> str:

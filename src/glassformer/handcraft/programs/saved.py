@@ -153,7 +153,8 @@ def load_program(path: Path | str) -> CompiledProgram:
         require(isinstance(content, dict), "JSON that is not an object", 'an object {"format": ...}', _FIX)
         got = f"format = {short(str(content.get('format')))}"
         require(content.get("format") == FORMAT, got, f"{FORMAT!r}", _FIX)
-        return _made(_File(**content))
+        with torch.random.fork_rng(devices=[]):  # layers are made with random weights
+            return _made(_File(**content))
 
 
 def is_program_file(path: Path) -> bool:

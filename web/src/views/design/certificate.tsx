@@ -2,7 +2,7 @@
 import type { Certificate as Message, Head } from "../../source";
 import { Verdict, capital, short } from "../../parts";
 
-const WORDS = {
+export const WORDS = {
   holds: { mark: "\u2713", title: "Holds" },
   fails: { mark: "\u2717", title: "Fails" },
   undecided: { mark: "?", title: "Undecided" },
@@ -78,7 +78,10 @@ export function Certificate({ certificate, head, busy, stale, look }: Certificat
   );
 }
 
-function ground(certificate: Message): string {
+type Ground = Pick<Message, "verdict" | "rests_on" | "num_checked" | "num_possible">;
+
+/** What a verdict is based on, in words. */
+export function ground(certificate: Ground): string {
   const [run, all] = [count(certificate.num_checked), count(certificate.num_possible)];
   const outcome =
     certificate.verdict === "holds" ? "Proved" : certificate.verdict === "fails" ? "Refuted" : "Neither proved nor refuted";
@@ -94,7 +97,7 @@ function ground(certificate: Message): string {
   }
 }
 
-const count = (number: number): string => (number < 1e12 ? number.toLocaleString("en") : number.toExponential(2));
+export const count = (number: number): string => (number < 1e12 ? number.toLocaleString("en") : number.toExponential(2));
 const vector = (numbers: number[]): string => numbers.map((each) => short(each)).join(" ");
 const sentence = (text: string): string => {
   const first = capital(text);

@@ -1,5 +1,5 @@
 // One position's computation in words.
-import { percent, short } from "../../parts";
+import { Mark, Positions, percent, short } from "../../parts";
 import type { Check } from "../../source";
 import { brief } from "./weights";
 
@@ -13,19 +13,9 @@ interface FollowingProps {
 }
 
 /** The sequence as buttons. The pressed position is marked in every table. */
-export function Positions({ check, names, followed, first, choose }: FollowingProps) {
-  const press = (event: KeyboardEvent) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step === undefined) return;
-    const buttons = (event.currentTarget as HTMLElement).querySelectorAll("button");
-    const next = buttons[Math.min(Math.max([...buttons].indexOf(event.target as HTMLButtonElement) + step, 0), buttons.length - 1)];
-    event.preventDefault();
-    next?.focus();
-    next?.click();
-  };
+export function Sequence({ check, names, followed, first, choose }: FollowingProps) {
   return (
-    <div class="positions" role="group" aria-label="Follow a position" onKeyDown={press}>
-      <span class="quiet">Follow</span>
+    <Positions>
       {check.tokens.map((token, position) => {
         const right = position >= first ? rightAt(check, position - first) : null;
         const verdict = right === null ? "" : right ? ", correct" : ", wrong";
@@ -38,13 +28,11 @@ export function Positions({ check, names, followed, first, choose }: FollowingPr
           >
             <span class="word">{token}</span>
             <small>{names[position]}</small>
-            <i data-right={right} aria-hidden="true">
-              {right === null ? "\u00B7" : right ? "\u2713" : "\u2717"}
-            </i>
+            <Mark right={right} />
           </button>
         );
       })}
-    </div>
+    </Positions>
   );
 }
 

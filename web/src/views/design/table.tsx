@@ -1,6 +1,6 @@
 // A table of computed numbers.
 import type { ComponentChildren, CSSProperties } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { Scroll } from "../../parts";
 import { brief, whole, type Matrix } from "./weights";
 
 /** A cell's tint. The square root makes small numbers visible beside large ones. */
@@ -28,13 +28,8 @@ export interface TableProps {
 export function NumberTable(props: TableProps) {
   const { label, rows, columns, matrix, choose, hover, extra = [] } = props;
   const most = props.most ?? Math.max(...matrix.flat().map(Math.abs), 0);
-  const scroll = useOverflow();
   return (
-    <div
-      class="sheet-scroll"
-      ref={scroll.ref}
-      {...(scroll.over ? { tabIndex: 0, role: "region", "aria-label": `${label}, scrolls sideways` } : {})}
-    >
+    <Scroll class="sheet-scroll" label={label}>
       <table aria-label={label} onMouseLeave={() => hover(null)}>
         <thead>
           <tr>
@@ -69,21 +64,6 @@ export function NumberTable(props: TableProps) {
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
-}
-
-/** Whether an element scrolls sideways. If so, it is a tab stop. */
-function useOverflow() {
-  const ref = useRef<HTMLDivElement>(null);
-  const [over, setOver] = useState(false);
-  useEffect(() => {
-    const box = ref.current;
-    if (!box || typeof ResizeObserver === "undefined") return;
-    const look = new ResizeObserver(() => setOver(box.scrollWidth > box.clientWidth + 1));
-    look.observe(box);
-    if (box.firstElementChild) look.observe(box.firstElementChild);
-    return () => look.disconnect();
-  }, []);
-  return { ref, over };
 }

@@ -1,0 +1,201 @@
+"""A compiled program on a text: its parts, its heads, its residual stream by variables, and its proof."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.errors import InputError, require
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.forward import visible
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.loading.loaded_model import LoadedModel, LoadedProgram, of_kind, weights_stamp
+from glassformer.handcraft.programs.certificate import ProgramCertificate, verify_program
+from glassformer.handcraft.programs.graph import graph, value_in_words, values_in_words
+from glassformer.handcraft.programs.language import Interpreter, Selector, Value
+from glassformer.handcraft.programs.model import CompiledProgram
+from glassformer.handcraft.programs.parts import agree, stages, stream_variables, written_by
+from glassformer.modes import evaluating
+from glassformer.observe.capture import capture
+from glassformer.text import one_line
+
+QUICKLY_RUN, MOST_RUN = 5_000, 100_000
+"""So many sequences are all run for a proof; up to the second number where there are more and the bound is no proof."""
+_MOST_ALIKE, _LONGEST_NAME = 3, 80
+_EXPECTED = "a compiled program"
+
+
+def program(runs: Runs, model_named: Callable[[str], LoadedModel], ask: m.AskProgram) -> m.Program:
+    """The parts, heads and residual stream of a compiled program on the text of a run.
+
+    Raises:
+        UnknownName: Unknown run.
+        InputError: A model of another kind, numbers that are not finite, or more than ``MOST_PROGRAM_NUMBERS``.
+    """
+    run = runs.of(ask.run)
+    loaded = of_kind(LoadedProgram, model_named(run.message.ask.model), "program", _EXPECTED)
+    model, ids = loaded.model, run.inputs[0]
+    length, heads = ids.shape[1], sum(map(len, model.heads))
+    numbers = length * (heads * length + len(stages(model)) * model.embedding.embedding_dim)
+    most = m.MOST_PROGRAM_NUMBERS
+    require(numbers <= most, f"{length} tokens, with {numbers:,} numbers", f"at most {most:,}", "Shorten the text.")
+    with loaded.lock, torch.no_grad(), evaluating(model), _watching(model) as seen:
+        output = model(ids)[0].double()
+    found = {(each.what, each.layer): each.values[0].double() for each in seen.records}
+    stream = _stream(model, found)
+    finite = bool(output.isfinite().all()) and bool(stream.isfinite().all())
+    require(finite, "numbers that are not finite", "finite weights", "Compile the program again.")
+    given = [model.domains.vocabulary[number] for number in ids[0].tolist()]
+    outputs = model.decode(output.tolist())
+    definition = None
+    if model.program is not None:
+        with suppress(InputError):  # a mean of values that have none
+            definition = model.program(given, causal=model.domains.causal)
+    right = None
+    if definition is not None:
+        right = [agree(model, one, other) for one, other in zip(outputs, definition, strict=True)]
+    return m.Program(
+        stages=stages(model),
+        parts=_parts(model, given),
+        heads=_heads(model, found),
+        variables=_variables(model, stream),
+        stream=stream.tolist(),
+        outputs=_words(outputs),
+        definition=None if definition is None else _words(definition),
+        right=right,
+        num_parameters=model.num_parameters,
+    )
+
+
+def proof(runs: Runs, loaded: LoadedModel) -> m.Proof:
+    """Whether a compiled program gives what its definition gives; computed once for the same weights.
+
+    Raises:
+        InputError: A model of another kind, or one without its definition.
+    """
+    loaded = of_kind(LoadedProgram, loaded, "proof", _EXPECTED)
+    key = "proof", weights_stamp(loaded)
+    found: m.Proof | None = runs.derived.get(key)
+    if found is None:
+        # Without the lock: a proof may take seconds, and only reads the weights.
+        certificate = verify_program(loaded.model, limit=QUICKLY_RUN)
+        if certificate.verdict == "undecided":
+            certificate = verify_program(loaded.model, limit=MOST_RUN)
+        found = _proof(certificate, loaded.model)
+        runs.derived.put(key, found, 10_000)
+    return found
+
+
+def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
+    failure = None
+    if certificate.counterexample is not None:
+        sequence, position, wanted, number = certificate.counterexample
+        words = [str(token) for token in model.domains.vocabulary]
+        between = "" if all(len(word) == 1 for word in words) else " "
+        found = value_in_words(number) if math.isfinite(number) else "not finite"
+        text = visible(between.join(map(str, sequence)))
+        failure = m.ProgramFailure(text=text, position=position, wanted=_word(wanted), found=found)
+
+    def finite(number: float) -> float | None:
+        return number if math.isfinite(number) else None
+
+    return m.Proof(
+        verdict=certificate.verdict,
+        rests_on=certificate.rests_on,
+        dtype=certificate.dtype,
+        num_checked=certificate.num_run,
+        num_possible=float(min(certificate.num_possible, 10**300)),
+        num_wrong=certificate.num_wrong,
+        largest_error=finite(certificate.largest_error),
+        bound=finite(certificate.bound),
+        allowed=finite(certificate.allowed),
+        counterexample=failure,
+    )
+
+
+def _watching(model: CompiledProgram) -> Any:
+    sinks = any(block.attention.sinks is not None for block in model.blocks)
+    kinds = ["weights", "embedding", "residual_between", "residual", *(["sinks"] if sinks else [])]
+    return capture(model, what=kinds)
+
+
+def _stream(model: CompiledProgram, found: dict[tuple[str, int], Tensor]) -> Float[Tensor, "stage position coordinate"]:
+    inner = [found[what, layer] for layer in range(len(model.layers)) for what in ("residual_between", "residual")]
+    return torch.stack([found["embedding", 0], *inner])
+
+
+def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart]:
+    if model.program is None:
+        return []
+    interpreter, made = Interpreter(given, model.domains.causal), []
+    for node in graph(model.program):
+        values: list[str] = []
+        with suppress(InputError):
+            if isinstance(node.part, Selector):
+                chosen = interpreter.selected(node.part)
+                values = [" ".join(str(key) for key, one in enumerate(row) if one) for row in chosen]
+            else:
+                values = _words(interpreter.values(node.part))
+        domain = "" if isinstance(node.part, Selector) else values_in_words(model.domains.of(node.part))
+        name = visible(one_line(str(node.part), _LONGEST_NAME))
+        made.append(m.ProgramPart(name=name, kind=node.kind, sources=list(node.sources), domain=domain, values=values))
+    return made
+
+
+def _heads(model: CompiledProgram, found: dict[tuple[str, int], Tensor]) -> list[m.ProgramHead]:
+    made = []
+    for layer, names in enumerate(model.heads):
+        for head, name in enumerate(names):
+            sinks = found.get(("sinks", layer))
+            made.append(
+                m.ProgramHead(
+                    layer=layer,
+                    head=head,
+                    select=visible(one_line(name, _LONGEST_NAME)),
+                    writes=[visible(one_line(each, _LONGEST_NAME)) for each in written_by(model, layer, head)],
+                    weights=found["weights", layer][head].tolist(),
+                    sink=None if sinks is None else sinks[head].tolist(),
+                )
+            )
+    return made
+
+
+def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coordinate"]) -> list[m.ProgramVariable]:
+    made = []
+    for variable in stream_variables(model):
+        places = [each.index for each in variable.coordinates]
+        rows = stream[min(variable.born, len(stream) - 1)][:, places].tolist()
+        values = []
+        for row in rows:
+            alike = _words(variable.decode(row))
+            several = f"one of {len(alike)} values" if len(alike) > _MOST_ALIKE else " or ".join(alike)
+            values.append(several or _number(row[0]))
+        made.append(
+            m.ProgramVariable(
+                name=visible(one_line(variable.name, _LONGEST_NAME)),
+                born=variable.born,
+                read=variable.read,
+                coordinates=places,
+                values=values,
+            )
+        )
+    return made
+
+
+def _number(value: float) -> str:
+    """A stored number in three digits; what attention leaves of 0 is 0."""
+    return "0" if abs(value) < 1e-9 else f"{value:.3g}"
+
+
+def _word(value: Value) -> str:
+    return visible(value_in_words(value))
+
+
+def _words(values: Sequence[Value]) -> list[str]:
+    return list(map(_word, values))

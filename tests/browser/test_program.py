@@ -1,0 +1,192 @@
+"""The program view in a browser: graph, heads and stream follow what is typed, and agree with the program."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Locator, Page, expect
+
+from glassformer.explorer.loading.discovery import entries_at
+from glassformer.explorer.loading.wrapping import wrap_model
+from glassformer.explorer.service import Explorer
+from glassformer.handcraft.programs import compile_program
+from glassformer.handcraft.programs.graph import graph
+from glassformer.handcraft.programs.library import PROGRAMS
+from glassformer.handcraft.programs.saved import save_program
+
+from .conftest import Go, Open
+
+SORT = {"model": "program-sort", "text": "2412"}
+ROWS = """(label) => [...document.querySelector(`table[aria-label="${label}"]`).querySelectorAll('tbody tr')]
+  .map((row) => [...row.querySelectorAll('th, td:not(.more)')].map((cell) => cell.innerText.split('\\n')[0]))"""
+
+
+def part(page: Page, name: str) -> Locator:
+    return page.locator(".graph li").filter(has=page.locator("b", has_text=re.compile(f"^{re.escape(name)}$")))
+
+
+def variables(page: Page) -> dict[str, list[str]]:
+    """The value of each variable at every position."""
+    return {row[0]: row[1:] for row in page.evaluate(ROWS, "Variables at every position") if len(row) > 1}
+
+
+def test_typing_changes_graph_heads_stream_and_outputs(
+    page: Page, go: Go, settled: Callable[[Page], None], screenshot: Callable[[Page, str], Path]
+) -> None:
+    program = PROGRAMS["sort"].program
+    go(page, **SORT)
+    for text in ("2412", "31", "44231"):
+        page.get_by_label("Text").fill(text)
+        expect(page.locator(".positions button")).to_have_count(len(text))
+        settled(page)
+        sequence = list(map(int, text))
+        expect(page.locator(".said")).to_have_text(" ".join(map(str, sorted(sequence))))
+        assert page.locator(".positions b").all_inner_texts() == list(map(str, sorted(sequence)))
+        assert page.locator('.positions i[data-right="true"]').count() == len(text)
+        seen = variables(page)
+        for node in graph(program):
+            if node.kind in ("input", "function", "width", "aggregate"):
+                values = [str(value) for value in node.part(sequence)]  # type: ignore[operator]
+                assert seen[str(node.part)] == values
+                expect(part(page, str(node.part)).locator("code")).to_have_text(values[-1])
+        rows = page.evaluate(ROWS, "Attention weights, layer 2, head 0")
+        for query, row in enumerate(rows):
+            place = seen["place"].index(str(query))
+            assert row == [
+                str(sequence[query]),
+                *("100" if key == place else "\u00b7" for key in range(len(text))),
+                "\u00b7",
+            ]
+    screenshot(page, "program")
+
+
+def test_a_position_is_followed_everywhere_and_in_the_address(page: Page, go: Go) -> None:
+    go(page, **SORT)
+    expect(part(page, "unique key").locator("code")).to_have_text("13/5")
+    page.get_by_role("button", name="4 at 1: 2, as defined").click()
+    expect(part(page, "unique key").locator("code")).to_have_text("21/5")
+    expect(part(page, "unique key < unique key").locator("code")).to_have_text("{0, 2, 3}")
+    expect(page.get_by_role("heading", name="Coordinates at position 1 (4)")).to_be_visible()
+    expect(page).to_have_url(re.compile("pin=1"))
+    page.keyboard.press("ArrowLeft")
+    expect(part(page, "unique key").locator("code")).to_have_text("2")
+    page.get_by_role("button", name="Follow 1 at 2").click()
+    expect(part(page, "unique key").locator("code")).to_have_text("7/5")
+    page.get_by_role("table", name="Attention weights, layer 1, head 0").locator("tbody tr").nth(1).click()
+    expect(part(page, "unique key").locator("code")).to_have_text("21/5")
+
+
+def test_pointing_at_a_part_shows_where_it_is(page: Page, go: Go) -> None:
+    go(page, **SORT)
+    part(page, "place").hover()
+    expect(page.locator('.graph path[data-on="true"]')).to_have_count(2)
+    expect(page.locator('.variables tr[data-on="true"] th')).to_have_text("place")
+    expect(page.locator('.coordinates td[data-on="true"]')).to_have_count(2)
+    page.get_by_role("article", name="Layer 2, head 0").hover()
+    expect(page.locator('.graph li[data-on="true"] b')).to_have_text("place == indices")
+
+
+@pytest.mark.slow
+def test_every_program_of_the_library_can_be_chosen(page: Page, go: Go, settled: Callable[[Page], None]) -> None:
+    go(page)
+    options = page.locator(".model select").locator('optgroup[label="Programs"] option')
+    assert options.count() == len(PROGRAMS)
+    for name in ("histogram", "reverse", "induction"):
+        page.locator(".model select").select_option(f"program-{name}")
+        expect(page.locator(".proof h2")).to_have_text("Holds")
+        settled(page)
+        assert page.locator(".graph li").count() == len(graph(PROGRAMS[name].program))
+        expect(page.get_by_role("article").first).to_be_visible()
+        assert page.locator('.positions i[data-right="false"]').count() == 0
+
+
+def test_a_text_of_another_program_is_refused_once(page: Page, go: Go, watch: Any) -> None:
+    watch.forgive("422")
+    go(page, **SORT)
+    page.get_by_label("Text").fill("29")
+    expect(page.locator(".fault")).to_have_count(1)
+    expect(page.locator(".fault")).to_contain_text("'9'")
+    page.get_by_label("Text").fill("21")
+    expect(page.locator(".fault")).to_have_count(0)
+
+
+def test_broken_weights_show_their_counterexample(
+    page: Page, serve: Callable[[Any], Any], settled: Callable[[Page], None], screenshot: Callable[[Page, str], Path]
+) -> None:
+    example = PROGRAMS["histogram"]
+    model = compile_program(example.program, example.vocabulary, example.max_len)
+    with torch.no_grad():
+        model.layers[0].ffn.up.bias[-1] -= 2.0  # type: ignore[union-attr,operator,index]
+    page.goto(serve(Explorer([wrap_model(model, "abc")])).address)
+    expect(page.locator(".proof h2")).to_have_text("Fails")
+    page.get_by_role("button", name=re.compile("^Show ")).click()
+    expect(page.locator('.positions [aria-pressed="true"] i')).to_have_attribute("data-right", "false")
+    settled(page)
+    screenshot(page, "program-broken")
+
+
+def test_a_stored_program_is_shown_without_a_definition(
+    page: Page, serve: Callable[[Any], Any], tmp_path: Path, watch: Any, screenshot: Callable[[Page, str], Path]
+) -> None:
+    watch.forgive("422")
+    example = PROGRAMS["induction"]
+    save_program(
+        compile_program(example.program, example.vocabulary, example.max_len, causal=True), tmp_path / "a.json"
+    )
+    page.goto(serve(Explorer(entries_at(tmp_path / "a.json"))).address)
+    expect(page.locator(".proof h2")).to_have_text("Not verified")
+    expect(page.locator(".graph")).to_have_count(0)
+    expect(page.locator(".said")).to_have_text("None None None b c a")
+    assert page.locator(".positions i").count() == 0
+    assert variables(page)["tokens"] == list("abcabc")
+    screenshot(page, "program-stored")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["light", "phone-dark"])
+def test_it_fits_and_is_accessible(
+    kind: str,
+    open_page: Open,
+    go: Go,
+    check_fits: Callable[[Page], None],
+    check_accessible: Callable[[Page], None],
+    screenshot: Callable[[Page, str], Path],
+) -> None:
+    page = open_page(phone="phone" in kind, dark="dark" in kind)
+    go(page, model="program-shuffle-dyck-2")
+    expect(page.locator(".proof h2")).to_have_text("Holds")
+    check_fits(page)
+    check_accessible(page)
+    screenshot(page, f"program-shuffle-dyck-2-{kind}")
+
+
+@pytest.mark.slow
+def test_lines_of_the_graph_do_not_cross_boxes(page: Page, go: Go) -> None:
+    crossed = """() => {
+      const boxes = [...document.querySelectorAll('.graph li')].map((each) => each.getBoundingClientRect());
+      let count = 0;
+      for (const path of document.querySelectorAll('.graph path')) {
+        const matrix = path.getScreenCTM();
+        for (let at = 4; at < path.getTotalLength() - 4; at += 4) {
+          const { x, y } = path.getPointAtLength(at).matrixTransform(matrix);
+          count += boxes.some((box) => x > box.left + 1 && x < box.right - 1 && y > box.top + 1 && y < box.bottom - 1);
+        }
+      }
+      return count;
+    }"""
+    for model in ("sort", "dyck-2", "shuffle-dyck-2", "addition", "machine"):
+        go(page, model=f"program-{model}")
+        page.locator(".graph").wait_for()
+        assert page.evaluate(crossed) == 0, model
+        boxes = json.loads(
+            page.evaluate(
+                "JSON.stringify([...document.querySelectorAll('.graph li')].map((e) => [e.offsetLeft, e.offsetTop]))"
+            )
+        )
+        assert len({tuple(box) for box in boxes}) == len(boxes)

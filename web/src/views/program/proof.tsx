@@ -1,0 +1,64 @@
+// The verdict on a compiled program, its size, and a text on which it fails.
+import { Verdict, short } from "../../parts";
+import type { Program, Proof as Message, Refusal } from "../../source";
+import { WORDS, count, ground } from "../design/certificate";
+
+interface ProofProps {
+  program: Program;
+  proof: Message | null;
+  refusal: Refusal | null;
+  /** Show a text, following one of its positions. */
+  look: ((text: string, position: number) => void) | null;
+}
+
+export function Proof({ program, proof, refusal, look }: ProofProps) {
+  const layers = (program.stages.length - 2) / 2;
+  const sizes: [name: string, value: string, hint: string][] = [
+    ["Layers", count(layers), "Each has attention and, where functions are looked up, a ReLU network"],
+    ["Heads", count(program.heads.length), "In all layers together"],
+    ["Width", count(program.stream[0]?.[0]?.length ?? 0), "Coordinates of the residual stream"],
+    ["Parameters", count(program.num_parameters), "All numbers in the weights, zeros among them"],
+  ];
+  if (proof) {
+    const allowed = proof.allowed === null ? "any" : short(proof.allowed);
+    sizes.push(
+      ["Largest error", proof.largest_error === null ? "not finite" : short(proof.largest_error), `Among the sequences that were run; allowed: ${allowed}`],
+      ["Bound on the error", proof.bound === null ? "none known" : short(proof.bound), "For any sequence, rounding included"],
+    );
+  }
+  const failure = proof?.counterexample;
+  return (
+    <section class="proof panel" data-verdict={proof?.verdict ?? "open"} aria-label="Certificate">
+      {proof ? (
+        <Verdict mark={WORDS[proof.verdict].mark} title={WORDS[proof.verdict].title}>
+          <p>{ground(proof)}, in {proof.dtype}</p>
+        </Verdict>
+      ) : (
+        <Verdict mark={"\u00B7"} title={refusal ? "Not verified" : "Verifying\u2026"}>
+          <p>{refusal ? "The model has no definition to compare it with" : "Running every sequence"}</p>
+        </Verdict>
+      )}
+      <dl>
+        {sizes.map(([name, value, hint]) => (
+          <div title={hint}>
+            <dt>{name}</dt>
+            <dd class="number">{value}</dd>
+          </div>
+        ))}
+      </dl>
+      {failure && (
+        <div class="counterexample">
+          <span>
+            Counterexample <code>{failure.text}</code>: at position {failure.position} the transformer gives{" "}
+            <code>{failure.found}</code>, expected <code>{failure.wanted}</code>
+          </span>
+          {look && (
+            <button type="button" onClick={() => look(failure.text, failure.position)}>
+              Show {failure.text}
+            </button>
+          )}
+        </div>
+      )}
+    </section>
+  );
+}
