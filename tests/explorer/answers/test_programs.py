@@ -62,7 +62,7 @@ def test_heads_and_stream_are_those_of_the_transformer(given: tuple[Explorer, Co
     explorer, model = given
     program = shown(explorer, "given", "2412")
     with torch.inference_mode(), capture(model, what=("weights", "residual")) as seen:
-        model(model.tokens_of([2, 4, 1, 2]))
+        model(model.encode([2, 4, 1, 2]))
     for head in program.heads:
         (weights,) = [each.values[0] for each in seen.records if (each.what, each.layer) == ("weights", head.layer)]
         np.testing.assert_array_equal(head.weights, weights[head.head].double())

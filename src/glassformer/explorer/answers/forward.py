@@ -249,7 +249,7 @@ def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
     # Layers may have different numbers of heads, so the call 'program' shows them, and there is no stack of attention.
     vocabulary = loaded.model.domains.vocabulary
     given = tokens_in(ask.text, vocabulary)
-    ids = loaded.model.tokens_of(given)
+    ids = loaded.model.encode(given)
     with evaluating(loaded.model):
         numbers = loaded.model(ids)[0]
     if bool(numbers.isfinite().all()):
