@@ -107,13 +107,15 @@ struct Int8 {
   struct Some {
     Words words[VECTORS];
   };
+  using Unpacked = Some;
   const void* block(int64_t i) const { return weights + i * BLOCK; }
-  INLINE Some read(int64_t i, bool) const {
+  INLINE Some read(int64_t, int64_t row, int64_t i, bool) const {
     Some some;
     for (int part = 0; part < VECTORS; ++part)
-      some.words[part] = widened(vector_at<HalfBytes>(weights + i * BLOCK + part * VECTOR_BYTES / 2));
+      some.words[part] = widened(vector_at<HalfBytes>(weights + (row + i) * BLOCK + part * VECTOR_BYTES / 2));
     return some;
   }
+  INLINE static Unpacked unpacked(const Some& some) { return some; }
   INLINE static Ints products(const Some& some, const char* token) {
     Ints sums = {};
     for (int part = 0; part < VECTORS; ++part)
@@ -136,47 +138,62 @@ struct Int8 {
 // 16 bytes of two codes, the first in the lower half; weight = 2^(scale - 127) * value, NaN for the scale 255.
 //
 // The values, doubled and raised by 12, are bytes from 0 to 24. The integers x of a token are split into signed bytes,
-// x = 256 high + low. For blocks that fill a vector, a token has: high bytes of the first codes, their low bytes, the
-// same of the second codes, and -12 times the sum of the x that are multiplied in each lane.
+// x = 256 high + low. For blocks that fill a vector, a token has 10 vectors: x for the first codes of each two bytes, the
+// second, third and fourth, for rows that are unpacked once for many tokens; then high bytes for the first codes of each
+// byte, low bytes, the same for the second codes, and -12 times the sum of the x that a lane multiplies. A lane adds the
+// same products both ways.
 struct Mxfp4 {
   const uint8_t* blocks;
   const uint8_t* scales;
   int64_t end;
-  static constexpr int64_t BYTES = BLOCK / 2, TOGETHER = VECTOR_BYTES / BYTES, TOKEN = 5 * VECTOR_BYTES;
+  static constexpr int64_t BYTES = BLOCK / 2, TOGETHER = VECTOR_BYTES / BYTES, TOKEN = 10 * VECTOR_BYTES;
   static constexpr float UNIT = 0.5f;
   struct Some {
     Bytes first, second;
   };
+  struct Unpacked {
+    Words words[4];
+  };
   const void* block(int64_t i) const { return blocks + i * BYTES; }
-  INLINE Some read(int64_t i, bool full) const {
+  INLINE Some read(int64_t, int64_t row, int64_t i, bool full) const {
     alignas(16) static constexpr int8_t RAISED[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
     Bits codes = {};
-    if (full || i + TOGETHER <= end) codes = vector_at<Bits>(blocks + i * BYTES);
-    else std::memcpy(&codes, blocks + i * BYTES, (end - i) * BYTES);
+    if (full || row + i + TOGETHER <= end) codes = vector_at<Bits>(blocks + (row + i) * BYTES);
+    else std::memcpy(&codes, blocks + (row + i) * BYTES, (end - row - i) * BYTES);
     return {looked_up(RAISED, (Bytes)(codes & 0x0f0f0f0fu)), looked_up(RAISED, (Bytes)(codes >> 4 & 0x0f0f0f0fu))};
   }
   INLINE static Ints products(const Some& some, const char* token) {
-    const auto part = [&](int i) { return vector_at<Bytes>(token + i * VECTOR_BYTES); };
+    const auto part = [&](int i) { return vector_at<Bytes>(token + (4 + i) * VECTOR_BYTES); };
     const Words high = products_of_pairs(some.first, part(0)) + products_of_pairs(some.second, part(2));
     const Words low = products_of_pairs(some.first, part(1)) + products_of_pairs(some.second, part(3));
     return products_of_pairs(high, Words{} + 256) + products_of_pairs(low, Words{} + 1) + (Ints)part(4);
   }
+  INLINE static Unpacked unpacked(const Some& some) {
+    const Words first = (Words)some.first, second = (Words)some.second;
+    return {{(first & 255) - 12, (second & 255) - 12, (first >> 8) - 12, (second >> 8) - 12}};
+  }
+  INLINE static Ints products(const Unpacked& all, const char* token) {
+    Ints sums = {};
+    for (int part = 0; part < 4; ++part)
+      sums += products_of_pairs(all.words[part], vector_at<Words>(token + part * VECTOR_BYTES));
+    return sums;
+  }
   static void put(int64_t block, const int16_t* integers, char* token) {
     token += block / TOGETHER * TOKEN + block % TOGETHER * BYTES;
-    int8_t parts[4][BYTES];
+    int16_t words[4][8];
+    int8_t bytes[4][BYTES];
+    int32_t raised[4] = {};
+    for (int64_t i = 0; i < BLOCK; ++i) words[i % 4][i / 4] = integers[i];
     for (int64_t i = 0; i < BYTES; ++i) {
       const int16_t first = integers[2 * i], second = integers[2 * i + 1];
-      parts[1][i] = static_cast<int8_t>(first), parts[3][i] = static_cast<int8_t>(second);
-      parts[0][i] = static_cast<int8_t>((first - parts[1][i]) >> 8);
-      parts[2][i] = static_cast<int8_t>((second - parts[3][i]) >> 8);
+      bytes[1][i] = static_cast<int8_t>(first), bytes[3][i] = static_cast<int8_t>(second);
+      bytes[0][i] = static_cast<int8_t>((first - bytes[1][i]) >> 8);
+      bytes[2][i] = static_cast<int8_t>((second - bytes[3][i]) >> 8);
+      raised[i / 4] -= 12 * (first + second);
     }
-    for (int part = 0; part < 4; ++part) std::memcpy(token + part * VECTOR_BYTES, parts[part], BYTES);
-    for (int64_t lane = 0; lane < BYTES / 4; ++lane) {
-      int32_t sum = 0;
-      for (int64_t i = 0; i < 8; ++i) sum += integers[8 * lane + i];
-      sum *= -12;
-      std::memcpy(token + 4 * VECTOR_BYTES + 4 * lane, &sum, 4);
-    }
+    for (int part = 0; part < 4; ++part, token += VECTOR_BYTES) std::memcpy(token, words[part], BYTES);
+    for (int part = 0; part < 4; ++part, token += VECTOR_BYTES) std::memcpy(token, bytes[part], BYTES);
+    std::memcpy(token, raised, BYTES);
   }
   static Floats scale(const uint8_t* from) {
     Bits exponents;
@@ -227,7 +244,7 @@ enum Stored : int64_t { FLOAT32, BFLOAT16, INT8, MXFP4 };
 constexpr float MOST = 32639;  // 127 * 256 + 127
 
 // Bytes of a token, which should begin at a multiple of 64: its integers, then a scale for each block.
-inline int64_t integer_bytes(int64_t width) { return (width / BLOCK + 3) / 4 * 4 * 80; }
+inline int64_t integer_bytes(int64_t width) { return (width / BLOCK + 3) / 4 * 4 * 160; }
 inline int64_t token_bytes(int64_t width) {
   return (integer_bytes(width) + (width / BLOCK + WIDTH) * 4 + 63) / 64 * 64;
 }
@@ -249,7 +266,9 @@ inline void prepare(const float* x, int64_t width, char* token) {
     }
     const float most = as_float(greatest);
     const bool ordinary = greatest < 0x7f800000 && most >= 1e-30f;
-    scales[block / WIDTH * WIDTH + Format::place(block % WIDTH)] = greatest >= 0x7f800000 ? as_float(0x7fc00000) : ordinary ? most / MOST * Format::UNIT : 0;
+    float& scale = scales[block / WIDTH * WIDTH + Format::place(block % WIDTH)];
+    if (greatest >= 0x7f800000) scale = as_float(0x7fc00000);
+    if (ordinary) scale = most / MOST * Format::UNIT;
     const float inverse = ordinary ? MOST / most : 0;
     int16_t integers[BLOCK];
     for (int i = 0; i < BLOCK; ++i) {
@@ -300,41 +319,38 @@ inline Floats row_scales(const Format& weights, int64_t i, int64_t count) {
   return (Floats)((Ints)Format::scale(readable ? weights.scales + i : some) & first);
 }
 
-// One row of blocks: memory is read fastest from one end to the other. Two sums in turns, so that one need not wait for
-// the other.
-template <int, int T, typename Format>
+template <int R, int T, typename Format>
 inline void tile(const Format& weights, int64_t row, const char* x, int64_t width, float* out, int64_t stride) {
   constexpr int64_t TOGETHER = Format::TOGETHER, AHEAD = 4096;
-  const int64_t blocks = width / BLOCK, bytes = token_bytes(width), first = row * blocks;
-  Floats even[T] = {}, odd[T] = {};
+  const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
+  Floats sums[R][T] = {};
   for (int64_t start = 0; start < blocks; start += WIDTH) {
-    const Floats of_weights = Format::placed(row_scales(weights, first + start, blocks - start));
-    Floats scales[T];
-    for (int t = 0; t < T; ++t)
-      scales[t] = of_weights * vector_at<Floats>(x + t * bytes + integer_bytes(width) + 4 * start);
     const char* token = x + start / TOGETHER * Format::TOKEN;
-    const auto add = [&](int64_t i, Floats* sums, bool full) INLINE {
-      const auto& some = weights.read(first + start + i, full);
-      for (int t = 0; t < T; ++t) {
-        const Ints products = Format::products(some, token + t * bytes + i / TOGETHER * Format::TOKEN);
-        sums[t] += __builtin_convertvector(products, Floats) * Format::spread(scales[t], i);
+    Floats scales[R][T];
+    for (int r = 0; r < R; ++r) {
+      const int64_t first = (row + r) * blocks + start;
+      const Floats of_weights = Format::placed(row_scales(weights, first, blocks - start));
+      for (int t = 0; t < T; ++t)
+        scales[r][t] = of_weights * vector_at<Floats>(x + t * bytes + integer_bytes(width) + 4 * start);
+      const char* ahead = static_cast<const char*>(weights.block(first)) + AHEAD;
+      for (int64_t byte = 0; byte < WIDTH * Format::BYTES; byte += 64) __builtin_prefetch(ahead + byte);
+    }
+    const auto add = [&](int64_t i, bool full) INLINE {
+      for (int r = 0; r < R; ++r) {
+        const auto& some = weights.read(r, (row + r) * blocks, start + i, full);
+        for (int t = 0; t < T; ++t) {
+          const Ints products = Format::products(some, token + t * bytes + i / TOGETHER * Format::TOKEN);
+          sums[r][t] += __builtin_convertvector(products, Floats) * Format::spread(scales[r][t], i);
+        }
       }
     };
-    const char* ahead = static_cast<const char*>(weights.block(first + start)) + AHEAD;
-    for (int64_t byte = 0; byte < WIDTH * Format::BYTES; byte += 64) __builtin_prefetch(ahead + byte);
-    if (start + WIDTH <= blocks) {
-      for (int64_t i = 0; i < WIDTH; i += 2 * TOGETHER) {
-        add(i, even, true);
-        add(i + TOGETHER, odd, true);
-      }
-    } else {
-      for (int64_t i = 0; i < blocks - start; i += 2 * TOGETHER) {
-        add(i, even, false);
-        if (i + TOGETHER < blocks - start) add(i + TOGETHER, odd, false);
-      }
-    }
+    if (start + WIDTH <= blocks)
+      for (int64_t i = 0; i < WIDTH; i += TOGETHER) add(i, true);
+    else
+      for (int64_t i = 0; i < blocks - start; i += TOGETHER) add(i, false);
   }
-  for (int t = 0; t < T; ++t) out[t * stride + row] = sum(even[t] + odd[t]);
+  for (int r = 0; r < R; ++r)
+    for (int t = 0; t < T; ++t) out[t * stride + row + r] = sum(sums[r][t]);
 }
 
 // Tokens of `size` numbers or bytes, T at a time.
@@ -352,41 +368,54 @@ inline void all_tokens(const Format& weights, int64_t row, const Number* x, int6
 template <typename Number>
 inline void multiply_rows(Dense<Number> weights, const float* x, int64_t width, int64_t tokens, int64_t first,
                           int64_t last, float* out, int64_t stride) {
-  constexpr int TOKENS = VECTOR_BYTES == 64 ? 4 : 3;
+  constexpr int AT_ONCE = VECTOR_BYTES == 64 ? 4 : 3;
   int64_t row = first;
   for (; row + ROWS <= last; row += ROWS)
-    all_tokens<ROWS, TOKENS>(weights, row, x, width, tokens, width, out, stride);
-  for (; row < last; ++row) all_tokens<1, TOKENS>(weights, row, x, width, tokens, width, out, stride);
+    all_tokens<ROWS, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
+  for (; row < last; ++row) all_tokens<1, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
 }
 
-// A row that is read off once for more tokens than a tile has.
+// Rows that are read off once for many tokens.
 template <typename Format>
-struct Unpacked : Format {
-  const typename Format::Some* row;
-  int64_t first;  // its first block
-  const typename Format::Some& read(int64_t i, bool) const { return row[(i - first) / Format::TOGETHER]; }
+struct Rows : Format {
+  const typename Format::Unpacked* all;
+  int64_t each;  // of a row
+  const typename Format::Unpacked& read(int64_t r, int64_t, int64_t i, bool) const {
+    return all[r * each + i / Format::TOGETHER];
+  }
 };
 
+constexpr int TOKENS = 4, AT_ONCE = VECTOR_BYTES == 64 ? ROWS : ROWS / 2;  // tokens and rows of a tile
+
+template <int R, typename Format>
+inline void multiply_unpacked(Format weights, const char* x, int64_t width, int64_t tokens, int64_t row,
+                              typename Format::Unpacked* read, float* out, int64_t stride) {
+  const int64_t blocks = width / BLOCK, start = row * blocks, each = (blocks + Format::TOGETHER - 1) / Format::TOGETHER;
+  for (int r = 0; r < R; ++r)
+    for (int64_t i = 0; i < each; ++i)
+      read[r * each + i] = Format::unpacked(weights.read(r, start + r * blocks, i * Format::TOGETHER, false));
+  const Rows<Format> unpacked{weights, read, each};
+  all_tokens<R, TOKENS>(unpacked, row, x, width, tokens, token_bytes(width), out, stride);
+}
+
+// Of few tokens one row after the other is multiplied, since memory is read fastest from one end to the other.
 template <typename Format>
 inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
                           float* out, int64_t stride) {
-  using Some = typename Format::Some;
-  constexpr int TOKENS = 4;
-  const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
+  using Unpacked = typename Format::Unpacked;
+  const int64_t blocks = width / BLOCK;
   weights.end = last * blocks;
+  int64_t row = first;
   if (tokens <= TOKENS) {
-    for (int64_t row = first; row < last; ++row)
-      all_tokens<1, TOKENS>(weights, row, x, width, tokens, bytes, out, stride);
+    for (; row < last; ++row) all_tokens<1, TOKENS>(weights, row, x, width, tokens, token_bytes(width), out, stride);
     return;
   }
-  Some* row_read = static_cast<Some*>(std::aligned_alloc(64, (blocks + 1) * sizeof(Some)));
-  for (int64_t row = first; row < last; ++row) {
-    const int64_t start = row * blocks;
-    for (int64_t i = 0; i < blocks; i += Format::TOGETHER)
-      row_read[i / Format::TOGETHER] = weights.read(start + i, false);
-    all_tokens<1, TOKENS>(Unpacked<Format>{weights, row_read, start}, row, x, width, tokens, bytes, out, stride);
-  }
-  std::free(row_read);
+  const int64_t bytes = AT_ONCE * (blocks + 1) * sizeof(Unpacked);
+  Unpacked* read = static_cast<Unpacked*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
+  for (; row + AT_ONCE <= last; row += AT_ONCE)
+    multiply_unpacked<AT_ONCE>(weights, x, width, tokens, row, read, out, stride);
+  for (; row < last; ++row) multiply_unpacked<1>(weights, x, width, tokens, row, read, out, stride);
+  std::free(read);
 }
 
 }  // namespace
