@@ -23,6 +23,8 @@ PICTURES = {
     "explorer-dark": "model=recurrence&layer=2&head=2&pin=24",
     "explorer-lines-dark": "model=sentiment&shape=lines&layer=1&head=1&pin=5",
     "explorer-design-light": "model=unique",
+    "explorer-program-light": "model=program-histogram",
+    "explorer-program-dark": "model=program-count",
     "explorer-scramble-light": "model=lookup-facts&view=scramble&order=%5B3%2C0%2C4%2C1%2C5%2C2%5D",
     "explorer-sampling-light": "model=recurrence&view=sampling&temperature=2&topP=0.9",
     "explorer-experts-dark": "model=recurrence&view=experts",

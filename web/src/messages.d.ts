@@ -878,6 +878,8 @@ export interface components {
             dtype: string;
             /** Num Checked */
             num_checked: number;
+            /** Num Different */
+            num_different: number;
             /** Num Possible */
             num_possible: number;
             /** Num Wrong */

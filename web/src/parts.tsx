@@ -86,8 +86,16 @@ export function Choice<N extends string>(props: {
   );
 }
 
+interface ScrollProps {
+  label: string;
+  class?: string;
+  /** Whether the middle is shown first. */
+  middle?: boolean;
+  children: ComponentChildren;
+}
+
 /** Content that may scroll sideways; while it does, it is a tab stop. */
-export function Scroll({ label, class: name = "scroll", children }: { label: string; class?: string; children: ComponentChildren }) {
+export function Scroll({ label, class: name = "scroll", middle = false, children }: ScrollProps) {
   const ref = useRef<HTMLDivElement>(null);
   const [over, setOver] = useState(false);
   useEffect(() => {
@@ -96,6 +104,7 @@ export function Scroll({ label, class: name = "scroll", children }: { label: str
     const look = new ResizeObserver(() => setOver(box.scrollWidth > box.clientWidth + 1));
     look.observe(box);
     if (box.firstElementChild) look.observe(box.firstElementChild);
+    if (middle) box.scrollLeft = (box.scrollWidth - box.clientWidth) / 2;
     return () => look.disconnect();
   }, []);
   return (

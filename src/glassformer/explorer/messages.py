@@ -453,6 +453,8 @@ class Proof(Message):
     rests_on: str
     dtype: str
     num_checked: int
+    num_different: float
+    """Sequences that differ by more than tokens that are alike for the program."""
     num_possible: float
     num_wrong: int
     largest_error: float | None

@@ -27,7 +27,7 @@ from glassformer.text import one_line
 
 QUICKLY_RUN, MOST_RUN = 5_000, 100_000
 """So many sequences are all run for a proof; up to the second number where there are more and the bound is no proof."""
-_MOST_ALIKE, _LONGEST_NAME = 3, 80
+_MOST_ALIKE, _LONGEST_NAME, _MOST_POSSIBLE = 3, 80, 10**300
 _EXPECTED = "a compiled program"
 
 
@@ -110,7 +110,8 @@ def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
         rests_on=certificate.rests_on,
         dtype=certificate.dtype,
         num_checked=certificate.num_run,
-        num_possible=float(min(certificate.num_possible, 10**300)),
+        num_different=float(min(certificate.num_different, _MOST_POSSIBLE)),
+        num_possible=float(min(certificate.num_possible, _MOST_POSSIBLE)),
         num_wrong=certificate.num_wrong,
         largest_error=finite(certificate.largest_error),
         bound=finite(certificate.bound),

@@ -48,8 +48,10 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
         listed = isinstance(vocabulary, str | list | tuple | range)
         require(listed, f"vocabulary = {short(repr(vocabulary))}", "a text or a list of tokens", "Change it.")
         require(isinstance(causal, bool), f"causal = {short(repr(causal))}", "True or False", "Change it.")
+        max_len = made["max_len"]
+        require(type(max_len) is int, f"max_len = {short(repr(max_len))}", "a whole number", "Change it.")
         try:
-            domains = Domains(tuple(vocabulary), made["max_len"], causal)
+            domains = Domains(tuple(vocabulary), max_len, causal)
         except TypeError as error:
             raise InputError(f"vocabulary = {short(repr(vocabulary))}", "hashable tokens", "Use tuples.") from error
         return Example(program, domains.vocabulary, domains.max_len, str(made.get("about", "")), causal)

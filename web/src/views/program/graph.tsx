@@ -25,7 +25,7 @@ export function Graph({ program, shape, tokens, followed, lit, light }: PartProp
           For a selector, these are the positions that it selects.
         </p>
       </div>
-      <Scroll label="The program">
+      <Scroll label="The program" middle>
         <div class="graph" style={{ width: `${shape.width}px`, height: `${shape.height}px` }}>
           <svg width={shape.width} height={shape.height} aria-hidden="true">
             {shape.lines.map(({ from, to, path }) => (

@@ -13,4 +13,8 @@ export interface PartProps {
 }
 
 /** A selector's name without the word for what it is. */
-export const bare = (name: string): string => /^select\((.*)\)$/.exec(name)?.[1] ?? name;
+export function bare(name: string): string {
+  const simple = /^select\((.*)\)$/.exec(name)?.[1];
+  if (simple !== undefined) return simple;
+  return name.includes("select(") ? name.replace(/^\((.*)\)$/, "$1").replace(/select\(([^()]*)\)/g, "$1") : name;
+}

@@ -31,11 +31,13 @@ export function Proof({ program, proof, refusal, look }: ProofProps) {
     <section class="proof panel" data-verdict={proof?.verdict ?? "open"} aria-label="Certificate">
       {proof ? (
         <Verdict mark={WORDS[proof.verdict].mark} title={WORDS[proof.verdict].title}>
-          <p>{ground(proof)}, in {proof.dtype}</p>
+          <p>
+            {basis(proof)}, in {proof.dtype}
+          </p>
         </Verdict>
       ) : (
         <Verdict mark={"\u00B7"} title={refusal ? "Not verified" : "Verifying\u2026"}>
-          <p>{refusal ? "The model has no definition to compare it with" : "Running every sequence"}</p>
+          <p>{refusal ? "The model has no definition to compare it with" : "Running sequences, the shortest first"}</p>
         </Verdict>
       )}
       <dl>
@@ -61,4 +63,10 @@ export function Proof({ program, proof, refusal, look }: ProofProps) {
       )}
     </section>
   );
+}
+
+/** What a verdict is based on; sequences that differ in tokens that are alike for the program are run once. */
+function basis(proof: Message): string {
+  if (proof.rests_on !== "every sequence" || proof.num_different === proof.num_possible) return ground(proof);
+  return `${ground({ ...proof, num_possible: proof.num_different })} (${count(proof.num_possible)} with tokens that are alike)`;
 }
