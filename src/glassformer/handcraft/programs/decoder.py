@@ -228,7 +228,8 @@ def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000) -> Progra
         return others.sigmoid().numpy(), (-others).sigmoid().numpy()
 
     margin, others = margin_bound(program), len(program.values) - 1
-    bound = others * math.exp(-margin) if margin > 0 else math.inf
+    # What is measured is rounded as well.
+    bound = (1 + 1e-9) * others * math.exp(-margin) if margin > 0 else math.inf
     return certify(compiled, definition, letters, errors, 0.5, bound, limit)
 
 
