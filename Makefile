@@ -94,6 +94,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/explorer.py
 	$(BIN)/python benchmarks/speculative.py
 	$(BIN)/python benchmarks/dense.py
+	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/run.py --rounds 3
 
 notebooks: $(VENV)/.installed-dev
