@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.handcraft.programs.adder import Adder, verify_adder
+from glassformer.handcraft.programs.adder import Adder, addition_texts, verify_adder
 
 EDGES = [
     (0, 0),
@@ -48,10 +48,8 @@ def test_the_bound_covers_what_the_stream_holds() -> None:
     model = Adder(6).double()
     certificate = verify_adder(model)
     pairs = np.random.default_rng(0).integers(0, 10**6, (500, 2))
-    zero = np.zeros((len(pairs), 1), dtype=np.int64)
-    digits = [pairs[:, [side]] // 10 ** np.arange(6) % 10 for side in range(2)]
-    total = pairs.sum(1, keepdims=True) // 10 ** np.arange(7) % 10
-    tokens = torch.from_numpy(np.concatenate([zero, digits[0], zero, digits[1], zero, total], axis=1))
+    tokens = torch.from_numpy(addition_texts(pairs, 6))
+    total = tokens[:, -7:].numpy()
     with torch.inference_mode():
         stream = model.layers[0](model.embedding(tokens), rotation=model.rotary.rotation(tokens.shape[1]))
     read = stream[:, 14:21, 0].numpy()

@@ -107,13 +107,18 @@ class Adder(nn.Module):
         require(
             fits, f"pairs of shape {list(pairs.shape)}", f"[pair, 2] of numbers from 0 to {most}", "Make it larger."
         )
-        places = 10 ** np.arange(self.num_digits)
-        zero = np.zeros((len(pairs), 1), dtype=np.int64)
-        a, b = (pairs[:, [side]] // places % 10 for side in range(2))
-        tokens = torch.from_numpy(np.concatenate([zero, a, zero, b, zero], axis=1))
+        tokens = torch.from_numpy(addition_texts(pairs, self.num_digits)[:, : 2 * self.num_digits + 3])
         for _ in range(self.num_digits + 1):
             tokens = torch.cat([tokens, self(tokens)[:, -1:].argmax(-1)], dim=1)
         return (tokens[:, -self.num_digits - 1 :].numpy() * 10 ** np.arange(self.num_digits + 1)).sum(1)
+
+
+def addition_texts(pairs: Int[np.ndarray, "pair 2"], num_digits: int) -> Int[np.ndarray, "pair position"]:
+    """The text ``0 a 0 b 0`` of each pair with the digits of the sum after it, the lowest digits first."""
+    zero = np.zeros((len(pairs), 1), dtype=np.int64)
+    a, b = (pairs[:, [side]] // 10 ** np.arange(num_digits) % 10 for side in range(2))
+    total = pairs.sum(1, keepdims=True) // 10 ** np.arange(num_digits + 1) % 10
+    return np.concatenate([zero, a, zero, b, zero, total], axis=1)
 
 
 @dataclass(frozen=True)
