@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from glassformer.errors import InputError
-from glassformer.handcraft.programs.adder import Adder, addition_texts, verify_adder
+from glassformer.handcraft.programs.adder import Adder, _weights, addition_texts, verify_adder
+from glassformer.observe.capture import capture
 
 EDGES = [
     (0, 0),
@@ -54,6 +55,55 @@ def test_the_bound_covers_what_the_stream_holds() -> None:
         stream = model.layers[0](model.embedding(tokens), rotation=model.rotary.rotation(tokens.shape[1]))
     read = stream[:, 14:21, 0].numpy()
     assert np.abs(read - total).max() <= certificate.error
+
+
+def cases() -> np.ndarray:
+    """All that one step can see: digits of two places, and the carry into the lower one."""
+    return np.stack(np.meshgrid(*[np.arange(10)] * 4, np.arange(2), indexing="ij"), axis=-1).reshape(-1, 5)
+
+
+def test_lemma_1_the_carry_can_be_read_off_the_digits_below() -> None:
+    low_a, low_b, _, _, carry = cases().T
+    total = low_a + low_b + carry
+    u = low_a + low_b - total % 10
+    assert set(u[total >= 10]) == {9, 10}
+    assert set(u[total < 10]) == {-1, 0}
+
+
+def test_lemma_2_one_step_takes_ten_off() -> None:
+    low_a, low_b, a, b, carry = cases().T
+    below = low_a + low_b + carry
+    total = a + b + below // 10
+    z = a + b + 2 * (low_a + low_b - below % 10) / 19
+    assert np.abs(z - total).max() <= 2 / 19 + 1e-12
+    assert z[total <= 9].max() < 9.2 < 9.75 < z[total >= 10].min()
+    x = z - 10 * np.clip((z - 9.2) / 0.55, 0, 1)
+    assert np.abs(x - total % 10).max() <= 2 / 19 + 1e-12
+
+
+def test_lemma_3_attention_depends_on_positions_alone() -> None:
+    model = Adder(6)
+    pairs = np.random.default_rng(0).integers(0, 10**6, (50, 2))
+    with capture(model) as seen:
+        model(torch.from_numpy(addition_texts(pairs, 6)))
+    (weights,) = seen.weights.values()
+    assert torch.equal(weights, weights[:1].expand_as(weights))
+    attention, rotary = model.layers[0].attention, model.rotary
+    for query in range(14, 21):  # before each digit of the sum
+        with torch.inference_mode():
+            proved, off = _weights(attention, rotary, query)
+        assert np.abs(weights[0, :, query, : query + 1].double().numpy() - proved).sum(1).max() <= off < 1e-3
+        distances = query - np.arange(query + 1)
+        for head, distance in enumerate((0, 6)):
+            wanted = distances % 7 == distance
+            assert np.abs(proved[head, wanted] - 1 / wanted.sum()).max() < 1e-9
+            assert proved[head, ~wanted].sum() < 1e-9
+
+
+def test_lemma_4_the_output_takes_the_nearest_digit() -> None:
+    model = Adder(6).double()
+    near = torch.arange(10.0, dtype=torch.float64)[:, None] + torch.linspace(-0.499, 0.499, 101, dtype=torch.float64)
+    assert torch.equal(model.output(near[..., None]).argmax(-1), torch.arange(10)[:, None].expand(10, 101))
 
 
 @pytest.mark.parametrize(

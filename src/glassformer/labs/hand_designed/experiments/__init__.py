@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from glassformer.files import write_text
 from glassformer.handcraft.designs import designable
 from glassformer.labs.hand_designed.course_tasks import SHOWN, submission
-from glassformer.labs.hand_designed.experiments import cells, comparisons, designs, study
+from glassformer.labs.hand_designed.experiments import cells, comparisons, designs, programs, study
 from glassformer.labs.hand_designed.experiments.cells import CellsResult
 from glassformer.labs.hand_designed.experiments.comparisons import Comparison
 from glassformer.labs.hand_designed.experiments.designs import DesignResult, Refutation
+from glassformer.labs.hand_designed.experiments.programs import ProgramResult
 from glassformer.labs.hand_designed.experiments.study import Group, Story
 from glassformer.labs.run import Lab, Run
 from glassformer.observe.figures.single_heads import draw_cells
@@ -37,6 +38,8 @@ class Settings:
     large_len: int = 64  # letters of the longest sequences that the designs are verified for by the bound
     num_random: int = 200  # random heads on the task that none can do
     parity_steps: int = 5_000  # of the head that is trained on it
+    program_seeds: int = 3  # trainings of each compiled program's network, from noise and from scratch
+    program_steps: int = 400  # of each
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Results:
     cells: CellsResult
     study: list[Group]
     stories: list[Story]
+    programs: list[ProgramResult]
     submission: dict[str, Any]
 
 
@@ -67,6 +71,14 @@ def _study(current: Run) -> list[Group]:
         for task in SHOWN
         for each in study.recipes(task)
         if current.settings.study_seeds
+    ]
+
+
+def _programs(current: Run) -> list[ProgramResult]:
+    steps, seeds = current.settings.program_steps, _seeds(current, current.settings.program_seeds)
+    return [
+        current.kept(f"program-{number}", ProgramResult, partial(programs.measure_program, name, steps, seeds))
+        for number, name in enumerate(programs.NAMES)
     ]
 
 
@@ -92,7 +104,10 @@ LAB = Lab(
     name="hand-designed",
     template=Path(__file__).parent.parent / "report.md.j2",
     settings=Settings(),
-    quick={"again": False, "cell_seeds": 0, "study_seeds": 0, "large_len": 16, "num_random": 50, "parity_steps": 500},
+    quick={
+        **{"again": False, "cell_seeds": 0, "study_seeds": 0, "large_len": 16, "num_random": 50, "parity_steps": 500},
+        **{"program_seeds": 1, "program_steps": 40},
+    },
     results=Results,
     steps={
         "designs": lambda current: [designs.measure_design(name, current.settings.large_len) for name in designable()],
@@ -107,6 +122,7 @@ LAB = Lab(
         "stories": lambda current: study.follow(
             _seeds(current, current.settings.study_seeds), study.course_recipe("unique")
         ),
+        "programs": _programs,
         "submission": _submit,
     },
     figures={
@@ -117,6 +133,9 @@ LAB = Lab(
         **{f"{task.replace('_', '-')}-cells": partial(_draw_cells, task) for task in SHOWN},
         "study": lambda results: study.draw_study(results.study) if results.study else None,
         "unique-failures": lambda results: study.draw_failures(results.stories) if results.stories else None,
+        "programs-noise": lambda results: programs.draw_noise(results.programs),
+        "programs-lengths": lambda results: programs.draw_lengths(results.programs),
+        "programs-variables": lambda results: programs.draw_variables(results.programs),
     },
     context={
         "contrast": comparisons.contrast,

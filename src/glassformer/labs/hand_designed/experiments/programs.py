@@ -25,6 +25,10 @@ from glassformer.observe.interchange import agreement, exchange_in_program, most
 from glassformer.training import TrainingConfig, mix_seed, train
 from glassformer.training.programs import AdditionTask, ProgramTask
 
+ALONE = "addition (Decoder)"
+"""The adder's task for a network that is only trained."""
+NAMES = ("count", "parity", "sort", "induction", "addition", ALONE)
+"""What is measured."""
 NOISE = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 """Standard deviations of what is added to every weight."""
 COMPILED, NOISY, BACK, SCRATCH = "compiled", "with noise", "trained back", "from scratch"
@@ -88,11 +92,6 @@ class _Case:
     max_len: int
 
 
-def names() -> list[str]:
-    """The programs that are measured; "addition (Decoder)" is the adder's task for a network that is trained alone."""
-    return ["count", "parity", "sort", "induction", "addition", "addition (Decoder)"]
-
-
 def measure_program(name: str, steps: int, seeds: Sequence[int]) -> ProgramResult:
     """Add noise to a compiled program, train it back, and train its shape from scratch; once for each seed."""
     print(f"training networks for {name}", flush=True)
@@ -102,7 +101,7 @@ def measure_program(name: str, steps: int, seeds: Sequence[int]) -> ProgramResul
     noise: dict[float, list[float]] = {}
     networks: list[Network] = []
     scale = 0.0
-    if name != "addition (Decoder)":
+    if name != ALONE:
         networks.append(_measured(case, case.model, COMPILED, 0, known))
         for each in NOISE:
             noisy = [(case.task(seed), _with_noise(case.model, each, seed)) for seed in seeds]

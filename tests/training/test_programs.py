@@ -1,0 +1,98 @@
+"""Training compiled programs and adders: their data, losses and accuracies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.errors import InputError
+from glassformer.handcraft.programs import compile_program
+from glassformer.handcraft.programs.adder import Adder
+from glassformer.handcraft.programs.library import PROGRAMS, parity
+from glassformer.handcraft.programs.model import CompiledProgram
+from glassformer.training import TrainingConfig, train
+from glassformer.training.programs import AdditionTask, ProgramTask
+
+
+def compiled() -> CompiledProgram:
+    return compile_program(parity("1"), "01", 8, dtype=torch.float32)
+
+
+def test_batches_are_the_programs_values() -> None:
+    model = compiled()
+    task = ProgramTask(model, 4, seed=3)
+    lengths = set()
+    for step in range(30):
+        batch = task.batch(step, 5)
+        assert all(torch.equal(batch[name], task.batch(step, 5)[name]) for name in batch)
+        lengths.add(batch["tokens"].shape[1])
+        for row, wanted in zip(batch["tokens"].tolist(), batch["wanted"].tolist(), strict=True):
+            assert model.decode(wanted) == parity("1")(["01"[token] for token in row])
+    assert lengths == {1, 2, 3, 4}
+    assert not torch.equal(task.batch(0, 64)["tokens"][0], ProgramTask(model, 4, seed=4).batch(0, 64)["tokens"][0])
+
+
+def test_a_compiled_program_has_nothing_to_learn_and_a_broken_one_has() -> None:
+    model = compiled()
+    task = ProgramTask(model, 4)
+    batch = task.batch(0, 16)
+    assert task.loss(model, batch) < 1e-6  # float32
+    assert task.evaluate(model) == {"accuracy": 1.0}
+    assert [task.accuracy(model, length) for length in range(1, 9)] == [1.0] * 8
+    with torch.no_grad():
+        model.output.bias += 0.6
+    assert task.loss(model, batch).item() == pytest.approx(0.36, abs=1e-5)
+    assert task.accuracy(model, 4) == 0
+
+
+def test_positions_without_a_value_are_left_out() -> None:
+    example = PROGRAMS["detect"]
+    model = compile_program(example.program, example.vocabulary, 4, dtype=torch.float32)
+    task = ProgramTask(model, 4)
+    batch = {"tokens": torch.tensor([[0, 1]]), "wanted": torch.tensor([[torch.nan, 7.0]])}
+    assert task.count(batch) == 1
+    assert task.loss(model, batch) == (model(batch["tokens"])[0, 1] - 7).square()
+
+
+def test_accuracy_of_an_adder_is_that_of_its_sums() -> None:
+    task, model = AdditionTask(6, 3, seed=1), Adder(6)
+    assert task.evaluate(model) == {"accuracy": 1.0}
+    assert task.accuracy(model, 6) == 1
+    with torch.no_grad():
+        model.layers[0].ffn.up.bias[0] += 0.9
+    numbers = task.batch(0, 200)["tokens"].numpy()
+    places = 10 ** np.arange(6)
+    pairs = np.stack([numbers[:, 1:7] @ places, numbers[:, 8:14] @ places], axis=1)
+    assert (pairs < 1000).all()
+    logits = model(torch.from_numpy(numbers))[:, 14:-1].argmax(-1).numpy()
+    forced = (logits == numbers[:, 15:]).all(1)
+    assert 0 < forced.mean() < 1
+    assert (forced == (model.add(pairs) == pairs.sum(1))).all()
+
+
+def test_the_trainer_takes_both_tasks() -> None:
+    model, task = compiled(), ProgramTask(compiled(), 4)
+    with torch.no_grad():
+        model.output.bias += 0.6
+    config = TrainingConfig(steps=30, batch_size=16, learning_rate=0.03, weight_decay=0.0, log_every=30)
+    result = train(model, task, config, progress=False)
+    assert result.losses[-1][1] < 0.36  # that of the start
+    adder = Adder(6)
+    result = train(adder, AdditionTask(6, 2), TrainingConfig(steps=2, batch_size=4), progress=False)
+    assert result.step == 2
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(InputError):
+        ProgramTask(compiled(), 9)
+    with pytest.raises(InputError):
+        ProgramTask(compiled(), 2, seed=-1)
+    with pytest.raises(InputError):
+        AdditionTask(6, 7)
+    with pytest.raises(InputError):
+        AdditionTask(6, 3, seed=-1)
+    numeric = compiled()
+    numeric.codes = None
+    with pytest.raises(InputError):
+        ProgramTask(numeric, 2)
