@@ -12,9 +12,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from glassformer.handcraft.programs import compile_program, elementwise, tokens
+from glassformer.handcraft.programs import compile_program, tokens
 from glassformer.handcraft.programs.adder import Adder
-from glassformer.handcraft.programs.language import Variable
+from glassformer.handcraft.programs.language import Value, Variable
 from glassformer.handcraft.programs.library import count, follower, parity, sort
 from glassformer.handcraft.programs.model import CompiledProgram
 from glassformer.models.decoder import Decoder
@@ -120,11 +120,10 @@ def measure_program(name: str, steps: int, seeds: Sequence[int]) -> ProgramResul
 
 
 def _case(name: str) -> _Case:
-    letter = elementwise(ord, tokens, label="letter")
-    made: dict[str, tuple[Variable, str, int, bool]] = {
+    made: dict[str, tuple[Variable, Sequence[Value], int, bool]] = {
         "count": (count(tokens, "a"), "abc", 14, False),
         "parity": (parity("1"), "01", 14, False),
-        "sort": (sort(tokens, letter, 8), "abcd", 8, False),
+        "sort": (sort(), range(1, 5), 8, False),
         "induction": (follower(), "abc", 8, True),
     }
     if name in made:
