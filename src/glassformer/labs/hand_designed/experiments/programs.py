@@ -131,8 +131,7 @@ def _case(name: str) -> _Case:
         model = compile_program(program, vocabulary, max_len, causal=causal, dtype=torch.float32)
         half = max_len // 2
         return _Case(name, model, lambda seed: ProgramTask(model, half, seed), half, max_len)
-    size = 32
-    config = DecoderConfig(10, num_layers=2, hidden_dim=size, ff_dim=2 * size, num_heads=4, head_dim=8, rope_base=30.0)
+    config = DecoderConfig(10, num_layers=1, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, rope_base=10.0)
     network = Adder(6) if name == "addition" else Decoder(config)
     return _Case(name, network.eval(), lambda seed: AdditionTask(6, 3, seed), 3, 6)
 
