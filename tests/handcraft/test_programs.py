@@ -13,9 +13,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from glassformer.errors import InputError
 from glassformer.handcraft.programs import (
+    CompiledProgram,
     Selector,
     Variable,
     aggregate,
@@ -124,23 +126,54 @@ def test_many_sequences_at_once_are_each_interpreted(seed: int, causal: bool) ->
                 program(sequence, causal=causal)
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_a_changed_weight_is_found(seed: int) -> None:
-    draw = random.Random(seed)
-    example = lib.PROGRAMS[draw.choice(["histogram", "detect", "reverse", "induction", "parity"])]
-    model = compile_program(example.program, example.vocabulary, 4, causal=example.causal)
-    sequences = [torch.tensor(list(itertools.product(range(len(example.vocabulary)), repeat=n))) for n in range(1, 5)]
+BREAKABLE = {
+    "histogram": 4,
+    "count": 4,
+    "detect": 5,
+    "reverse": 4,
+    "sort": 3,
+    "induction": 5,
+    "parity": 6,
+    "shuffle-dyck-2": 3,
+    "lookup": 3,
+    "share": 6,
+}
+"""Programs, with the length up to which every sequence is run."""
 
-    def read() -> list[Any]:
-        with torch.inference_mode():
-            return [model.decode(row) for each in sequences for row in model(each).tolist()]
 
-    before = read()
-    with torch.no_grad():
-        weight = draw.choice([each for each in model.parameters() if each.numel()])
-        weight.view(-1)[draw.randrange(weight.numel())] += draw.choice([-1.0, 1.0, 7.0])
-    assert verify_program(model).verdict == "fails" or read() == before
+def read(model: CompiledProgram) -> NDArray[np.float64]:
+    """What is read at every position of every sequence: the index of the nearest value, or the number."""
+    vocabulary, most = len(model.domains.vocabulary), model.domains.max_len
+    lengths = (torch.tensor(list(itertools.product(range(vocabulary), repeat=n))) for n in range(1, most + 1))
+    with torch.inference_mode():
+        numbers = np.concatenate([model(each).double().numpy().ravel() for each in lengths])
+    if model.codes is None:
+        return numbers
+    codes = np.array([number for number, _ in model.codes])
+    return np.abs(numbers[:, None] - codes).argmin(1).astype(np.float64)
+
+
+@pytest.mark.parametrize("per_program", [12, pytest.param(100, marks=pytest.mark.slow)])
+def test_changed_weights_are_found(per_program: int) -> None:
+    draw, changed, found = random.Random(0), 0, 0
+    for name, max_len in BREAKABLE.items():
+        share = lib.Example(lib.share_so_far(tokens == "a"), tuple("ab"), 6, "")
+        example = lib.PROGRAMS.get(name, share)
+        model = compile_program(example.program, example.vocabulary, max_len, causal=example.causal)
+        before, weights = read(model), [each for each in model.parameters() if each.numel()]
+        for _ in range(per_program):
+            entries = draw.choice(weights).view(-1)
+            place = draw.randrange(len(entries))
+            with torch.no_grad():
+                kept = entries[place].clone()
+                entries[place] += draw.choice([-7.0, -1.0, -0.1, 0.1, 1.0, 7.0])
+                differs = np.abs(read(model) - before) >= 1e-3
+                verdict = verify_program(model).verdict
+                entries[place] = kept
+            changed += bool(differs.any())
+            found += bool(differs.any()) and verdict == "fails"
+    assert changed > 0.2 * per_program * len(BREAKABLE)
+    assert found >= 0.99 * changed
 
 
 def test_coordinates_and_heads_are_described() -> None:
