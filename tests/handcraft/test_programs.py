@@ -226,24 +226,75 @@ def test_beyond_the_limit_the_bound_decides() -> None:
     assert "UNDECIDED" in str(certificate)
 
 
+def only(value: Any) -> Variable:
+    """The same value everywhere."""
+    return elementwise(lambda _: value, tokens, label="only")
+
+
+def nested(depth: int) -> Variable:
+    program: Variable = tokens
+    for _ in range(depth):
+        program = aggregate(select(indices, indices, operator.le), program, 0)
+    return program
+
+
+SAME = select(tokens, tokens, operator.eq)
+
+
 @pytest.mark.parametrize(
     ("build", "named"),
     [
+        # sequences and vocabularies
         (lambda: compile_program(tokens, (), 3), "vocabulary"),
         (lambda: compile_program(tokens, ("a", "a"), 3), "vocabulary"),
+        (lambda: compile_program(tokens, (["a"], "b"), 3), "vocabulary"),
+        (lambda: compile_program(tokens, (None, "b"), 3), "vocabulary"),
+        (lambda: compile_program(tokens, (float("nan"), 1.0), 3), "vocabulary"),
+        (lambda: compile_program(tokens, 3, 3), "vocabulary"),  # type: ignore[arg-type]
         (lambda: compile_program(tokens, ("a",), 0), "max_len"),
-        (lambda: compile_program(3, ("a",), 2), "program"),  # type: ignore[arg-type]
-        (lambda: compile_program(elementwise(lambda t: 1 / 0, tokens), ("a",), 2), "ZeroDivisionError"),
-        (lambda: compile_program(elementwise(lambda t: float("nan"), tokens), ("a",), 2), "nan"),
-        (lambda: compile_program(select_all_of_a_large_mean(), tuple(range(40)), 40), "possible values"),
+        (lambda: compile_program(tokens, ("a",), 10**9), "max_len"),
+        (lambda: compile_program(tokens, ("a",), 2, dtype=torch.int32), "dtype"),
+        (lambda: compile_program(tokens, ("a", "b"), 2).run("abc"), "3 tokens"),
+        (lambda: compile_program(tokens, ("a", "b"), 2).run(""), "0 tokens"),
+        (lambda: compile_program(tokens, ("a", "b"), 2).run("c"), "c"),
         (lambda: tokens("", causal=False), "empty sequence"),
-        (lambda: aggregate(everything, tokens)("ab"), "selects"),
+        (lambda: verify_program(compile_program(tokens, ("a", "b"), 2), limit=0), "limit"),
+        (lambda: verify_program(compile_program(tokens, ("a", "b"), 2), tolerance=float("nan")), "tolerance"),
+        # types
+        (lambda: compile_program(3, ("a",), 2), "program"),  # type: ignore[arg-type]
         (lambda: bool(tokens == "a"), "truth"),
         (lambda: tokens + "a", "sum"),
+        (lambda: compile_program(tokens + 1, ("a",), 2), "'a' in a sum"),
+        (lambda: compile_program(tokens * indices, ("a",), 2), "'a' in a sum"),
+        (lambda: compile_program(tokens < 1, ("a",), 2), "(tokens < 1) of 'a'"),
         (lambda: select(tokens, "a", operator.eq), "queries"),  # type: ignore[arg-type]
-        (lambda: compile_program(tokens, ("a", "b"), 2).run("abc"), "3 tokens"),
-        (lambda: compile_program(tokens, ("a", "b"), 2).run("c"), "c"),
-        (lambda: lib.detect(tokens, ""), "pattern"),
+        (lambda: elementwise(len, SAME), "sources"),  # type: ignore[arg-type]
+        (lambda: elementwise(len), "no sources"),
+        (lambda: aggregate(tokens, tokens), "selector"),  # type: ignore[arg-type]
+        (lambda: aggregate(SAME, tokens, [1]), "default"),
+        (lambda: selector_width(tokens), "selector"),  # type: ignore[arg-type]
+        (lambda: SAME & tokens, "& tokens"),  # type: ignore[operator]
+        (lambda: SAME | True, "| True"),  # type: ignore[operator]
+        (lambda: compile_program(selector_width(select(tokens, tokens, "eq")), ("a",), 2), "predicate"),  # type: ignore[arg-type]
+        # functions and predicates that give no value
+        (lambda: compile_program(elementwise(lambda t: 1 / 0, tokens), ("a",), 2), "ZeroDivisionError"),
+        (lambda: compile_program(tokens / indices, (1, 2), 2), "(tokens / indices) of 1, 0"),
+        (lambda: compile_program(tokens / 0, (1, 2), 2), "/ 0"),
+        (lambda: compile_program(only(float("nan")), ("a",), 2), "nan"),
+        (lambda: compile_program(only(float("inf")), ("a",), 2), "inf"),
+        (lambda: compile_program(only(10**400), ("a",), 2), "only of 'a'"),
+        (lambda: compile_program(only([1]), ("a",), 2), "[1]"),
+        (lambda: compile_program(only(tokens), ("a",), 2), "only of 'a'"),
+        (lambda: only([1])("ab"), "[1]"),
+        (lambda: compile_program(selector_width(select(tokens, tokens, lambda k, q: 1 / 0)), ("a",), 2), "division"),
+        (lambda: compile_program(selector_width(select(tokens, tokens, lambda k, q: None)), ("a",), 2), "None"),
+        (lambda: selector_width(select(tokens, tokens, lambda k, q: float("nan")))("ab"), "nan"),
+        # several values where one is needed, and too many
+        (lambda: aggregate(everything, tokens)("ab"), "selects"),
+        (lambda: pick(everything, tokens)([1, 2]), "selects"),
+        (lambda: compile_program(select_all_of_a_large_mean(), tuple(range(40)), 40), "possible values"),
+        (lambda: compile_program(nested(400), (0, 1), 2), "parts on one another"),
+        (lambda: nested(2000)([0, 1]), "parts on one another"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
@@ -251,7 +302,26 @@ def test_unusable_programs_are_refused_by_name(build: Any, named: str) -> None:
     with pytest.raises(InputError) as caught:
         build()
     assert named in caught.value.got
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 def select_all_of_a_large_mean() -> Variable:
     return elementwise(lambda mean: mean > 3, aggregate(everything, elementwise(lambda t: t**3, tokens)))
+
+
+def test_where_nothing_is_selected_there_is_the_default() -> None:
+    nothing = select(tokens, tokens, lambda key, query: False)
+    for default in (None, 7, "x"):
+        program = aggregate(nothing, tokens, default)
+        assert program("ab") == compile_program(program, "ab", 3).run("ab") == [default] * 2
+    assert compile_program(selector_width(nothing), "ab", 3).run("ab") == [0, 0]
+
+
+def test_parts_that_share_many_others_are_compiled() -> None:
+    first, second, total = tokens, indices, tokens
+    for _ in range(40):  # more than 10^8 paths
+        first, second, total = second, elementwise(lambda a, b: (a + b) % 5, first, second), total + total
+    assert len(str(total)) < 200
+    for program in (second, total / 2**40):
+        assert verify_program(compile_program(program, (0, 1), 3)).verdict == "holds"

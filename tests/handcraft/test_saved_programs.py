@@ -156,7 +156,7 @@ QUERY = "layers.0.attention.query.weight"
         (edit("vocabulary", 0, to={"fraction": [1, 0]}), "fraction"),
         (edit("vocabulary", 0, to={"fraction": [10**400, 1]}), "1000"),
         (edit("vocabulary", 0, to=0.5), "0.5"),
-        (edit("max_len", to=10**9), "positions.weight"),
+        (edit("max_len", to=10**9), "max_len"),
         (edit("max_len", to=0), "max_len"),
         (edit("max_len", to=2.5), "max_len"),
         (edit("causal", to=1), "causal"),
@@ -195,8 +195,8 @@ def test_files_that_cannot_be_used_are_refused_in_one_line(
 def test_a_hostile_file_takes_no_memory(content: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     wide = json.loads(json.dumps(content))
-    wide["weights"]["embedding.weight"] = [[0.0] * 100_000] * 4  # with the positions 80 GB
-    wide["max_len"], wide["weights"]["positions.weight"] = 100_000, [[0.0]] * 100_000
+    wide["weights"]["embedding.weight"] = [[0.0] * 100_000] * 4  # with the positions 3 GB
+    wide["max_len"], wide["weights"]["positions.weight"] = 4096, [[0.0]] * 4096
     path.write_text(json.dumps(wide))
     with refused("positions.weight"):
         load_program(path)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError, require_positive
+from glassformer.errors import InputError, require, require_positive
 from glassformer.handcraft.programs.bounds import error_bound
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
@@ -85,6 +85,7 @@ def verify_program(model: CompiledProgram, *, tolerance: float = 1e-3, limit: in
     Raises:
         InputError: A model without its program, such as one that was read from a file.
     """
+    require(tolerance > 0, f"tolerance = {tolerance}", "a positive number", "Pass the largest error to accept.")
     if model.program is None:
         raise InputError("a model without its program", "a program to compare it with", "Assign model.program.")
 

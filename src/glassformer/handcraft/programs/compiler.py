@@ -183,6 +183,7 @@ class Plan:
     stored: dict[object, Stored] = field(default_factory=dict)
     heads: dict[object, Head] = field(default_factory=dict)
     lookups: dict[object, Lookup] = field(default_factory=dict)
+    leaves: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict)
 
     # ---- what can be read -------------------------------------------------------------------------------------------
 
@@ -463,11 +464,13 @@ class Plan:
         """What a function is looked up from: roots, and sums of numbers that are in the stream anyway."""
         if not isinstance(part, Elementwise):
             return (part,)
-        found: list[Variable] = []
-        for source in part.sources:
-            whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
-            found += [source] if whole else self._leaves(source)
-        return tuple(dict.fromkeys(found))
+        if part not in self.leaves:
+            found: list[Variable] = []
+            for source in part.sources:
+                whole = isinstance(source, Elementwise) and source.linear and not self.is_free(source)
+                found += [source] if whole else self._leaves(source)
+            self.leaves[part] = tuple(dict.fromkeys(found))
+        return self.leaves[part]
 
 
 def _joined(terms: list[tuple[Sum, Sum]]) -> list[tuple[Sum, Sum]]:

@@ -43,22 +43,27 @@ class Domains:
     Every value that can occur is in its set; some of the set may not occur.
 
     Raises:
-        InputError: An empty vocabulary, one with equal tokens or None, or ``max_len`` below 1.
+        InputError: An empty vocabulary, one with equal tokens, None or NaN; ``max_len`` not from 1 to ``MOST_VALUES``.
     """
 
-    vocabulary: tuple[Value, ...]
+    vocabulary: Sequence[Value]
     max_len: int
     causal: bool = False
     _sets: dict[Variable, tuple[Value, ...] | None] = field(default_factory=dict, repr=False)
     _keys: dict[Variable | Selector, int] = field(default_factory=dict, repr=False)
+    _roots: dict[Variable, tuple[Variable, ...]] = field(default_factory=dict, repr=False)
     _numbers: dict[Any, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.vocabulary = tuple(self.vocabulary)
         require_positive(max_len=self.max_len)
-        different = len(self.vocabulary) > 0 and len(set(self.vocabulary)) == len(self.vocabulary)
-        got = f"vocabulary = {list(self.vocabulary)}"
-        require(different and None not in self.vocabulary, got, "different tokens", "List each token once.")
+        require(self.max_len <= MOST_VALUES, f"max_len = {self.max_len}", f"at most {MOST_VALUES}", "Shorten it.")
+        try:
+            self.vocabulary = tuple(self.vocabulary)
+            different = len(self.vocabulary) > 0 and len(set(self.vocabulary)) == len(self.vocabulary)
+            ok = different and None not in self.vocabulary and all(token == token for token in self.vocabulary)
+        except TypeError:
+            ok = False
+        require(ok, f"vocabulary = {self.vocabulary!r}", "different tokens, none of them None", "List each token once.")
 
     def of(self, part: Variable) -> tuple[Value, ...] | None:
         """The values that a variable may have, None among them; nothing if there are more than ``MOST_VALUES``."""
@@ -96,14 +101,22 @@ class Domains:
         """The inputs, aggregates and widths that an elementwise variable is a function of."""
         if not isinstance(part, Elementwise):
             return (part,)
-        return tuple(dict.fromkeys(root for source in part.sources for root in self.roots(source)))
+        if part not in self._roots:
+            found = (root for source in part.sources for root in self.roots(source))
+            self._roots[part] = tuple(dict.fromkeys(found))
+        return self._roots[part]
 
     def value(self, part: Variable, given: Mapping[Variable, Value]) -> Value:
         """The value of an elementwise variable, given those of some that it is a function of."""
-        if part in given:
-            return given[part]
-        assert isinstance(part, Elementwise)
-        return apply(part, [self.value(source, given) for source in part.sources])
+        known = dict(given)
+
+        def value(one: Variable) -> Value:
+            if one not in known:
+                assert isinstance(one, Elementwise)
+                known[one] = apply(one, list(map(value, one.sources)))
+            return known[one]
+
+        return value(part)
 
     def combinations(self, parts: Sequence[Variable]) -> Iterator[dict[Variable, Value]] | None:
         """Every combination of the values of ``parts``; nothing if there are more than ``MOST_VALUES``."""

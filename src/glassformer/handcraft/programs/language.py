@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from numbers import Rational
@@ -30,17 +31,24 @@ Predicate = Callable[[Value, Value], bool]
 """Of the value of a key and that of a query."""
 
 
+_LONGEST_NAME = 120
+
+
 class _Part:
     """What a program is made of. Parts are compared by identity: ``==`` makes a variable."""
 
     label: str
 
+    def __post_init__(self) -> None:
+        name = self.label or self._describe()  # of limited length, because names contain those of other parts
+        object.__setattr__(self, "label", name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}...")
+
     def named(self, label: str) -> Any:
         """The same part with a name, which errors, reports and pictures use."""
         return replace(self, label=label)  # type: ignore[type-var]
 
-    def __str__(self) -> str:
-        return self.label or self._describe()
+    def __repr__(self) -> str:
+        return self.label
 
     def _describe(self) -> str:
         raise NotImplementedError
@@ -63,9 +71,11 @@ class Variable(_Part):
             causal: Let selectors choose only keys up to the query's own position.
 
         Raises:
-            InputError: An empty sequence; a function that raises; values that have no mean.
+            InputError: An empty sequence; a function that raises; values that have no mean; too many parts on one
+                another.
         """
-        return Interpreter(sequence, causal).values(self)
+        with refuse_endless(self):
+            return Interpreter(sequence, causal).values(self)
 
     def __add__(self, other: Any) -> Variable:
         return _linear((self, 1), (other, 1))
@@ -83,7 +93,7 @@ class Variable(_Part):
         return _linear((self, -1))
 
     def __mul__(self, other: Any) -> Variable:
-        return self._binary("*", operator.mul, other) if isinstance(other, Variable) else _linear((self, other))
+        return self._binary("*", _multiply, other) if isinstance(other, Variable) else _linear((self, other))
 
     def __rmul__(self, other: Any) -> Variable:
         return _linear((self, other))
@@ -129,7 +139,7 @@ class Variable(_Part):
     __hash__ = object.__hash__
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Input(Variable):
     """The token, or the index of the position from 0."""
 
@@ -140,7 +150,7 @@ tokens = Input("tokens")
 indices = Input("indices")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Elementwise(Variable):
     """A function of the values of one or several variables at the same position."""
 
@@ -160,9 +170,11 @@ class Selector(_Part):
     """Which keys each query selects. ``&``, ``|`` and ``~`` combine selectors."""
 
     def __and__(self, other: Selector) -> Selector:
+        require(isinstance(other, Selector), f"{self} & {other}", "two selectors", "Use select().")
         return Combined(operator.and_, (self, other), label=f"({self} & {other})")
 
     def __or__(self, other: Selector) -> Selector:
+        require(isinstance(other, Selector), f"{self} | {other}", "two selectors", "Use select().")
         return Combined(operator.or_, (self, other), label=f"({self} | {other})")
 
     def __invert__(self) -> Selector:
@@ -179,7 +191,7 @@ _SIGNS: dict[Predicate, str] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Select(Selector):
     """The pairs of a key's and a query's value for which a predicate holds; never those with None."""
 
@@ -192,7 +204,7 @@ class Select(Selector):
         return f"select({self.keys}{_SIGNS.get(self.predicate, ', ')}{self.queries})"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Combined(Selector):
     """A boolean function of selectors: and, or, not."""
 
@@ -201,7 +213,7 @@ class Combined(Selector):
     label: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Aggregate(Variable):
     """The mean of the selected values; the value itself where all selected ones are equal."""
 
@@ -216,7 +228,7 @@ class Aggregate(Variable):
         return f"aggregate({self.selector}, {self.values})"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Width(Variable):
     """How many keys are selected."""
 
@@ -253,6 +265,7 @@ def aggregate(selector: Selector, values: Variable, default: Value = None, label
     """
     _require_variable("values", values)
     require(isinstance(selector, Selector), f"selector = {selector}", "a selector", "Use select().")
+    _require_value(default, "default =")
     return Aggregate(selector, values, default, label)
 
 
@@ -271,7 +284,7 @@ def selector_width(selector: Selector, label: str = "") -> Variable:
 
 
 def _require_variable(name: str, given: object) -> None:
-    require(isinstance(given, Variable), f"{name} = {given!r}", "a variable", "Build it from tokens and indices.")
+    require(isinstance(given, Variable), f"{name} = {given}", "a variable", "Build it from tokens and indices.")
 
 
 def _exact(number: Any) -> Fraction:
@@ -280,14 +293,21 @@ def _exact(number: Any) -> Fraction:
     return Fraction(number)
 
 
+def _multiply(a: Any, b: Any) -> Any:
+    return _exact(a) * _exact(b)
+
+
 def _divide(a: Any, b: Any) -> Any:
     return _exact(a) / _exact(b)
 
 
 def _linear(*terms: tuple[Any, Any]) -> Variable:
     """The sum of the terms, each a variable or a number and its factor."""
-    sources = tuple(each for each, _ in terms if isinstance(each, Variable))
-    factors = tuple(_exact(factor) for each, factor in terms if isinstance(each, Variable))
+    sums: dict[Variable, Fraction] = {}
+    for each, factor in terms:
+        if isinstance(each, Variable):
+            sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
+    sources, factors = tuple(sums), tuple(sums.values())
     constant = sum((_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)), Fraction(0))
 
     def function(*values: Value) -> Value:
@@ -328,9 +348,20 @@ def apply(part: Elementwise, values: Sequence[Value]) -> Value:
             "a value for all values that its sources may have",
             "Return None where there is none.",
         ) from error
-    if isinstance(result, float):
-        require(result - result == 0, f"{given} = {result}", "a finite number", "Return None where there is none.")
+    _require_value(result, f"{given} =")
     return result
+
+
+def _require_value(value: Value, context: str) -> None:
+    """Refuse parts of programs, values without a hash, and numbers that are not finite in float64."""
+    ok = not isinstance(value, _Part)
+    try:
+        hash(value)
+        ok = ok and not (isinstance(value, Rational | float) and float(value) - float(value) != 0)
+    except (TypeError, OverflowError):
+        ok = False
+    got = f"{context} {repr(value)[:80]}"
+    require(ok, got, "a finite number, a string, None or a tuple of these", "Return None where there is no value.")
 
 
 def mean(selected: Sequence[Value], part: Aggregate) -> Value:
@@ -343,6 +374,16 @@ def mean(selected: Sequence[Value], part: Aggregate) -> Value:
     got = f"{part}, which selects {', '.join(map(repr, selected))}"
     require(numbers, got, "numbers, or a single value", "Make the selector choose one key.")
     return simplest(sum(map(_exact, selected), Fraction(0)) / len(selected))
+
+
+@contextmanager
+def refuse_endless(program: Variable) -> Iterator[None]:
+    """Refuse programs with more parts on one another than calls of Python can be."""
+    try:
+        yield
+    except RecursionError:
+        got = f"{program}, with hundreds of parts on one another"
+        raise InputError(got, "fewer", "Split the program.") from None
 
 
 @dataclass
@@ -403,10 +444,11 @@ def fulfils(part: Select, key: Value, query: Value) -> bool:
     if key is None or query is None:
         return False
     try:
-        return bool(part.predicate(key, query))
+        result = part.predicate(key, query)
+        if result in (True, False):
+            return bool(result)
+        problem = f"gave {repr(result)[:80]}"
     except Exception as error:
-        raise InputError(
-            f"the predicate of {part} of key {key!r} and query {query!r}, which raised {first_line(error)}",
-            "True or False",
-            "Make the predicate defined for all values.",
-        ) from error
+        problem = f"raised {first_line(error)}"
+    got = f"the predicate of {part} of key {key!r} and query {query!r}, which {problem}"
+    raise InputError(got, "True or False", "Make the predicate defined for all values.")

@@ -14,7 +14,7 @@ from glassformer.errors import InputError, require
 from glassformer.handcraft.programs.compiler import SHARPNESS, Head, Lookup, Plan, Stored, Sum
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch, Column
-from glassformer.handcraft.programs.language import Value, Variable, indices, tokens
+from glassformer.handcraft.programs.language import Value, Variable, indices, refuse_endless, tokens
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -161,10 +161,12 @@ def compile_program(
         InputError: Naming the part that cannot be compiled, and why.
     """
     require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Build it from tokens and indices.")
-    domains = Domains(tuple(vocabulary), max_len, causal)
+    require(dtype.is_floating_point, f"dtype = {dtype}", "a floating-point dtype", "Use torch.float32.")
+    domains = Domains(vocabulary, max_len, causal)
     require(positions or causal, "positions=False with causal=False", "a causal program", "Pass causal=True.")
     plan = Plan(domains, positions)
-    result = plan.read(program)
+    with refuse_endless(program):
+        result = plan.read(program)
     num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
     result.read_at(2 * num_layers + 1)
     layers = [_Layer(plan, layer) for layer in range(num_layers)]

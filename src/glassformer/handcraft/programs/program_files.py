@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from glassformer.errors import InputError, require
+from glassformer.errors import require
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.language import Value, Variable
 from glassformer.handcraft.programs.library import PROGRAMS, Example
@@ -50,11 +50,8 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
         require(isinstance(causal, bool), f"causal = {short(repr(causal))}", "True or False", "Change it.")
         max_len = made["max_len"]
         require(type(max_len) is int, f"max_len = {short(repr(max_len))}", "a whole number", "Change it.")
-        try:
-            domains = Domains(tuple(vocabulary), max_len, causal)
-        except TypeError as error:
-            raise InputError(f"vocabulary = {short(repr(vocabulary))}", "hashable tokens", "Use tuples.") from error
-        return Example(program, domains.vocabulary, domains.max_len, str(made.get("about", "")), causal)
+        domains = Domains(vocabulary, max_len, causal)
+        return Example(program, tuple(domains.vocabulary), max_len, str(made.get("about", "")), causal)
 
 
 def tokens_in(text: str, vocabulary: Sequence[Value]) -> list[Value]:
