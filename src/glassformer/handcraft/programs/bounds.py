@@ -35,6 +35,8 @@ class ErrorBound:
 
     error: float
     reason: str | None = None
+    largest: float = math.inf
+    """The largest error in the stream."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ def error_bound(
         else:
             state.keep(stored, [roundoff * size_of(stored, place) for place in range(len(stored.features))])
     error, size = state.of(output)
-    return ErrorBound(error + state.rounding(width + 8) * size)
+    largest = max((each for errors in state.errors.values() for each in errors), default=0.0)
+    return ErrorBound(error + state.rounding(width + 8) * size, largest=largest)
 
 
 def size_of(stored: Stored, place: int) -> float:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
 from glassformer.handcraft.programs.bounds import error_bound
@@ -168,11 +168,16 @@ def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) ->
 def _bound(model: CompiledProgram, program: Variable) -> float:
     domains, dtype = model.domains, model.output.weight.dtype
     compiled = compile_program(program, domains.vocabulary, domains.max_len, causal=domains.causal, dtype=dtype)
-    ours, theirs = model.state_dict(), compiled.state_dict()
-    if ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours):
+    if not same_weights(model, compiled):
         return math.inf
     width, layers = model.embedding.embedding_dim, len(model.layers)
     return error_bound(compiled.plan, compiled.result, width, layers, torch.finfo(dtype).eps / 2).error
+
+
+def same_weights(model: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules have equal tensors of the same names."""
+    ours, theirs = model.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def _blocks(letters: int, most: int, limit: int) -> Iterator[np.ndarray]:

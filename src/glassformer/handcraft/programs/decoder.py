@@ -32,7 +32,7 @@ from torch import Tensor
 from glassformer.errors import require
 from glassformer.handcraft.bounds import gamma
 from glassformer.handcraft.programs.bounds import Losses, error_bound, size_of
-from glassformer.handcraft.programs.certificate import ProgramCertificate, certify
+from glassformer.handcraft.programs.certificate import ProgramCertificate, certify, same_weights
 from glassformer.handcraft.programs.compiler import SHARPNESS
 from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import Value, Variable
@@ -242,23 +242,22 @@ def margin_bound(program: DecoderProgram) -> float:
     domains, dtype = compiled.domains, decoder.output.weight.dtype
     assert compiled.program is not None
     anew = compile_decoder(compiled.program, domains.vocabulary, domains.max_len, dtype=dtype).decoder
-    ours, theirs = decoder.state_dict(), anew.state_dict()
-    if ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours):
+    if not same_weights(decoder, anew):
         return -math.inf
     width, roundoff = decoder.config.hidden_dim, torch.finfo(dtype).eps / 2
     sizes = anew.embedding.weight[:, :-1].detach().abs().amax(0).double().numpy() + 1
     for stored in compiled.plan.stored.values():
         for number, place in enumerate(stored.place):
             sizes[place] = max(sizes[place], size_of(stored, number) + 1)
-    # Errors of coordinates up to 1 are in the sizes; larger ones leave no margin.
+    # Errors of coordinates up to 1 are in these sizes.
     off_norm = float((sizes**2).sum()) / (2 * width * RMS**2) + gamma(width + 16, roundoff)
-    found = Losses(off_norm, TURN * (domains.max_len - 1), SLOPE)
-    error = error_bound(compiled.plan, compiled.result, width, len(decoder.layers), roundoff, found).error
+    losses = Losses(off_norm, TURN * (domains.max_len - 1), SLOPE)
+    found = error_bound(compiled.plan, compiled.result, width, len(decoder.layers), roundoff, losses)
+    if not (found.error < 1 and found.largest < 1):
+        return -math.inf
     numbers = [number - _middle(compiled) for number, _ in compiled.codes or ()]
     most, factor, gap = max(map(abs, numbers)), _factor(compiled), _gap(compiled)
     weights, bias = compiled.output.weight[0].detach().abs().numpy(), float(compiled.output.bias.detach())
     read = float(weights @ sizes) + abs(bias - _middle(compiled))
     rounding = 2 * gamma(width + 16, roundoff) * (factor * (2 * most * read + most**2) + SHARPNESS)
-    if error >= 1:
-        return -math.inf
-    return min(factor * gap * (gap - 2 * error), SHARPNESS - 2 * factor * most * error) - rounding
+    return min(factor * gap * (gap - 2 * found.error), SHARPNESS - 2 * factor * most * found.error) - rounding
