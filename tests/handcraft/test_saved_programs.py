@@ -156,6 +156,7 @@ QUERY = "layers.0.attention.query.weight"
         (edit("vocabulary", 0, to={"fraction": [1, 0]}), "fraction"),
         (edit("vocabulary", 0, to={"fraction": [10**400, 1]}), "1000"),
         (edit("vocabulary", 0, to=0.5), "0.5"),
+        (edit("vocabulary", 0, to="\ud800"), "half a character"),
         (edit("max_len", to=10**9), "max_len"),
         (edit("max_len", to=0), "max_len"),
         (edit("max_len", to=2.5), "max_len"),

@@ -248,6 +248,8 @@ def _plain(value: Value) -> Any:
 
 def _value(plain: Any, depth: int = 0) -> Value:
     """The value that :func:`_plain` wrote, with whole numbers read as floats."""
+    whole = not isinstance(plain, str) or not any("\ud800" <= each <= "\udfff" for each in plain)
+    require(whole, f"the value {short(json.dumps(plain))}, half a character", "a text in Unicode", _FIX)
     if plain is None or isinstance(plain, bool | str):
         return plain
     if isinstance(plain, float) and plain.is_integer() and abs(plain) <= _LARGEST_INT:
