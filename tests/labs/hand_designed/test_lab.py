@@ -14,7 +14,7 @@ from glassformer.labs.run import read, run
 
 @pytest.mark.slow
 def test_the_quick_version_leaves_a_report_and_the_submission_log(tmp_path: Path) -> None:
-    settings = {"steps": 20, "parity_steps": 5, "num_random": 2, "large_len": 5}
+    settings = {"steps": 20, "parity_steps": 5, "num_random": 2, "large_len": 5, "program_steps": 2}
     report = run(LAB, tmp_path, quick=True, seed=3, **settings).read_text(encoding="utf-8")
     results = read(tmp_path / "results.json", Results)
     assert json.loads((tmp_path / "submission_log.json").read_text(encoding="utf-8")) == results.submission
