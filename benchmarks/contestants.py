@@ -35,6 +35,16 @@ SIZES = {
     "num_experts_per_tok": 2,
     "max_position_embeddings": MAX_SEQ_LEN,
 }
+CONFIG = DecoderConfig(
+    vocab_size=VOCAB,
+    num_layers=4,
+    hidden_dim=256,
+    ff_dim=512,
+    num_heads=8,
+    head_dim=32,
+    num_kv_heads=2,
+    max_seq_len=MAX_SEQ_LEN,
+)
 
 
 @dataclass(frozen=True)
@@ -109,14 +119,8 @@ def windowed_pair() -> tuple[Contestant, Contestant]:
                 weight.normal_(std=0.1)
     rope = peer.config.rope_parameters
     yarn = Yarn(rope["factor"], rope["original_max_position_embeddings"], rope["beta_fast"], rope["beta_slow"])
-    config = DecoderConfig(
-        vocab_size=VOCAB,
-        num_layers=4,
-        hidden_dim=256,
-        ff_dim=512,
-        num_heads=8,
-        head_dim=32,
-        num_kv_heads=2,
+    config = dataclasses.replace(
+        CONFIG,
         window=WINDOW,
         windowed_layers="even",
         num_experts=8,
@@ -124,7 +128,6 @@ def windowed_pair() -> tuple[Contestant, Contestant]:
         attention_bias=True,
         ff_bias=True,
         clamp=Clamp(),
-        max_seq_len=MAX_SEQ_LEN,
         rope_base=rope["rope_theta"],
         yarn=yarn,
     )

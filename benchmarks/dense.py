@@ -14,25 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from contestants import MAX_SEQ_LEN, VOCAB, Contestant, ours, theirs
+from contestants import CONFIG, MAX_SEQ_LEN, VOCAB, Contestant, ours, theirs
 from run import _inference, _row, _training_step
 from timing import in_turns, keep
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from glassformer.models import Decoder, DecoderConfig
+from glassformer.models import Decoder
 
 HERE = Path(__file__).parent
-CONFIG = DecoderConfig(
-    vocab_size=VOCAB,
-    num_layers=4,
-    hidden_dim=256,
-    ff_dim=512,
-    num_heads=8,
-    head_dim=32,
-    num_kv_heads=2,
-    max_seq_len=MAX_SEQ_LEN,
-)
 _LLAMA = {
     "attention.output": "self_attn.o_proj",
     "embedding.": "model.embed_tokens.",
