@@ -202,7 +202,7 @@ class _Layer:
 
 @dataclass
 class _Places:
-    """The coordinates of every variable, how many there are, and which are erased when, with their least value."""
+    """The coordinates of every variable, how many there are, and which are erased when, with less than their values."""
 
     width: int
     of: dict[Stored, list[int]]
@@ -239,7 +239,7 @@ def _place(stored: list[Stored], reuse: bool) -> _Places:
     """Give every variable its coordinates."""
     width, erased = 0, dict[int, list[tuple[int, float]]]()
     places: dict[Stored, list[int]] = {}
-    unused: list[tuple[int, int, float]] = []  # from which time it can be erased, coordinate, least value
+    unused: list[tuple[int, int, float]] = []  # from which time it can be erased, coordinate, less than its values
     for each in sorted(stored, key=lambda each: each.born):
         places[each] = []
         for _ in each.features:
@@ -252,7 +252,7 @@ def _place(stored: list[Stored], reuse: bool) -> _Places:
                 erased.setdefault(ready[0], []).append(ready[1:])
                 places[each].append(ready[1])
         for place, feature in zip(places[each], each.features, strict=True):
-            least = float(feature.min()) if each.free else each.span[0]
+            least = (float(feature.min()) if each.free else each.span[0]) - 1  # so that errors below 1 are erased, too
             unused.append((max((each.read + 1) // 2, each.born // 2 + 1) * 2, place, least))
         unused.sort()
     return _Places(max(width, 1), places, erased)
