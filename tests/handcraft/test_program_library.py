@@ -32,7 +32,7 @@ def holds_everywhere(model: CompiledProgram) -> None:
     assert certificate.dtype == "float32" or certificate.largest_error < 1e-9
 
 
-LARGE = ("recurrence", "shuffle-dyck-2", "shuffle-dyck-3", "machine")
+LARGE = ("recurrence", "shuffle-dyck-2", "shuffle-dyck-3", "machine", "addition", "dyck-1", "dyck-2", "dyck-3")
 
 
 @pytest.mark.parametrize("name", [name for name in lib.PROGRAMS if name not in LARGE])
@@ -227,6 +227,7 @@ MULTIPLY = [
 """Adds cell 21 to cell 23 as often as cell 22 says, which it counts down by cell 24; halts at cell 20."""
 
 
+@pytest.mark.slow
 def test_a_loop_of_the_compiled_step_multiplies() -> None:
     size = 32
     memory = list(MULTIPLY)

@@ -191,7 +191,13 @@ def test_coordinates_and_heads_are_described() -> None:
     assert {each.index for each in model.coordinates} == set(range(model.embedding.weight.shape[1]))
 
 
-@pytest.mark.parametrize("name", ["histogram", "reverse", "sort", "detect", "induction", "parity", "length", "dyck-1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("histogram", "reverse", "sort", "detect", "induction", "parity", "length"),
+        pytest.param("dyck-1", marks=pytest.mark.slow),
+    ],
+)
 def test_bounds_cover_the_errors_of_every_sequence(name: str) -> None:
     example = lib.PROGRAMS[name]
     for dtype in (torch.float64, torch.float32):

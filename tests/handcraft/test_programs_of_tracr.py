@@ -168,7 +168,7 @@ SIZES = {
 """Layers, width and parameters of tracr's models of the same programs (tracr at commit 9ce2b8c)."""
 
 
-LONG = {"shuffle_dyck3", "pair_balance"}
+LONG = {"shuffle_dyck2", "shuffle_dyck3", "pair_balance"}
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,14 @@ def _told(name: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name != "minilm"])
+LARGE = {f"program-{name}" for name in ("addition", "dyck-2", "dyck-3", "machine", "recurrence", "shuffle-dyck-3")}
+"""Programs that take seconds to compile where types are checked."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in ENTRIES if name != "minilm"],
+)
 def test_every_sample_can_be_read(name: str) -> None:
     loaded = _opened(name)
     for text in (loaded.card.text, *loaded.card.samples):

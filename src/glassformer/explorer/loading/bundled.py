@@ -68,12 +68,12 @@ def bundled() -> list[ModelEntry]:
     """
     entries = [
         *map(_head, CARDS["heads"]),
-        *(library_entry(name, CARDS["programs"].get(name, {})) for name in PROGRAMS),
         _sentiment(),
         _lookup_course(),
         _lookup_facts(),
         _recurrence(),
         _induction(),
+        *(library_entry(name, CARDS["programs"].get(name, {})) for name in PROGRAMS),
     ]
     return [*entries, _minilm()] if find_spec(MINILM_PACKAGE) is not None else entries
 

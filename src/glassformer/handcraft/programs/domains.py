@@ -113,7 +113,7 @@ class Domains:
         def value(one: Variable) -> Value:
             if one not in known:
                 assert isinstance(one, Elementwise)
-                known[one] = apply(one, list(map(value, one.sources)))
+                known[one] = apply(one, [known[each] if each in known else value(each) for each in one.sources])
             return known[one]
 
         return value(part)

@@ -309,12 +309,13 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
             sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
     sources, factors = tuple(sums), tuple(sums.values())
     constant = sum((_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)), Fraction(0))
+    start, *multiples = map(simplest, (constant, *factors))  # integers are added faster than fractions
 
     def function(*values: Value) -> Value:
-        total = simplest(constant)  # integers are added faster than fractions
-        for value, factor in zip(values, map(simplest, factors), strict=True):
+        total = start
+        for value, factor in zip(values, multiples, strict=True):
             total += (value if isinstance(value, int) else _exact(value)) * factor
-        return simplest(total)
+        return total
 
     pieces = [
         f"{'-' if factor < 0 else '+'} {each if abs(factor) == 1 else f'{abs(factor)} * {each}'}"
@@ -337,19 +338,25 @@ def apply(part: Elementwise, values: Sequence[Value]) -> Value:
     """
     if not part.takes_none and any(value is None for value in values):
         return None
-    given = f"{part} of {', '.join(map(repr, values))}"
     try:
-        result = simplest(part.function(*values))
+        result = part.function(*values)
     except InputError:
         raise
     except Exception as error:
         raise InputError(
-            f"{given}, which raised {type(error).__name__} ({first_line(error)})",
+            f"{_given(part, values)}, which raised {type(error).__name__} ({first_line(error)})",
             "a value for all values that its sources may have",
             "Return None where there is none.",
         ) from error
-    _require_value(result, f"{given} =")
+    if isinstance(result, str) or (isinstance(result, int) and result.bit_length() < 1000):
+        return result
+    result = simplest(result)
+    _require_value(result, f"{_given(part, values)} =")
     return result
+
+
+def _given(part: Elementwise, values: Sequence[Value]) -> str:
+    return f"{part} of {', '.join(map(repr, values))}"
 
 
 def _require_value(value: Value, context: str) -> None:
