@@ -17,8 +17,6 @@ from torch import Tensor
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.rule import NATIVE_NAMES, defined_backward, differentiate, native_library, use_definition
 
-_FEW = 2**12  # numbers, with which calling the library takes longer than the work
-
 
 def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:
     """``silu(gate) * up`` with ``silu(x) = x * sigmoid(x)``; with a clamp see :class:`Clamp`."""
@@ -40,7 +38,7 @@ def swiglu(
 
 
 def _forward(gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
-    library = native_library(gate, up) if gate.numel() >= _FEW and gate.shape == up.shape else None
+    library = native_library(gate, up) if gate.shape == up.shape else None
     if library is not None:
         gate, up = gate.contiguous(), up.contiguous()
         out = torch.empty_like(gate)
@@ -55,7 +53,7 @@ def _forward(gate: Tensor, up: Tensor, clamp: Clamp | None) -> Tensor:
 
 def swiglu_backward(grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor, Tensor]:
     """The gradients of ``gate`` and ``up``, which cannot be differentiated again."""
-    library = native_library(grad, gate, up) if gate.numel() >= _FEW and gate.shape == up.shape else None
+    library = native_library(grad, gate, up) if gate.shape == up.shape else None
     if library is not None:
         grad, gate, up = grad.contiguous(), gate.contiguous(), up.contiguous()
         found = torch.empty_like(gate), torch.empty_like(up)
