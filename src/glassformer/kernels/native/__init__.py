@@ -43,7 +43,7 @@ _FLAGS = ("-O3", "-std=c++17", "-ffp-contract=fast", "-fPIC", f"-I{FOLDER}")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _X86 = platform.machine() in ("x86_64", "AMD64")
-_LEVEL_FLAGS: tuple[tuple[str, ...], ...] = ((), _AVX2, _AVX512, (*_AVX512, "-mavx512bf16")) if _X86 else ((),)
+_LEVEL_FLAGS: tuple[tuple[str, ...], ...] = ((), _AVX2, _AVX512, (*_AVX512, "-mavx512bf16", "-mavx512vnni")) if _X86 else ((),)
 # Compiler flags to try, best first. Without OpenMP functions run on one thread; Apple's compiler has none.
 _THREADING: tuple[tuple[str, ...], ...] = ((),) if sys.platform == "darwin" else (("-fopenmp",), ())
 _COMPILERS = ("c++", "g++", "clang++")
@@ -55,7 +55,7 @@ def best_level() -> int:
         return 0
     if not torch.cpu._is_avx512_supported():
         return 1
-    return 3 if torch.cpu._is_avx512_bf16_supported() else 2
+    return 3 if torch.cpu._is_avx512_bf16_supported() and torch.cpu._is_vnni_supported() else 2
 
 
 COMPILED: tuple[int, ...] = (best_level(),)

@@ -164,9 +164,17 @@ struct Mxfp4 {
   }
   INLINE static Ints products(const Some& some, const char* token) {
     const auto part = [&](int i) { return vector_at<Bytes>(token + (4 + i) * VECTOR_BYTES); };
+#if WITH_AVX512 && defined(__AVX512VNNI__)
+    const auto add = [&](Ints sums, Bytes codes, int i) INLINE {
+      return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)part(i));
+    };
+    const Ints high = add(add(Ints{}, some.first, 0), some.second, 2);
+    return (high << 8) + add(add((Ints)part(4), some.first, 1), some.second, 3);
+#else
     const Words high = products_of_pairs(some.first, part(0)) + products_of_pairs(some.second, part(2));
     const Words low = products_of_pairs(some.first, part(1)) + products_of_pairs(some.second, part(3));
     return products_of_pairs(high, Words{} + 256) + products_of_pairs(low, Words{} + 1) + (Ints)part(4);
+#endif
   }
   INLINE static Unpacked unpacked(const Some& some) {
     const Words first = (Words)some.first, second = (Words)some.second;
@@ -369,8 +377,11 @@ template <typename Number>
 inline void multiply_rows(Dense<Number> weights, const float* x, int64_t width, int64_t tokens, int64_t first,
                           int64_t last, float* out, int64_t stride) {
   constexpr int AT_ONCE = VECTOR_BYTES == 64 ? 4 : 3;
+  // Matrices with rows this long are not in caches, and memory is read fastest from one end to the other. One row at a
+  // time waits for its own additions, which takes longer than memory where vectors are shorter.
+  const bool in_order = VECTOR_BYTES == 64 && width >= 1024 && tokens <= 2;
   int64_t row = first;
-  for (; row + ROWS <= last; row += ROWS)
+  for (; !in_order && row + ROWS <= last; row += ROWS)
     all_tokens<ROWS, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
   for (; row < last; ++row) all_tokens<1, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
 }
