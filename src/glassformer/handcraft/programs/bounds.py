@@ -10,7 +10,7 @@ Errors are followed from the embedding to the output, variable by variable, as t
    values, and by the values' own error.
 3. A function's sum has to be nearer than a quarter of the gap to its point at every step; the result is then off by
    rounding alone. Otherwise there is no bound.
-4. An erased coordinate leaves rounding behind, and twice its error if that is 1 or more.
+4. An erased coordinate leaves nothing but rounding behind, whatever its error is.
 
 Rounding, with unit roundoff u, width h of the stream, heads of width d and n positions, in terms of
 :func:`~glassformer.handcraft.bounds.gamma`: ``gamma(2 h + d + 24)`` of the sum of the sizes of all products for a
@@ -88,7 +88,7 @@ class _Errors:
             for place, error, size in zip(stored.place, errors, sizes, strict=True)
         ]
         for place, error, size in zip(stored.place, self.errors[stored], sizes, strict=True):
-            self.left[place] = (0.0 if error < 1 else 2 * error) + self.rounding(64) * (2 * (size + error) + 1)
+            self.left[place] = self.rounding(64) * 2 * (size + error)
 
     def of(self, total: Sum) -> tuple[float, float]:
         """The error of a sum, and the sizes of its terms together."""

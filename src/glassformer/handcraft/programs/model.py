@@ -202,11 +202,11 @@ class _Layer:
 
 @dataclass
 class _Places:
-    """The coordinates of every variable, how many there are, and which are erased when, with less than their values."""
+    """The coordinates of every variable, how many there are, and which are erased when."""
 
     width: int
     of: dict[Stored, list[int]]
-    erased: dict[int, list[tuple[int, float]]]
+    erased: dict[int, list[int]]
 
 
 def _write(model: CompiledProgram, layers: Sequence[_Layer], place: _Places) -> None:
@@ -237,9 +237,9 @@ def _describe(plan: Plan) -> Iterator[Coordinate]:
 
 def _place(stored: list[Stored], reuse: bool) -> _Places:
     """Give every variable its coordinates."""
-    width, erased = 0, dict[int, list[tuple[int, float]]]()
+    width, erased = 0, dict[int, list[int]]()
     places: dict[Stored, list[int]] = {}
-    unused: list[tuple[int, int, float]] = []  # from which time it can be erased, coordinate, less than its values
+    unused: list[tuple[int, int]] = []  # from which time it can be erased, coordinate
     for each in sorted(stored, key=lambda each: each.born):
         places[each] = []
         for _ in each.features:
@@ -249,11 +249,9 @@ def _place(stored: list[Stored], reuse: bool) -> _Places:
                 width += 1
             else:
                 unused.remove(ready)
-                erased.setdefault(ready[0], []).append(ready[1:])
+                erased.setdefault(ready[0], []).append(ready[1])
                 places[each].append(ready[1])
-        for place, feature in zip(places[each], each.features, strict=True):
-            least = (float(feature.min()) if each.free else each.span[0]) - 1  # so that errors below 1 are erased, too
-            unused.append((max((each.read + 1) // 2, each.born // 2 + 1) * 2, place, least))
+        unused += [(max((each.read + 1) // 2, each.born // 2 + 1) * 2, place) for place in places[each]]
         unused.sort()
     return _Places(max(width, 1), places, erased)
 
@@ -278,7 +276,7 @@ def _block(layer: _Layer, places: _Places, causal: bool) -> Block:
     heads, width = layer.heads, places.width
     size = max([1, *(max(len(head.queries), sum(len(each.origins) for each in head.writes)) for head in heads)])
     sinks = any(head.sink is not None for head in heads)
-    units = 2 * sum(len(_steps(each)) for each in layer.lookups) + len(places.erased.get(layer.end, []))
+    units = 2 * (sum(len(_steps(each)) for each in layer.lookups) + len(places.erased.get(layer.end, [])))
     return make_block(width, max(1, len(heads)), size, units, causal=causal, sinks=sinks)
 
 
@@ -327,7 +325,7 @@ def _steps(lookup: Lookup) -> list[tuple[float, float, int, int]]:
     return found
 
 
-def _write_functions(block: Block, lookups: list[Lookup], erased: list[tuple[int, float]], width: int) -> None:
+def _write_functions(block: Block, lookups: list[Lookup], erased: list[int], width: int) -> None:
     if not isinstance(block.ffn, MLP):
         return
     up, down, unit = block.ffn.up, block.ffn.down, 0
@@ -345,8 +343,7 @@ def _write_functions(block: Block, lookups: list[Lookup], erased: list[tuple[int
                 for target, feature in zip(stored.place, stored.features, strict=True):
                     down.weight[target, unit] += sign * float(feature[j] - feature[i])
                 unit += 1
-    for place, least in erased:  # relu(x - least) = x - least
-        up.weight[unit, place], up.bias[unit] = 1.0, -least
-        down.weight[place, unit] -= 1.0
-        down.bias[place] -= least
-        unit += 1
+    for place in erased:  # x = relu(x) - relu(-x), without rounding
+        for sign in (1.0, -1.0):
+            up.weight[unit, place], down.weight[place, unit] = sign, -sign
+            unit += 1
