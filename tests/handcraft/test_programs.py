@@ -209,6 +209,15 @@ def test_bounds_cover_the_errors_of_every_sequence(name: str) -> None:
         assert dtype == torch.float32 or certificate.bound < certificate.allowed / 100
 
 
+def test_erased_coordinates_leave_nothing_behind() -> None:
+    """The output is in a coordinate that held another variable with its error before."""
+    example = lib.PROGRAMS["shuffle-dyck-2"]
+    model = compile_program(example.program, example.vocabulary, example.max_len, dtype=torch.float32)
+    place = next(each.index for each in model.coordinates if each.name == "balanced")
+    assert sum(each.index == place for each in model.coordinates) > 1
+    assert verify_program(model).largest_error == 0
+
+
 def test_tokens_that_are_alike_are_run_once() -> None:
     model = compile_program(lib.count(tokens, "a"), tuple("abcdefghij"), 9)
     certificate = verify_program(model)
