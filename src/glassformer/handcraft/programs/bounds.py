@@ -6,8 +6,8 @@ Errors are followed from the embedding to the output, variable by variable, as t
 2. A head's scores are off by ``d`` at most, which follows from the errors of its features. Selected keys have the cost
    0, others at least 1, so the weight of all others together is at most ``n exp(2 d - SHARPNESS)`` of that of one
    selected key; a sink's, or that of all keys where none is selected, is ``n exp(d - SHARPNESS / 2)``. Weights of
-   selected keys differ by the factor ``exp(2 d)`` at most. Its output is off by these shares of the range of its
-   values, and by the values' own error.
+   selected keys differ by the factor ``exp(2 d)`` at most, which matters where different values are averaged. Its
+   output is off by these shares of the range of its values, and by the values' own error.
 3. A function's sum has to be nearer than a quarter of the gap to its point at every step; the result is then off by
    rounding alone. Otherwise there is no bound.
 4. An erased coordinate leaves nothing but rounding behind, whatever its error is.
@@ -159,7 +159,9 @@ def _attended(state: _Errors, head: Head, stored: Stored) -> list[float]:
     off = SHARPNESS * (off + state.rounding(2 * state.width + size + 24) * products)
     if off > SHARPNESS / 8:
         return [math.inf] * len(stored.origins)
-    share = math.expm1(2 * off) + n * math.exp(2 * off - SHARPNESS)
+    share = n * math.exp(2 * off - SHARPNESS)
+    if not stored.free:  # otherwise all selected values are the same
+        share += math.expm1(2 * off)
     if head.sink is not None and head.sink < 0:
         share += 2 * n * math.exp(off - SHARPNESS / 2)
     found = []
