@@ -98,9 +98,9 @@ def test_scores_far_apart() -> None:
     check(inputs, Pattern(True), 1.0, torch.tensor([-1e4, 1e4]))
 
 
-def test_bfloat16_where_its_products_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_where_pytorch_multiplies_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's kernel forward, the library's backward."""
-    monkeypatch.setattr(kernel, "slow_bfloat16", lambda: False)
+    monkeypatch.setattr(kernel, "_with_amx", lambda: True)
     inputs = [draw(2, heads, 70, 16, True).bfloat16() for heads in (4, 2, 2)]
     check(inputs, Pattern(True), 0.25, torch.randn(4))
 

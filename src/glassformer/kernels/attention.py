@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glassformer.kernels import native
 from glassformer.kernels.pattern import Pattern
-from glassformer.kernels.rule import defined_backward, differentiate, native_library, slow_bfloat16, use_definition
+from glassformer.kernels.rule import defined_backward, differentiate, native_library, use_definition
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -113,9 +113,14 @@ def _native_takes(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern:
         return False
     if q.shape[2] < _FEW_QUERIES or dropout > 0 or pattern.key_padding is not None:
         return False
-    if torch.compiler.is_compiling() or (q.dtype == torch.bfloat16 and not slow_bfloat16()):
+    if torch.compiler.is_compiling() or (q.dtype == torch.bfloat16 and _with_amx()):
         return False
     return _library(q, k, v) is not None
+
+
+def _with_amx() -> bool:
+    """Whether the processor multiplies matrices of bfloat16, as PyTorch's kernel then does."""
+    return torch.cpu._is_amx_tile_supported()
 
 
 def _library(*tensors: Tensor) -> native.Library | None:
