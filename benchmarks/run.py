@@ -9,6 +9,7 @@ most of any round. The floor of every row is 1. All run under the allocator's se
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -36,10 +37,12 @@ AIMS = {
 WINDOW_LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
 
 
-def _training_step(contestant: Contestant, tokens: torch.Tensor) -> Callable[[], None]:
-    """Forward, loss, backward; the optimiser is torch's for everybody and stays out."""
+def _training_step(contestant: Contestant, batches: torch.Tensor) -> Callable[[], None]:
+    """Forward, loss, backward, of other tokens in every step; the optimizer is torch's for all and left out."""
+    following = itertools.cycle(batches)
 
     def step() -> None:
+        tokens = next(following)
         contestant.model.train()
         logits = contestant.logits(tokens[:, :-1])
         contestant.loss(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
@@ -96,7 +99,7 @@ def compare(rounds: int) -> dict[str, Any]:
     def draw(*shape: int) -> torch.Tensor:
         return torch.randint(3, VOCAB, shape, generator=generator)
 
-    train_tokens, long, rows, tokens = draw(8, 257), draw(1, 2048), [], draw(2, 512)
+    train_tokens, long, rows, tokens = draw(64, 8, 257), draw(1, 2048), [], draw(2, 512)
     with torch.no_grad():
         difference = {
             f"{mine.name} - {peer.name}": float((mine.logits(tokens) - peer.logits(tokens)).abs().max())

@@ -97,8 +97,20 @@ def gradients(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, fro
 @pytest.mark.parametrize("clamp", [None, Clamp(limit=0.5)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("tokens", "top_k"), [(1, 1), (2, 2), (40, 3)])
-def test_gradients(tokens: int, top_k: int, bias: bool, clamp: Clamp | None, frozen: int | None) -> None:
+@pytest.mark.parametrize("onednn", [False, True])
+def test_gradients(
+    onednn: bool,
+    tokens: int,
+    top_k: int,
+    bias: bool,
+    clamp: Clamp | None,
+    frozen: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also of experts that no token chose, and where some need none."""
+    if onednn:
+        monkeypatch.setattr(kernel, "LEAST_WORK", 0)
+        monkeypatch.setattr(kernel, "slow_mkl", lambda: True)
     experts = make(bias=bias, clamp=clamp)
     x, (weights, indices) = torch.randn(tokens, 8), choose(tokens, 6, top_k)
     with kernels.plain():
@@ -107,9 +119,11 @@ def test_gradients(tokens: int, top_k: int, bias: bool, clamp: Clamp | None, fro
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("least", [0, 2**40])
 @pytest.mark.parametrize("slow", [False, True])
-def test_bfloat16_on_both_kinds_of_processor(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_on_both_kinds_of_processor(slow: bool, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As near to float32 as the definition in bfloat16 is."""
+    monkeypatch.setattr(kernel, "LEAST_WORK", least)
     monkeypatch.setattr(kernel, "slow_bfloat16", lambda: slow)
     experts, (weights, indices) = make(hidden=64, ff=96, bias=True), choose(100, 6, 2)
     x = torch.randn(100, 64)
@@ -128,3 +142,22 @@ def test_the_grouped_product_of_other_devices() -> None:
     expert, order = indices.flatten().sort(stable=True)
     out = kernel._mix_grouped(experts, x, weights, expert, order, order.argsort())
     torch.testing.assert_close(out, definition(experts, x, weights, indices), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("library")
+def test_onednn_gets_multiples_of_64_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        asked.append((x.shape[0], x.shape[1]))
+        return F.linear(x, weight, bias)
+
+    monkeypatch.setattr(kernel, "LEAST_WORK", 0)
+    monkeypatch.setattr(kernel, "slow_mkl", lambda: True)
+    monkeypatch.setattr(kernel, "by_onednn", by_onednn)
+    experts, x, (weights, indices) = make(), torch.randn(300, 8), choose(300, 6, 2)
+    expected = definition(experts, x, weights, indices)
+    torch.testing.assert_close(mix_experts(experts, x, weights, indices), expected, rtol=1e-5, atol=1e-5)
+    assert len(asked) == 6 * 3
+    assert all(rows % 64 == 0 for rows, _ in asked)
+    assert sum(rows for rows, width in asked if width == 12) < 600 + 6 * 64

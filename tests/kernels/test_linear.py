@@ -76,6 +76,37 @@ def test_gradients(needed: tuple[int | None, ...]) -> None:
             torch.testing.assert_close(each.grad.float(), expected.grad, rtol=2.0**-8, atol=1e-5)
 
 
+@pytest.mark.usefixtures("library")
+def test_float32_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values, gradients and second derivatives, also of inputs and gradients that are not contiguous."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch was built without oneDNN")
+    monkeypatch.setattr(module, "LEAST_WORK", 0)
+    monkeypatch.setattr(module, "slow_mkl", lambda: True)
+    sizes = st.integers(1, 40)
+
+    @given(st.integers(FEW + 1, 60), sizes, sizes, st.booleans(), st.booleans())
+    def check(tokens: int, rows: int, width: int, bias: bool, turned: bool) -> None:
+        given = tensors((tokens,), rows, width, torch.float32, bias)
+        if turned:
+            given[0] = given[0].T.contiguous().T
+        assert_same(linear(*given), given)
+        leaves = [each.requires_grad_() for each in given]
+        wide = [each.detach().double().requires_grad_() for each in given]
+        flow = torch.randn(rows).expand(tokens, rows)
+        got = torch.autograd.grad(linear(*leaves), leaves, flow)
+        for each, expected in zip(got, torch.autograd.grad(F.linear(*wide), wide, flow.double()), strict=True):
+            torch.testing.assert_close(each.double(), expected, rtol=1e-4, atol=1e-4)
+
+    check()
+    first, second = (
+        torch.autograd.grad(function(x, weight).square().sum(), x, create_graph=True)[0].square().sum()
+        for x, weight in [[each.requires_grad_() for each in tensors((20,), 5, 16, torch.float32, False)]]
+        for function in (linear, F.linear)
+    )
+    torch.testing.assert_close(first, second)
+
+
 @pytest.mark.usefixtures("path")
 def test_second_derivatives() -> None:
     given = [each.requires_grad_() for each in tensors((6,), 5, 16, torch.bfloat16, True)]

@@ -14,8 +14,16 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from glassformer.kernels.linear import LEAST_WORK, by_onednn, slow_mkl
 from glassformer.kernels.options import Clamp
-from glassformer.kernels.rule import autocast_dtype, defined_backward, differentiate, slow_bfloat16, use_definition
+from glassformer.kernels.rule import (
+    autocast_dtype,
+    defined_backward,
+    differentiate,
+    native_library,
+    slow_bfloat16,
+    use_definition,
+)
 from glassformer.kernels.swiglu import swiglu, swiglu_backward
 
 
@@ -84,41 +92,80 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tenso
     if len(x) == 1 and x.device.type == "cpu" and not torch.is_grad_enabled():
         return _mix_for_one_token(experts, x[0], weights[0], indices[0])[None]
     expert, order = indices.flatten().sort(stable=True)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device)
     if x.device.type == "cpu":
-        counts = tuple(torch.bincount(expert, minlength=len(experts.gate)).tolist())
-        pairs = _Pairs(indices, order, place, counts)
+        pairs = _Pairs.of(experts, x, indices, expert, order)
         with torch.autocast("cpu", enabled=False):  # the dtype is chosen here
             if torch.is_grad_enabled():
                 return _OneByOne.apply(pairs, experts.clamp, x, weights, *experts[:6])
             return _forward(pairs, experts, x, weights, keep=None)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
     return _mix_grouped(experts, x, weights, expert, order, place)
 
 
 class _Pairs(NamedTuple):
-    """Token-expert pairs, pair = token * top_k + choice."""
+    """Token-expert pairs, pair = token * top_k + choice.
+
+    oneDNN prepares a product anew for every number of rows that it has not seen, which takes as long as the product.
+    Where it multiplies, each expert has a multiple of 64 rows; those without a pair are of zeros.
+    """
 
     indices: Tensor
     order: Tensor
-    """The pair in each row, where rows are sorted by expert."""
+    """The pair in each row, where rows are sorted by expert; the number of pairs where there is none."""
     place: Tensor
-    """The inverse of ``order``."""
+    """The row of each pair."""
     counts: tuple[int, ...]
     """Rows of each expert."""
+    onednn: bool
+    """Whether oneDNN is called for products, of float32."""
 
-    def rows(self) -> Iterator[tuple[int, slice, Tensor]]:
-        """The experts that are chosen, their rows, and the token of each row."""
-        first, tokens = 0, self.order // self.indices.shape[1]
+    @classmethod
+    def of(cls, experts: Experts, x: Tensor, indices: Tensor, expert: Tensor, order: Tensor) -> _Pairs:
+        """``order`` sorts the pairs of ``indices`` by ``expert``."""
+        counts = torch.bincount(expert, minlength=len(experts.gate))
+        place, first = torch.empty_like(order), torch.arange(len(order))
+        large = len(order) * experts.gate[0].numel() >= LEAST_WORK * len(experts.gate)
+        wide = x.dtype == torch.float32 and slow_mkl()
+        onednn = large and wide and native_library(x, experts.gate, experts.up, experts.down) is not None
+        if onednn or (large and x.dtype == torch.bfloat16 and not slow_bfloat16()):
+            sizes = (counts + 63) // 64 * 64
+            shifts = (sizes - counts).cumsum(0) - (sizes - counts)
+            first += shifts.index_select(0, expert)
+            rows = order.new_full((int(sizes.sum()),), len(order))
+            rows[first] = order
+            place[order] = first
+            return cls(indices, rows, place, tuple(sizes.tolist()), onednn)
+        place[order] = first
+        return cls(indices, order, place, tuple(counts.tolist()), False)
+
+    def rows(self) -> Iterator[tuple[int, slice]]:
+        """The experts that are chosen, and their rows."""
+        first = 0
         for expert, count in enumerate(self.counts):
             if count:
-                part = slice(first, first + count)
-                yield expert, part, tokens[part]
+                yield expert, slice(first, first + count)
             first += count
+
+    def with_zeros(self, x: Tensor) -> Tensor:
+        """``x``, with a row of zeros at its end if some rows are of zeros."""
+        return x if len(self.order) == self.indices.numel() else torch.cat([x, x.new_zeros(1, *x.shape[1:])])
+
+    def tokens(self, x: Tensor, part: slice) -> Tensor:
+        """The tokens in some rows, from :meth:`with_zeros`."""
+        return x.index_select(0, self.order[part] // self.indices.shape[1])
 
     def sums(self, of_rows: Tensor, weights: Tensor | None = None) -> Tensor:
         """For each token the sum over its rows, weighted: one pass over memory instead of three."""
         return F.embedding_bag(self.place.view_as(self.indices), of_rows, per_sample_weights=weights, mode="sum")
+
+    def product(self, a: Tensor, b: Tensor, out: Tensor, add: bool = False) -> None:
+        """``out = a @ b``, or ``out += a @ b``."""
+        if self.onednn:
+            found = by_onednn(a, b.T)
+            _ = out.add_(found) if add else out.copy_(found)
+        else:
+            _ = out.addmm_(a, b) if add else torch.mm(a, b, out=out)
 
 
 def _working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -129,16 +176,18 @@ def _forward(pairs: _Pairs, experts: Experts, x: Tensor, weights: Tensor, keep: 
     """The mixture, expert by expert; ``keep`` receives what enters each expert's activation."""
     dtype = _working_dtype(x.dtype)
     out = x.new_empty(len(pairs.order), experts.down.shape[1], dtype=dtype)
+    multiply = by_onednn if pairs.onednn else F.linear
 
     def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, e: int) -> Tensor:
-        return F.linear(rows, weight[e].to(dtype), None if bias is None else bias[e].to(dtype))
+        return multiply(rows, weight[e].to(dtype), None if bias is None else bias[e].to(dtype))
 
-    for e, part, tokens in pairs.rows():
-        rows = x.index_select(0, tokens).to(dtype)
+    with_zeros = pairs.with_zeros(x)
+    for e, part in pairs.rows():
+        rows = pairs.tokens(with_zeros, part).to(dtype)
         gate = linear(rows, experts.gate, experts.gate_bias, e)
         up = linear(rows, experts.up, experts.up_bias, e)
         hidden = swiglu(gate, up, experts.clamp)
-        torch.mm(hidden, experts.down[e].to(dtype).T, out=out[part])
+        pairs.product(hidden, experts.down[e].to(dtype).T, out=out[part])
         if experts.down_bias is not None:
             out[part].add_(experts.down_bias[e])
         if keep is not None:
@@ -178,23 +227,25 @@ class _OneByOne(torch.autograd.Function):
             if each is not None and unused:
                 each[unused] = 0
         dtype = _working_dtype(x.dtype)
-        factors = weights.flatten().index_select(0, pairs.order).to(dtype).unsqueeze(1)
+        factors = pairs.with_zeros(weights.flatten()).index_select(0, pairs.order).to(dtype).unsqueeze(1)
+        multiply = by_onednn if pairs.onednn else F.linear
         to_rows, to_factors = factors.new_empty(len(factors), x.shape[1]), torch.empty_like(factors)
 
         def add(part: int, e: int, grad: Tensor, rows: Tensor) -> None:
             to_weight, to_bias = found[part], found[part + 3]
             if to_weight is not None and to_weight.dtype == dtype:
-                torch.mm(grad.T, rows, out=to_weight[e])
+                pairs.product(grad.T, rows, out=to_weight[e])
             elif to_weight is not None:
                 to_weight[e] = grad.T @ rows
             if to_bias is not None:
                 to_bias[e] = grad.sum(0)
 
-        for e, part, tokens in pairs.rows():
-            rows, flow = x.index_select(0, tokens).to(dtype), grads[0].index_select(0, tokens).to(dtype)
+        with_zeros, flows = pairs.with_zeros(x), pairs.with_zeros(grads[0])
+        for e, part in pairs.rows():
+            rows, flow = pairs.tokens(with_zeros, part).to(dtype), pairs.tokens(flows, part).to(dtype)
             inputs = next(inside), next(inside)
             hidden = swiglu(*inputs, clamp)
-            to_hidden = flow @ down[e].to(dtype)
+            to_hidden = multiply(flow, down[e].to(dtype).T)
             torch.linalg.vecdot(hidden, to_hidden, out=to_factors[part, 0])
             if parts[5] is not None:
                 to_factors[part, 0] += flow @ parts[5][e].to(dtype)
@@ -203,8 +254,8 @@ class _OneByOne(torch.autograd.Function):
             to_gate, to_up = swiglu_backward(to_hidden.mul_(factors[part]), *inputs, clamp)
             add(0, e, to_gate, rows)
             add(1, e, to_up, rows)
-            torch.mm(to_gate, gate[e].to(dtype), out=to_rows[part])
-            to_rows[part].addmm_(to_up, up[e].to(dtype))
+            pairs.product(to_gate, gate[e].to(dtype), out=to_rows[part])
+            pairs.product(to_up, up[e].to(dtype), out=to_rows[part], add=True)
         to_weights = to_factors[:, 0].index_select(0, pairs.place).view_as(weights).to(weights.dtype)
         return None, None, pairs.sums(to_rows).to(x.dtype), to_weights, *found
 

@@ -1,7 +1,9 @@
-"""Linear maps: a few tokens in C++, and bfloat16 in float32 on processors without products of bfloat16."""
+"""Linear maps: a few tokens in C++, bfloat16 in float32 where there are no products of it, and float32 by oneDNN where
+that is faster than MKL."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -28,7 +30,18 @@ _LEAST, _PER_THREAD = 2**18, 2**16
 # Weights that are widened at a time, so that a large matrix needs little memory.
 _WIDENED = 2**22
 
+LEAST_WORK = 2**22
+"""Multiply-adds below which a call of oneDNN takes longer than it saves."""
+
 definition = F.linear
+
+
+@functools.cache
+def slow_mkl() -> bool:
+    """Whether torch multiplies float32 at half the processor's rate: MKL uses AVX-512 on Intel's processors alone."""
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
+        return False
+    return torch.cpu._is_avx512_supported() and "AMD" in str(torch.cpu.get_capabilities().get("cpu_name"))
 
 
 def linear(
@@ -43,7 +56,13 @@ def linear(
     if weight.dim() != 2 or x.shape[-1:] != weight.shape[1:] or x.numel() == 0:
         return definition(x, weight, bias)
     few = x.numel() <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * x.shape[-1]
-    if not (few or narrow) or torch.compiler.is_compiling() or use_definition() or autocast_dtype(x) != x.dtype:
+    large = x.dtype == torch.float32 and x.numel() * len(weight) >= LEAST_WORK and slow_mkl()
+    if (
+        not (few or narrow or large)
+        or torch.compiler.is_compiling()
+        or use_definition()
+        or autocast_dtype(x) != x.dtype
+    ):
         return definition(x, weight, bias)
     tensors = (x, weight) if bias is None else (x, weight, bias)
     grad = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
@@ -51,7 +70,11 @@ def linear(
         library = native_library(*tensors)
         if library is not None and weight.is_contiguous():
             return _few(library, x, weight, bias)
-    if narrow and x.device.type == "cpu" and weight.dtype == x.dtype and slow_bfloat16():
+    if narrow:
+        wide = x.device.type == "cpu" and weight.dtype == x.dtype and slow_bfloat16()
+    else:
+        wide = large and all(each.is_contiguous() for each in tensors[1:]) and native_library(*tensors) is not None
+    if wide:
         rows = x.reshape(-1, x.shape[-1])
         out = _Wide.apply(rows, weight, bias) if grad else _wide(rows, weight, bias)
         return out.view(*x.shape[:-1], len(weight))
@@ -78,7 +101,15 @@ def parts(weight: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(weight), step)]
 
 
+def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """:func:`definition` of matrices of float32, which may be transposed; the bias is contiguous."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
+
+
 def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if x.dtype == torch.float32:
+        return by_onednn(x.contiguous(), weight, bias)
     wide, out = x.float(), x.new_empty(len(x), len(weight))
     with torch.autocast("cpu", enabled=False):
         for rows in parts(weight):
@@ -100,6 +131,13 @@ class _Wide(torch.autograd.Function):
         if defined_backward(grads[0]):
             return differentiate(definition, (x, weight, bias), ctx.needs_input_grad, grads[0])
         of_x, of_weight, of_bias = ctx.needs_input_grad
+        if x.dtype == torch.float32:
+            grad = grads[0].contiguous()
+            return (
+                by_onednn(grad, weight.T) if of_x else None,
+                by_onednn(grad.T, x.contiguous().T) if of_weight else None,
+                grad.sum(0) if of_bias else None,
+            )
         grad, wide = grads[0].float(), x.float() if of_weight else x
         grad_x = torch.zeros_like(x, dtype=torch.float32) if of_x else None
         grad_weight = torch.empty_like(weight) if of_weight else None
