@@ -171,7 +171,7 @@ def compare(rounds: int) -> dict[str, Any]:
             if each.name not in ("glassformer", "GPT-2")
         }
     print(f"largest differences of logits, float32: {difference}")
-    training, long = draw(8, 257), draw(1, 2048)
+    training, long = draw(64, 8, 257), draw(1, 2048)
     for dtype in (torch.float32, torch.bfloat16):
         name = str(dtype).removeprefix("torch.")
         for each in everyone:
