@@ -127,7 +127,7 @@ def test_broken_weights_show_their_counterexample(
     example = PROGRAMS["histogram"]
     model = compile_program(example.program, example.vocabulary, example.max_len)
     with torch.no_grad():
-        model.layers[0].ffn.up.bias[-1] -= 2.0  # type: ignore[union-attr,operator,index]
+        model.layers[0].ffn.up.bias[0] -= 2.0  # type: ignore[union-attr,operator,index]
     page.goto(serve(Explorer([wrap_model(model, "abc")])).address)
     expect(page.locator(".proof h2")).to_have_text("Fails")
     page.get_by_role("button", name=re.compile("^Show ")).click()

@@ -56,7 +56,7 @@ def linear(
     if weight.dim() != 2 or x.shape[-1:] != weight.shape[1:] or x.numel() == 0:
         return definition(x, weight, bias)
     few = x.numel() <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * x.shape[-1]
-    large = x.dtype == torch.float32 and x.numel() * len(weight) >= LEAST_WORK and slow_mkl()
+    large = x.dtype == torch.float32 and x.numel() * weight.shape[0] >= LEAST_WORK and slow_mkl()
     if (
         not (few or narrow or large)
         or torch.compiler.is_compiling()
