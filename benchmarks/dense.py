@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from contestants import CONFIG, MAX_SEQ_LEN, VOCAB, Contestant, ours, theirs
 from run import _inference, _row, _training_step
-from timing import in_turns, keep
+from timing import each_turn, keep
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -177,13 +177,13 @@ def compare(rounds: int) -> dict[str, Any]:
         for each in everyone:
             each.model.to(dtype)
         steps = {each.name: _training_step(each, training) for each in everyone}
-        rows.append(_row("training step, 8 x 256", name, in_turns(steps, rounds)))
+        rows.append(_row("training step, 8 x 256", name, each_turn(steps, rounds)))
         prefill = {each.name: _inference(lambda e=each: e.prefill(long), each) for each in everyone}
-        rows.append(_row("prefill of 2,048", name, in_turns(prefill, rounds)))
+        rows.append(_row("prefill of 2,048", name, each_turn(prefill, rounds)))
         for batch in (1, 8):
             prompt = draw(batch, 64)
             decode = {each.name: _inference(lambda e=each, p=prompt: e.decode(p, 64), each) for each in everyone}
-            rows.append(_row(f"decode, batch {batch}, a token", name, in_turns(decode, rounds), per=64))
+            rows.append(_row(f"decode, batch {batch}, a token", name, each_turn(decode, rounds), per=64))
     return {"rows": rows, "largest_difference_of_logits": difference}
 
 
