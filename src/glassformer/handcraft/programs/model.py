@@ -170,7 +170,8 @@ def compile_program(
     num_layers = (max([each.born for each in plan.stored.values()], default=0) + 1) // 2
     result.read_at(2 * num_layers + 1)
     layers = [_Layer(plan, layer) for layer in range(num_layers)]
-    places = [_place(list(plan.stored.values()), again) for again in ([True, False] if reuse else [False])]
+    outputs = {stored for stored, _ in result.terms}
+    places = [_place(list(plan.stored.values()), outputs, again) for again in ([True, False] if reuse else [False])]
     with torch.random.fork_rng(devices=[]):  # modules are made with random weights
         models = [
             CompiledProgram(program, domains, place.width, [_block(each, place, causal) for each in layers])
@@ -235,15 +236,19 @@ def _describe(plan: Plan) -> Iterator[Coordinate]:
             yield Coordinate(place, stored.name, variable, stored.born, stored.read, values)
 
 
-def _place(stored: list[Stored], reuse: bool) -> _Places:
-    """Give every variable its coordinates."""
+def _place(stored: list[Stored], outputs: set[Stored], reuse: bool) -> _Places:
+    """Give every variable its coordinates.
+
+    Those of the outputs are not erased by the network that writes them: the sum with what is erased would be rounded.
+    """
     width, erased = 0, dict[int, list[int]]()
     places: dict[Stored, list[int]] = {}
     unused: list[tuple[int, int]] = []  # from which time it can be erased, coordinate
     for each in sorted(stored, key=lambda each: each.born):
         places[each] = []
+        last = each.born - (each in outputs)
         for _ in each.features:
-            ready = next((one for one in unused if one[0] <= each.born), None) if reuse else None
+            ready = next((one for one in unused if one[0] <= last), None) if reuse else None
             if ready is None:
                 places[each].append(width)
                 width += 1
