@@ -124,7 +124,7 @@ class _Pairs(NamedTuple):
     def of(cls, experts: Experts, x: Tensor, indices: Tensor, expert: Tensor, order: Tensor) -> _Pairs:
         """``order`` sorts the pairs of ``indices`` by ``expert``."""
         counts = torch.bincount(expert, minlength=len(experts.gate))
-        place, first = torch.empty_like(order), torch.arange(len(order))
+        place, first = torch.empty_like(order), torch.arange(len(order), device=order.device)
         large = len(order) * experts.gate[0].numel() >= LEAST_WORK * len(experts.gate)
         wide = x.dtype == torch.float32 and slow_mkl()
         onednn = large and wide and native_library(x, experts.gate, experts.up, experts.down) is not None
