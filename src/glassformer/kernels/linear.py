@@ -41,7 +41,8 @@ def slow_mkl() -> bool:
     """Whether torch multiplies float32 at half the processor's rate: MKL uses AVX-512 on Intel's processors alone."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
-    return torch.cpu._is_avx512_supported() and "AMD" in str(torch.cpu.get_capabilities().get("cpu_name"))
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
+    return torch.cpu._is_avx512_supported() and "AMD" in str(capabilities.get("cpu_name"))
 
 
 def linear(
