@@ -16,8 +16,10 @@ little more memory than the model, the disk is not warm any more: ``cached`` tel
 With ``--llama``, the named llama-bench and we take turns, ``--rounds`` of them, with the same threads and tokens; each
 is a process that loads its weights. ``--gguf`` is the same checkpoint in the format of llama.cpp.
 
-Bandwidth is what all threads together read, at best of some turns, when they add up the numbers of a tensor of 1 GiB.
-The bytes of a token are those of the weights that it passes, and of the keys and values that it sees.
+A prompt is read, and then a text is generated from one token, as llama-bench does. Bandwidth is what all threads
+together read when they add up the numbers of a tensor of 256 MiB: the best of some turns before the generation and of
+some after it, and the mean of the two, since it changes within seconds on shared machines. The bytes of a token are
+those of the weights that it passes, and of the keys and values that it sees.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ import torch
 
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
-from glassformer.generation.decoding import stream
+from glassformer.generation.decoding import generate as run
 from glassformer.kernels import mxfp4_native, native
 from glassformer.models import Decoder
 
@@ -93,34 +95,35 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def generate(options: argparse.Namespace) -> dict[str, Any]:
-    """Load it, read a prompt, and go on."""
+    """Load it, read a prompt, and generate a text."""
     mxfp4_native.kernel()
     model, loading = measured(lambda: loaded(options).eval())
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(model.config.vocab_size, (1, options.prompt), generator=generator).to(options.device)
     results: dict[str, Any] = {"load": loading}
     # A first short one, so that what happens once is not counted: threads start, tables are made.
-    list(stream(model, prompt[:, :2], 2))
-    steps = stream(model, prompt, options.tokens + 1)
-    first, results["prefill"] = measured(lambda: next(steps))
-    rest, results["generation"] = measured(lambda: list(steps))
-    results["generation"]["tokens_per_second"] = len(rest) / results["generation"]["seconds"]
+    run(model, prompt[:, :2], 2)
+    _, results["prefill"] = measured(lambda: run(model, prompt, 1))
     results["prefill"]["tokens_per_second"] = options.prompt / results["prefill"]["seconds"]
-    results["tokens"] = [token for (token,) in [first, *rest]]
+    before = bandwidth(options)
+    [tokens], results["generation"] = measured(lambda: run(model, prompt[:, :1], options.tokens))
+    results["generation"]["tokens_per_second"] = options.tokens / results["generation"]["seconds"]
+    results["generation"]["bandwidth"] = (before + bandwidth(options)) / 2
+    results["tokens"] = tokens
     if options.device != "cpu":
         results["device_peak_gib"] = torch.cuda.max_memory_allocated() / GIB
     return results
 
 
-def bandwidth(options: argparse.Namespace) -> dict[str, Any]:
+def bandwidth(options: argparse.Namespace) -> float:
     """Bytes that all threads read in a second."""
-    numbers = torch.ones(GIB // 4, device=options.device)
+    numbers = torch.ones(GIB // 16, device=options.device)
     best = float("inf")
     for _ in range(10):
         start = time.perf_counter()
         numbers.sum().item()
         best = min(best, time.perf_counter() - start)
-    return {"bytes_per_second": GIB / best}
+    return numbers.nbytes / best
 
 
 def llama(options: argparse.Namespace) -> dict[str, float]:
@@ -152,7 +155,7 @@ def compared(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     return result
 
 
-STAGES = {"make": make, "load": load, "generate": generate, "bandwidth": bandwidth}
+STAGES = {"make": make, "load": load, "generate": generate}
 
 
 NOT_FOR_STAGES = ("out", "remove", "limit", "stage", "llama", "gguf", "rounds")
@@ -194,6 +197,12 @@ def bytes_of_a_token(directory: Path, context: int, int8: int) -> dict[str, int]
         "router and norms": stored["router"] + stored["norms"],
         "keys and values": found.cache(context),
     }
+
+
+def share_of_bandwidth(generated: dict[str, Any], read: int) -> float:
+    """How much of the bandwidth a generation reached that reads so many bytes for a token."""
+    told = generated["generation"]
+    return float(read * told["tokens_per_second"] / told["bandwidth"])
 
 
 def arguments() -> argparse.Namespace:
@@ -239,7 +248,6 @@ def main() -> None:
         results["make"] = show("make", in_process("make", options))
         if "failed" in results["make"]:
             sys.exit(1)
-    results["bandwidth"] = show("bandwidth", in_process("bandwidth", options))
     for stage, limit in (("load", 16.0), ("generate", 17.0)):
         warm(options.directory)
         before = cached()
@@ -248,21 +256,21 @@ def main() -> None:
         show(stage, results[stage])
     if "generation" in results["generate"]:
         # In the middle of what is generated.
-        read = bytes_of_a_token(options.directory, options.prompt + options.tokens // 2, options.int8)
-        reached = sum(read.values()) * results["generate"]["generation"]["tokens_per_second"]
+        read = bytes_of_a_token(options.directory, options.tokens // 2, options.int8)
         results["reading"] = {
             "bytes_per_token": {"total": sum(read.values()), **read},
-            "bytes_per_second": reached,
-            "share_of_bandwidth": reached / results["bandwidth"]["bytes_per_second"],
+            "share_of_bandwidth": share_of_bandwidth(results["generate"], sum(read.values())),
         }
         show("reading", results["reading"])
     if options.llama and "generation" in results["generate"]:
-        rounds = []
+        rounds, shares = [], []
         for _ in range(options.rounds):
             ours = in_process("generate", options)
             speeds = {work: ours[work]["tokens_per_second"] for work in ("prefill", "generation")}
             rounds.append({"ours": speeds, "llama.cpp": llama(options)})
-        results["llama.cpp"] = compared(rounds)
+            shares.append(share_of_bandwidth(ours, sum(read.values())))
+        results["llama.cpp"] = compared(rounds) | {"share_of_bandwidth": shares}
+        print(f"share of bandwidth {statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})")
     kernel = mxfp4_native.kernel()
     results["machine"] = {
         "threads": options.threads,

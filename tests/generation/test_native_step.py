@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from glassformer import kernels
-from glassformer.generation import generate, native_step
-from glassformer.generation.native_step import DecodingStep
+from glassformer.generation import generate, native_step, stream
+from glassformer.generation.native_step import DecodingStep, _Plan
 from glassformer.kernels import native
 from glassformer.kernels.native import Library
 from glassformer.kernels.options import Clamp
@@ -468,3 +468,15 @@ def test_greedy_texts_of_float32_models_are_those_without_a_cache(monkeypatch: p
         texts = generate(model, prompts, 30)
     assert counts == [1] * 29
     assert texts == generate(model, prompts, 30, use_cache=False)
+
+
+def test_a_model_that_nothing_can_change_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[None] = []
+    holds = _Plan.holds
+    monkeypatch.setattr(_Plan, "holds", lambda self: looks.append(None) or holds(self))
+    model, prompt = decoder(BASE), drawn(1, 3)
+    with counted(monkeypatch) as counts:
+        texts = generate(model, prompt, 6)
+        assert (len(looks), counts) == (1, [1] * 5)
+        assert [list(text) for text in zip(*stream(model, prompt, 6), strict=True)] == texts
+    assert len(looks) > 5

@@ -1,30 +1,53 @@
 from __future__ import annotations
 
+import mmap
+import sys
+from typing import Any
+
 import pytest
 import torch
 
-from glassformer.kernels import huge_pages
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 
+MIB = 2**20
 
-@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2**20, 3), (2**22 + 1,)])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32], ids=str)
-def test_the_advice_stays_inside_the_tensor(
-    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no huge pages")
+@pytest.mark.parametrize(
+    ("shape", "pages"),
+    [((), 0), ((0, 3), 0), ((5,), 0), ((MIB // 2,), 0), ((MIB, 1), 1), ((5 * MIB // 2,), 1), ((3, MIB), 2)],
+)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_pages_that_are_filled_by_a_third_are_huge(
+    shape: tuple[int, ...], pages: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advice: list[tuple[int, int]] = []
-    monkeypatch.setattr(huge_pages, "_advise", lambda: lambda start, length, _: advice.append((start, length)))
+    advice: list[tuple[int, ...]] = []
+
+    class Watched(mmap.mmap):
+        def madvise(self, *arguments: int) -> None:
+            advice.append(arguments)
+            super().madvise(*arguments)
+
+    monkeypatch.setattr(mmap, "mmap", Watched)
     tensor = empty_in_huge_pages(shape, dtype)
     assert (tensor.shape, tensor.dtype, tensor.device.type) == (shape, dtype, "cpu")
-    assert len(advice) == (tensor.nbytes >= 2**22)
-    for start, length in advice:
-        assert start % 2**21 == length % 2**21 == 0
-        assert tensor.data_ptr() <= start
-        assert start + length <= tensor.data_ptr() + tensor.nbytes
-        assert length >= tensor.nbytes - 2**22
+    assert tensor.untyped_storage().nbytes() == tensor.nbytes
+    assert [length for _, _, length in advice] == [2 * MIB * pages] * (pages > 0)
+    assert pages == 0 or tensor.data_ptr() % (2 * MIB) == 0
 
 
-def test_it_can_be_written_and_read() -> None:
-    tensor = empty_in_huge_pages((3, 2**20), torch.float32)
-    assert tensor.fill_(2.0).sum() == 6 * 2**20
-    assert empty_in_huge_pages((2**24,), torch.float32, "meta").is_meta
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int8], ids=str)
+def test_it_can_be_written_and_read(dtype: torch.dtype) -> None:
+    tensor = empty_in_huge_pages((3, MIB), dtype)
+    assert tensor.fill_(2).float().sum() == 6 * MIB
+    assert empty_in_huge_pages((2**24,), dtype, "meta").is_meta
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no huge pages")
+def test_a_system_without_huge_pages_gets_another_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *arguments: Any) -> None:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    assert empty_in_huge_pages((3, MIB), torch.float32).fill_(2).sum() == 6 * MIB

@@ -68,16 +68,7 @@ def generate(
         InputError: Empty prompts, tokens outside the vocabulary, more positions than the model can read, or options
             that exclude one another.
     """
-    steps = stream(
-        model,
-        prompts,
-        max_new_tokens,
-        rule=rule,
-        stop_tokens=stop_tokens,
-        use_cache=use_cache,
-        compile=compile,
-        speculate=speculate,
-    )
+    steps = _stream(model, prompts, max_new_tokens, rule, stop_tokens, use_cache, compile, speculate, constant=True)
     return [[token for token in text if token is not None] for text in zip(*steps, strict=True)]
 
 
@@ -92,7 +83,25 @@ def stream(
     compile: bool = False,
     speculate: int = 0,
 ) -> Iterator[list[int | None]]:
-    """As :func:`generate`, step by step: yields each text's newest token, or None once the text has ended."""
+    """As :func:`generate`, step by step: yields each text's newest token, or None once the text has ended.
+
+    A model that is changed between two steps goes on as it is then. To see to that takes up to half a millisecond a
+    step, which ``generate`` does not need.
+    """
+    return _stream(model, prompts, max_new_tokens, rule, stop_tokens, use_cache, compile, speculate, constant=False)
+
+
+def _stream(
+    model: Decoder,
+    prompts: Prompts,
+    max_new_tokens: int,
+    rule: SamplingRule,
+    stop_tokens: Sequence[int],
+    use_cache: bool,
+    compile: bool,
+    speculate: int,
+    constant: bool,
+) -> Iterator[list[int | None]]:
     require_positive(max_new_tokens=max_new_tokens)
     require(use_cache or not compile, "compile without use_cache", "compile with use_cache", "Leave one of them out.")
     tokens, real = _padded(model, prompts)
@@ -112,7 +121,7 @@ def stream(
     elif compile:
         logits = _logits_with_compiled_step(model, positions, tokens, real)
     else:
-        logits = _logits_with_cache(model, model.new_cache(len(tokens), positions), tokens, real)
+        logits = _logits_with_cache(model, model.new_cache(len(tokens), positions), tokens, real, constant)
     return _steps(model, logits, len(tokens), max_new_tokens, rule, stop)
 
 
@@ -172,8 +181,10 @@ def _logits_without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -
     return logits
 
 
-def _logits_with_cache(model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None) -> _Logits:
-    step = DecodingStep(model, cache)
+def _logits_with_cache(
+    model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None, constant: bool = False
+) -> _Logits:
+    step = DecodingStep(model, cache, constant=constant)
 
     def logits(newest: Tensor | None) -> Tensor:
         if newest is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
+from torch.utils.hooks import RemovableHandle
 
 from glassformer.kernels import native
 from glassformer.kernels.decode_step import Decoder as Weights
@@ -54,7 +55,8 @@ class DecodingStep:
     In evaluation mode, without gradients. On the CPU one native call computes the whole step, if nothing could tell the
     difference: the model is a :class:`Decoder` whose parts are all as it built them, in float32 or bfloat16, without
     hooks, interventions or captures. This is looked at again in each step, and so is where weights and cache lie in
-    memory; settings of parts, such as ``top_k``, once. Anything else takes the ordinary forward pass.
+    memory, unless nothing may change between steps; settings of parts, such as ``top_k``, are looked at once. Anything
+    else takes the ordinary forward pass.
 
     The native form computes activations in float32, whatever the dtype of the weights is. Logits of float32 models are
     those of the ordinary pass to 1e-5 of their size; their packed experts take the ordinary way. Logits have the same
@@ -63,10 +65,11 @@ class DecodingStep:
     Args:
         model: The decoder; it is left in the mode it is in.
         cache: Its cache, which may hold a prompt.
+        constant: Whether the model stays as it is between steps, because none but the caller runs there.
     """
 
-    def __init__(self, model: Decoder, cache: Cache) -> None:
-        self._model, self._cache = model, cache
+    def __init__(self, model: Decoder, cache: Cache, *, constant: bool = False) -> None:
+        self._model, self._cache, self._constant = model, cache, constant
         self._plan: _Plan | None = None
 
     def __call__(self, tokens: Int[Tensor, "batch new"]) -> Float[Tensor, "batch new vocab"]:
@@ -87,7 +90,7 @@ class DecodingStep:
         library = native.library() if _nothing_watches(tokens) else None
         if library is None:
             return None
-        if self._plan is None or not self._plan.holds():
+        if self._plan is None or not (self._constant or self._plan.holds()):
             self._plan = _Plan.of(model, cache)
         start = cache.length
         if self._plan is None or any(layer.length != start for layer in cache.layers):
@@ -147,6 +150,8 @@ class _Plan:
         self._tensors: list[Tensor] = []
         self._addresses: list[int] = []
         self._memory: list[Tensor] = []
+        self._handles = -1
+        """How many hooks any modules had been given when these had none."""
         self._model, self._cache, self._caches = model, cache, list(cache.layers)
         self._know({"": model}, "", Decoder)
         _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
@@ -169,12 +174,15 @@ class _Plan:
             all(map(is_, map(dict.get, self._holders, self._names), self._held))
             and list(map(type, self._modules)) == self._types
             and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
-            and not any(map(attrgetter("_forward_hooks"), self._modules))
-            and not any(map(attrgetter("_forward_pre_hooks"), self._modules))
             and list(map(len, map(vars, self._modules))) == self._sizes
+            and (self._handles == RemovableHandle.next_id or self._has_no_hooks())
             and len(self._model.layers) == len(self._caches)
             and self._cache.layers == self._caches
         )
+
+    def _has_no_hooks(self) -> bool:
+        self._handles = RemovableHandle.next_id  # each hook takes the next number
+        return not any(module._forward_hooks or module._forward_pre_hooks for module in self._modules)
 
     def _decoder(self, model: Decoder) -> Weights:
         config, width = model.config, model.config.hidden_dim

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
+import math
+import mmap
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-# The size on x86 and most ARM systems. Elsewhere the advice covers a little less of a tensor.
+# The size on x86 and most ARM systems. Elsewhere less of a tensor is in huge pages.
 _PAGE = 2**21
-_MADV_HUGEPAGE = 14
 
 
 def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """An uninitialised tensor, for which Linux is asked for huge pages as far as they fit into it.
+    """A tensor to be filled, for which Linux is asked for huge pages, where it fills at least a third of one.
+
+    It begins at the start of a page and has a mapping of its own, so that the third is not shared with another tensor.
 
     Source: madvise(2), ``MADV_HUGEPAGE``.
     """
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
-    if tensor.device.type == "cpu" and tensor.nbytes >= 2 * _PAGE:
-        start = -(-tensor.data_ptr() // _PAGE) * _PAGE
-        length = (tensor.data_ptr() + tensor.nbytes - start) // _PAGE * _PAGE
-        _advise()(start, length, _MADV_HUGEPAGE)  # a system without huge pages returns an error, which changes nothing
-    return tensor
-
-
-@functools.cache
-def _advise() -> Callable[..., object]:
-    if sys.platform != "linux":
-        return lambda *_: None
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return advise
+    size = math.prod(shape) * dtype.itemsize
+    pages = (size + _PAGE * 2 // 3) // _PAGE
+    if sys.platform != "linux" or torch.device(device).type != "cpu" or pages == 0:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    try:
+        memory = mmap.mmap(-1, size + 2 * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _PAGE
+        memory.madvise(mmap.MADV_HUGEPAGE, start, pages * _PAGE)
+    except OSError:  # no huge pages, or too little memory, which torch.empty tells
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=start).view(*shape)

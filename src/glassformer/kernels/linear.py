@@ -96,9 +96,9 @@ def threads_for(weight: Tensor) -> int:
     return max(1, min(torch.get_num_threads(), weight.numel() // _PER_THREAD))
 
 
-def parts(weight: Tensor) -> list[slice]:
-    """Rows to be widened at a time."""
-    step = max(1, _WIDENED // max(1, weight.shape[1]))
+def parts(weight: Tensor, numbers: int = _WIDENED) -> list[slice]:
+    """Rows to be widened at a time, of about so many numbers."""
+    step = max(1, numbers // max(1, weight.shape[1]))
     return [slice(start, start + step) for start in range(0, len(weight), step)]
 
 

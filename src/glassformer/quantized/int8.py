@@ -35,8 +35,8 @@ def encode(values: Float[Tensor, "out in"]) -> tuple[Int8[Tensor, "out in"], Flo
     )
     out, width = values.shape
     integers = empty_in_huge_pages((out, width), torch.int8, values.device)
-    scales = torch.empty(out, width // BLOCK, dtype=torch.bfloat16, device=values.device)
-    for rows in [] if values.is_meta else parts(values):
+    scales = empty_in_huge_pages((out, width // BLOCK), torch.bfloat16, values.device)
+    for rows in [] if values.is_meta else parts(values, 2**18):  # what is computed with stays in caches
         wide = values[rows].detach().float().unflatten(1, (-1, BLOCK))
         least = wide.abs().amax(2) / _LARGEST
         require(

@@ -12,8 +12,8 @@ EXPORT(some_rows)
   const auto run = [&](auto matrix, auto x) { multiply_rows(matrix, x, width, count, first, last, out, stride); };
   const float* x = reinterpret_cast<const float*>(tokens);
   const BFloat16* narrow = static_cast<const BFloat16*>(scales);
-  if (format == FLOAT32) run(Dense<float>{static_cast<const float*>(weights)}, x);
-  if (format == BFLOAT16) run(Dense<BFloat16>{static_cast<const BFloat16*>(weights)}, x);
+  if (format == FLOAT32) run(static_cast<const float*>(weights), x);
+  if (format == BFLOAT16) run(static_cast<const BFloat16*>(weights), x);
   if (format == INT8) run(Int8{static_cast<const int8_t*>(weights), narrow}, tokens);
   if (format == MXFP4) run(Mxfp4{static_cast<const uint8_t*>(weights), static_cast<const uint8_t*>(scales)}, tokens);
 }

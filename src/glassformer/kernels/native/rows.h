@@ -88,10 +88,12 @@ inline Ints products_of_pairs(Words a, Words b) {
 
 // ---- formats of weights ---------------------------------------------------------------------------------------------
 //
-// A block has BYTES; TOGETHER blocks are read at a time, for which a token has TOKEN bytes; none from `end` on. Of WIDTH
-// blocks, the scale of block i has its place(i), and spread(placed(scales), i) are those of the products from i on.
+// A block has BYTES; TOGETHER blocks are read at a time, for which a token has TOKEN bytes. Nothing is read from block `end`
+// on; of rows that are INSIDE, whole vectors end before it. Of WIDTH blocks, the scale of block i has its place(i), and
+// spread(placed(scales), i) are those of the products from i on.
 
-template <typename Number>  // float or BFloat16
+// Numbers of float or BFloat16. A row's vectors are added to PARTS sums in turns.
+template <typename Number, int PARTS>
 struct Dense {
   const Number* weights;
 };
@@ -102,6 +104,7 @@ struct Int8 {
   const BFloat16* scales;
   int64_t end;
   static constexpr int64_t BYTES = BLOCK, TOGETHER = 1, TOKEN = 2 * BLOCK;
+  static constexpr bool INSIDE = false;
   static constexpr float UNIT = 1;
   static constexpr int VECTORS = BLOCK * 2 / VECTOR_BYTES;
   struct Some {
@@ -147,6 +150,7 @@ struct Mxfp4 {
   const uint8_t* scales;
   int64_t end;
   static constexpr int64_t BYTES = BLOCK / 2, TOGETHER = VECTOR_BYTES / BYTES, TOKEN = 10 * VECTOR_BYTES;
+  static constexpr bool INSIDE = false;
   static constexpr float UNIT = 0.5f;
   struct Some {
     Bytes first, second;
@@ -155,10 +159,10 @@ struct Mxfp4 {
     Words words[4];
   };
   const void* block(int64_t i) const { return blocks + i * BYTES; }
-  INLINE Some read(int64_t, int64_t row, int64_t i, bool full) const {
+  INLINE Some read(int64_t, int64_t row, int64_t i, bool inside) const {
     alignas(16) static constexpr int8_t RAISED[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
     Bits codes = {};
-    if (full || row + i + TOGETHER <= end) codes = vector_at<Bits>(blocks + (row + i) * BYTES);
+    if (inside || row + i + TOGETHER <= end) codes = vector_at<Bits>(blocks + (row + i) * BYTES);
     else std::memcpy(&codes, blocks + (row + i) * BYTES, (end - row - i) * BYTES);
     return {looked_up(RAISED, (Bytes)(codes & 0x0f0f0f0fu)), looked_up(RAISED, (Bytes)(codes >> 4 & 0x0f0f0f0fu))};
   }
@@ -230,16 +234,23 @@ struct Mxfp4 {
 #endif
   }
   INLINE static Floats spread(const Floats& scales, int64_t i) {
-    // Two bits of each number are read. The others differ, so that compilers load the vector instead of filling it.
-    alignas(64) static constexpr int32_t NUMBERS[] = {0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60};
-    const Ints number = vector_at<Ints>(NUMBERS) + static_cast<int>(i / TOGETHER);
+    switch (i / TOGETHER) {
+      case 0: return copied<0>(scales);
+      case 1: return copied<1>(scales);
+      case 2: return copied<2>(scales);
+      default: return copied<3>(scales);
+    }
+  }
+  // Each four numbers become four times the one with this index.
+  template <int INDEX>
+  INLINE static Floats copied(const Floats& scales) {
 #if WITH_AVX512
-    return (Floats)_mm512_permutevar_ps((__m512)scales, (__m512i)number);
+    return (Floats)_mm512_permute_ps((__m512)scales, INDEX * 0x55);
 #elif WITH_AVX2
-    return (Floats)_mm256_permutevar_ps((__m256)scales, (__m256i)number);
+    return (Floats)_mm256_permute_ps((__m256)scales, INDEX * 0x55);
 #else
     Floats all;
-    for (int64_t lane = 0; lane < WIDTH; ++lane) all[lane] = scales[lane / 4 * 4 + number[lane] % 4];
+    for (int64_t lane = 0; lane < WIDTH; ++lane) all[lane] = scales[lane / 4 * 4 + INDEX];
     return all;
 #endif
   }
@@ -292,35 +303,47 @@ inline void prepare(const float* x, int64_t width, char* token) {
 
 // ---- R rows with T tokens -------------------------------------------------------------------------------------------
 
-template <int R, int T, typename Number>
-inline void tile(Dense<Number> matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride) {
+template <int R, int T, typename Number, int PARTS>
+inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride) {
   constexpr int64_t LINE = 64 / sizeof(Number);  // a cache line of weights
+  constexpr int64_t STEP = LINE > PARTS * WIDTH ? LINE : PARTS * WIDTH;
   const Number* weights = matrix.weights + row * width;
-  Floats sums[R][T] = {};
-  const auto add = [&](int64_t k, int64_t count) {
+  Floats sums[PARTS][R][T] = {};
+  const auto add = [&](int64_t k, int64_t count, int part) INLINE {
     Floats token[T];
-    for (int t = 0; t < T; ++t) token[t] = load(x + t * width + k, count);
+    for (int t = 0; t < T; ++t) {
+      token[t] = load(x + t * width + k, count);
+#if WITH_AVX512 || WITH_AVX2
+      if (R > 1) asm("" : "+v"(token[t]));  // to be read from memory once, and not again for each row
+#endif
+    }
     for (int r = 0; r < R; ++r) {
       const Floats some = load(weights + r * width + k, count);
-      for (int t = 0; t < T; ++t) sums[r][t] += some * token[t];
+      for (int t = 0; t < T; ++t) sums[part][r][t] += some * token[t];
     }
   };
   int64_t k = 0;
-  for (; k + LINE <= width; k += LINE) {
-    for (int r = 0; r < R; ++r) __builtin_prefetch(weights + (ROWS + r) * width + k);
-    for (int64_t i = 0; i < LINE; i += WIDTH) add(k + i, WIDTH);
+  for (; k + STEP <= width; k += STEP) {
+    for (int r = 0; r < R; ++r)
+      for (int64_t i = 0; i < STEP; i += LINE) __builtin_prefetch(weights + (R + r) * width + k + i);
+    for (int64_t i = 0; i < STEP; i += PARTS * WIDTH)
+      for (int part = 0; part < PARTS; ++part) add(k + i + part * WIDTH, WIDTH, part);
   }
-  for (; k < width; k += WIDTH) add(k, width - k < WIDTH ? width - k : WIDTH);
-  for (int r = 0; r < R; ++r)
-    for (int t = 0; t < T; ++t) out[t * stride + row + r] = sum(sums[r][t]);
+  for (; k < width; k += WIDTH) add(k, width - k < WIDTH ? width - k : WIDTH, 0);
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < T; ++t) {
+      for (int part = 1; part < PARTS; ++part) sums[0][r][t] += sums[part][r][t];
+      out[t * stride + row + r] = sum(sums[0][r][t]);
+    }
+  }
 }
 
 // WIDTH scales from block i on, of which `count` are of the row, and 0 in place of the others.
 template <typename Format>
-inline Floats row_scales(const Format& weights, int64_t i, int64_t count) {
+INLINE inline Floats row_scales(const Format& weights, int64_t i, int64_t count) {
   if (count >= WIDTH) return Format::scale(weights.scales + i);
   std::remove_const_t<std::remove_pointer_t<decltype(weights.scales)>> some[WIDTH] = {};
-  const bool readable = i + WIDTH <= weights.end;
+  const bool readable = Format::INSIDE || i + WIDTH <= weights.end;
   if (!readable) std::memcpy(some, weights.scales + i, count * sizeof *some);
   alignas(64) static constexpr int32_t FIRST[32] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   const Ints first = vector_at<Ints>(FIRST + 16 - count);
@@ -343,19 +366,17 @@ inline void tile(const Format& weights, int64_t row, const char* x, int64_t widt
       const char* ahead = static_cast<const char*>(weights.block(first)) + AHEAD;
       for (int64_t byte = 0; byte < WIDTH * Format::BYTES; byte += 64) __builtin_prefetch(ahead + byte);
     }
-    const auto add = [&](int64_t i, bool full) INLINE {
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < WIDTH; i += TOGETHER) {
+      if (i >= blocks - start) break;
       for (int r = 0; r < R; ++r) {
-        const auto& some = weights.read(r, (row + r) * blocks, start + i, full);
+        const auto& some = weights.read(r, (row + r) * blocks, start + i, Format::INSIDE);
         for (int t = 0; t < T; ++t) {
           const Ints products = Format::products(some, token + t * bytes + i / TOGETHER * Format::TOKEN);
           sums[r][t] += __builtin_convertvector(products, Floats) * Format::spread(scales[r][t], i);
         }
       }
-    };
-    if (start + WIDTH <= blocks)
-      for (int64_t i = 0; i < WIDTH; i += TOGETHER) add(i, true);
-    else
-      for (int64_t i = 0; i < blocks - start; i += TOGETHER) add(i, false);
+    }
   }
   for (int r = 0; r < R; ++r)
     for (int t = 0; t < T; ++t) out[t * stride + row + r] = sum(sums[r][t]);
@@ -373,17 +394,26 @@ inline void all_tokens(const Format& weights, int64_t row, const Number* x, int6
 
 // ---- the rows from first to last ------------------------------------------------------------------------------------
 
-template <typename Number>
-inline void multiply_rows(Dense<Number> weights, const float* x, int64_t width, int64_t tokens, int64_t first,
+template <int R, typename Number, int PARTS>
+inline void multiply_rows(Dense<Number, PARTS> weights, const float* x, int64_t width, int64_t tokens, int64_t first,
                           int64_t last, float* out, int64_t stride) {
   constexpr int AT_ONCE = VECTOR_BYTES == 64 ? 4 : 3;
-  // Matrices with rows this long are not in caches, and memory is read fastest from one end to the other. One row at a
-  // time waits for its own additions, which takes longer than memory where vectors are shorter.
-  const bool in_order = VECTOR_BYTES == 64 && width >= 1024 && tokens <= 2;
   int64_t row = first;
-  for (; !in_order && row + ROWS <= last; row += ROWS)
-    all_tokens<ROWS, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
+  for (; row + R <= last; row += R) all_tokens<R, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
   for (; row < last; ++row) all_tokens<1, AT_ONCE>(weights, row, x, width, tokens, width, out, stride);
+}
+
+// Matrices with rows of FAR numbers and more are not in caches. Memory is read fastest from one end to the other, so few
+// tokens take one row after the other, in two sums, because one sum waits for its additions longer than for memory.
+template <typename Number>
+inline void multiply_rows(const Number* weights, const float* x, int64_t width, int64_t tokens, int64_t first,
+                          int64_t last, float* out, int64_t stride) {
+  constexpr int64_t FAR = 1024;
+  const Dense<Number, 1> near{weights};
+  const Dense<Number, 2> far{weights};
+  if (width < FAR) multiply_rows<ROWS>(near, x, width, tokens, first, last, out, stride);
+  else if (tokens <= 2) multiply_rows<1>(far, x, width, tokens, first, last, out, stride);
+  else multiply_rows<VECTOR_BYTES == 64 ? 3 : 2>(far, x, width, tokens, first, last, out, stride);
 }
 
 // Rows that are read off once for many tokens.
@@ -409,7 +439,13 @@ inline void multiply_unpacked(Format weights, const char* x, int64_t width, int6
   all_tokens<R, TOKENS>(unpacked, row, x, width, tokens, token_bytes(width), out, stride);
 }
 
-// Of few tokens one row after the other is multiplied, since memory is read fastest from one end to the other.
+// Rows after which whole vectors can be read.
+template <typename Format>
+struct Inside : Format {
+  static constexpr bool INSIDE = true;
+};
+
+// Few tokens take one row after the other, as above.
 template <typename Format>
 inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
                           float* out, int64_t stride) {
@@ -418,6 +454,10 @@ inline void multiply_rows(Format weights, const char* x, int64_t width, int64_t 
   weights.end = last * blocks;
   int64_t row = first;
   if (tokens <= TOKENS) {
+    const int64_t whole = (blocks + WIDTH - 1) / WIDTH * WIDTH, inside = last - (whole - 1) / blocks;
+    const Inside<Format> whole_vectors{weights};
+    for (; row < inside; ++row)
+      all_tokens<1, TOKENS>(whole_vectors, row, x, width, tokens, token_bytes(width), out, stride);
     for (; row < last; ++row) all_tokens<1, TOKENS>(weights, row, x, width, tokens, token_bytes(width), out, stride);
     return;
   }

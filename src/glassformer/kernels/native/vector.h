@@ -95,11 +95,22 @@ inline void store(T* to, Floats value, int64_t count) {
 
 // Halves are added until one number is left.
 inline float sum(Floats value) {
+#if WITH_AVX512
+  const __m256 upper = _mm512_extractf32x8_ps((__m512)value, 1), half = _mm512_castps512_ps256((__m512)value) + upper;
+#elif WITH_AVX2
+  const __m256 half = (__m256)value;
+#endif
+#if WITH_AVX512 || WITH_AVX2
+  const __m128 four = _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
+  const __m128 two = four + _mm_movehl_ps(four, four);
+  return two[0] + two[1];
+#else
   float parts[WIDTH];
   store(parts, value);
   for (int64_t half = WIDTH / 2; half > 0; half /= 2)
     for (int64_t i = 0; i < half; ++i) parts[i] += parts[i + half];
   return parts[0];
+#endif
 }
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where a is NaN
