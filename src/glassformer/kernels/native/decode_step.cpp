@@ -4,8 +4,8 @@
 // the cache have the model's dtype, experts may be packed. A sum has one order, whatever the number of texts, of new
 // tokens and of threads is.
 //
-// All threads run the same code in one parallel region. What is cheap, each computes for itself; of the rows of a
-// product and of the heads, each has a share. Barriers separate what one thread writes from what others read.
+// All threads run the same code in one parallel region. What is cheap, each computes for itself; the rows of a product and
+// the heads they take in turns, as many as each can. Barriers separate what one thread writes from what others read.
 
 #include <cmath>
 #include <cstdlib>
@@ -130,6 +130,7 @@ struct Step {
   // What threads share: the residual stream [token, hidden_dim]; queries, keys and values of a token; what attention
   // gathered; the router's scores; gated activations, [token-expert pair, ff_dim].
   float *x, *heads, *attended, *scores, *hidden;
+  int64_t* taken;  // for each shared loop and thread: how many of its parts are taken, and how many of them from the end
 
   Numbers vector(const void* data) const { return {data, d.bfloat16}; }
 };
@@ -139,6 +140,7 @@ struct Thread {
   const Step& s;
   const Decoder& d;
   int index, threads;
+  int64_t loop = 0;  // shared loops so far
   Buffer<float> normed, tile, turn, attention, share;
   Buffer<char> prepared, gathered;
   Buffer<int64_t> expert_of, first_pair, token_of;
@@ -153,7 +155,7 @@ struct Thread {
         turn(s.count * d.head_dim),
         attention(group * (KEYS + d.head_dim + 2)),
         share(2 * s.total * top_k),
-        prepared(s.total * token_bytes(widest)),
+        prepared(s.total * top_k * token_bytes(widest)),
         gathered(s.total * larger(token_bytes(d.hidden_dim), 4 * d.hidden_dim)),
         expert_of(s.total * top_k),
         first_pair(experts + 1),
@@ -165,18 +167,32 @@ struct Thread {
 
   Tokens given(const Matrix& m, const float* x, int64_t count) const { return given_to(m, x, count, prepared); }
 
-  // Nearly equal shares, in whole units of rows.
-  Span share_of(int64_t rows, int64_t unit = 8) const {
-    const int64_t units = (rows + unit - 1) / unit;
-    return {smaller(units * index / threads * unit, rows), smaller(units * (index + 1) / threads * unit, rows)};
+  // f(span) of `count` rows or heads, `some` at a time, each of them by one thread. A thread goes through its own range
+  // from the start to the end, since memory is read fastest so, and then helps others from the end of theirs.
+  template <typename F>
+  void take(int64_t count, int64_t some, const F& f) {
+    int64_t* taken = s.taken + 2 * threads * loop++;
+    const int64_t parts = (count + some - 1) / some;
+    for (int64_t i = 0; i < threads; ++i) {
+      const int64_t owner = (index + i) % threads, first = parts * owner / threads, last = parts * (owner + 1) / threads;
+      int64_t &all = taken[2 * owner], &from_end = taken[2 * owner + 1];
+      for (int64_t own = first; __atomic_fetch_add(&all, 1, __ATOMIC_RELAXED) < last - first; ++own) {
+        const int64_t part = i == 0 ? own : last - 1 - __atomic_fetch_add(&from_end, 1, __ATOMIC_RELAXED);
+        f(Span{part * some, smaller((part + 1) * some, count)});
+      }
+    }
+  }
+  // Several parts for each thread, with whole cache lines of results.
+  template <typename F>
+  void take_rows(int64_t rows, const F& f) {
+    const int64_t lines = rows / (8 * 16 * threads) + 1;
+    take(rows, threads == 1 ? rows : smaller(16 * lines, TILE), f);
   }
 
   void run() {
-    const Span own = share_of(s.total, 1);
-    for (int64_t t = own.first; t < own.last; ++t) {
-      const Numbers table = s.vector(d.embedding);
+    const Numbers table = s.vector(d.embedding);
+    for (int64_t t = index; t < s.total; t += threads)
       for (int64_t i = 0; i < d.hidden_dim; ++i) s.x[t * d.hidden_dim + i] = table[s.tokens[t] * d.hidden_dim + i];
-    }
     // Cosines and sines of the new positions; an angle is rounded to float32, as in RotaryEmbedding.
     for (int64_t i = 0; i < s.count; ++i) {
       for (int64_t pair = 0; pair < d.head_dim / 2; ++pair) {
@@ -191,8 +207,10 @@ struct Thread {
       if (d.layers[layer].ffn_norm != nullptr) feed_forward(d.layers[layer]);
     }
     rms_norm(s.x, s.vector(d.final_norm), d.final_eps, s.total, d.hidden_dim, normed);
-    const Span rows = share_of(d.vocab_size);
-    multiply(d.output, given(d.output, normed, s.total), rows.first, rows.last, s.logits + rows.first, d.vocab_size);
+    const Tokens last = given(d.output, normed, s.total);
+    take_rows(d.vocab_size, [&](Span rows) {
+      multiply(d.output, last, rows.first, rows.last, s.logits + rows.first, d.vocab_size);
+    });
   }
 
   // ---- x + output(attend(rotate(query(n)), rotate(key(n)), value(n))) with n = attention_norm(x) --------------------
@@ -200,40 +218,40 @@ struct Thread {
   void attention_of(const Layer& l) {
     rms_norm(s.x, s.vector(l.attention_norm), l.attention_eps, s.total, d.hidden_dim, normed);
     const int64_t queries = l.num_heads * d.head_dim, keys = l.num_kv_heads * d.head_dim, all = queries + 2 * keys;
-    const Span own = share_of(all);
-    project(l.query, l.query_bias, 0, queries, own, all);
-    project(l.key, l.key_bias, queries, keys, own, all);
-    project(l.value, l.value_bias, queries + keys, keys, own, all);
+    project(l.query, l.query_bias, 0, queries, all);
+    project(l.key, l.key_bias, queries, keys, all);
+    project(l.value, l.value_bias, queries + keys, keys, all);
     barrier();
-    const Span heads = share_of(s.batch * l.num_kv_heads, 1);
-    for (int64_t each = heads.first; each < heads.last; ++each) {
-      if (d.bfloat16) attend<BFloat16>(l, each / l.num_kv_heads, each % l.num_kv_heads);
-      else attend<float>(l, each / l.num_kv_heads, each % l.num_kv_heads);
-    }
+    take(s.batch * l.num_kv_heads, 1, [&](Span head) {
+      if (d.bfloat16) attend<BFloat16>(l, head.first / l.num_kv_heads, head.first % l.num_kv_heads);
+      else attend<float>(l, head.first / l.num_kv_heads, head.first % l.num_kv_heads);
+    });
     barrier();
-    const Span rows = share_of(d.hidden_dim);
     const Numbers bias = s.vector(l.output_bias);
     const Tokens attended = given(l.output, s.attended, s.total);
-    for (int64_t r = rows.first; r < rows.last; r += TILE) {
-      const int64_t some = smaller(TILE, rows.last - r);
-      multiply(l.output, attended, r, r + some, tile, TILE);
-      for (int64_t t = 0; t < s.total; ++t) {
-        float* x = s.x + t * d.hidden_dim + r;
-        for (int64_t i = 0; i < some; ++i) x[i] += tile[t * TILE + i] + (bias ? bias[r + i] : 0.0f);
+    take_rows(d.hidden_dim, [&](Span rows) {
+      for (int64_t r = rows.first; r < rows.last; r += TILE) {
+        const int64_t some = smaller(TILE, rows.last - r);
+        multiply(l.output, attended, r, r + some, tile, TILE);
+        for (int64_t t = 0; t < s.total; ++t) {
+          float* x = s.x + t * d.hidden_dim + r;
+          for (int64_t i = 0; i < some; ++i) x[i] += tile[t * TILE + i] + (bias ? bias[r + i] : 0.0f);
+        }
       }
-    }
+    });
     barrier();
   }
 
-  // A projection of `normed`, which is columns `at` .. of `heads`: those among `own`.
-  void project(const Matrix& weight, const void* bias_data, int64_t at, int64_t rows, Span own, int64_t all) {
-    const int64_t first = larger(own.first - at, 0), last = smaller(own.last - at, rows);
-    if (first >= last) return;
-    float* out = s.heads + at + first;
-    multiply(weight, given(weight, normed, s.total), first, last, out, all);
+  // A projection of `normed`, which is columns `at` .. of `heads`.
+  void project(const Matrix& weight, const void* bias_data, int64_t at, int64_t all_rows, int64_t all) {
+    const Tokens tokens = given(weight, normed, s.total);
     const Numbers bias = s.vector(bias_data);
-    for (int64_t t = 0; bias && t < s.total; ++t)
-      for (int64_t r = first; r < last; ++r) out[t * all + r - first] += bias[r];
+    take_rows(all_rows, [&](Span rows) {
+      float* out = s.heads + at + rows.first;
+      multiply(weight, tokens, rows.first, rows.last, out, all);
+      for (int64_t t = 0; bias && t < s.total; ++t)
+        for (int64_t r = rows.first; r < rows.last; ++r) out[t * all + r - rows.first] += bias[r];
+    });
   }
 
   // a' = a cos - b sin, b' = b cos + a sin, for every pair (a, b) of coordinates
@@ -354,16 +372,19 @@ struct Thread {
     const Tokens tokens = given(l.gate, normed, s.total);
     int64_t chosen = 0;
     for (int64_t e = 0; e < l.num_experts; ++e) chosen += first_pair[e] < first_pair[e + 1];
-    Span own = share_of(chosen * l.ff_dim);
-    for (int64_t e = 0; e < l.num_experts && own.last > 0; ++e) {
-      if (first_pair[e] == first_pair[e + 1]) continue;
-      if (own.first < l.ff_dim) activate(l, e, tokens, {larger(own.first, 0), smaller(own.last, l.ff_dim)});
-      own = {own.first - l.ff_dim, own.last - l.ff_dim};
-    }
+    take_rows(chosen * l.ff_dim, [&](Span units) {
+      for (int64_t e = 0; e < l.num_experts && units.last > 0; ++e) {
+        if (first_pair[e] == first_pair[e + 1]) continue;
+        if (units.first < l.ff_dim) activate(l, e, tokens, {larger(units.first, 0), smaller(units.last, l.ff_dim)});
+        units = {units.first - l.ff_dim, units.last - l.ff_dim};
+      }
+    });
     barrier();
-    const Span rows = share_of(d.hidden_dim);
-    for (int64_t e = 0; e < l.num_experts; ++e)
-      if (first_pair[e] < first_pair[e + 1]) add_expert(l, e, rows);
+    const Tokens hidden = given(l.down, s.hidden, first_pair[l.num_experts]);
+    take_rows(d.hidden_dim, [&](Span rows) {
+      for (int64_t e = 0; e < l.num_experts; ++e)
+        if (first_pair[e] < first_pair[e + 1]) add_expert(l, e, hidden, rows);
+    });
     barrier();
   }
 
@@ -374,11 +395,13 @@ struct Thread {
       for (int64_t t = 0; t < s.total; ++t) token_of[t] = t, share[t] = 1.0f;
       return;
     }
-    const Span rows = share_of(l.num_experts);
-    multiply(l.router, given(l.router, normed, s.total), rows.first, rows.last, s.scores + rows.first, l.num_experts);
+    const Tokens tokens = given(l.router, normed, s.total);
     const Numbers bias = s.vector(l.router_bias);
-    for (int64_t t = 0; bias && t < s.total; ++t)
-      for (int64_t e = rows.first; e < rows.last; ++e) s.scores[t * l.num_experts + e] += bias[e];
+    take_rows(l.num_experts, [&](Span rows) {
+      multiply(l.router, tokens, rows.first, rows.last, s.scores + rows.first, l.num_experts);
+      for (int64_t t = 0; bias && t < s.total; ++t)
+        for (int64_t e = rows.first; e < rows.last; ++e) s.scores[t * l.num_experts + e] += bias[e];
+    });
     barrier();
     float* weights = share + s.total * l.top_k;  // by token and choice; sorted by expert into `share`
     for (int64_t t = 0; t < s.total; ++t)
@@ -439,10 +462,10 @@ struct Thread {
   }
 
   // x += weight * down(hidden) in some rows, for the tokens of an expert
-  void add_expert(const Layer& l, int64_t e, Span rows) {
+  void add_expert(const Layer& l, int64_t e, Tokens all, Span rows) {
     const int64_t pair = first_pair[e], count = first_pair[e + 1] - pair;
     const Numbers bias = s.vector(l.down_bias);
-    const Tokens hidden = given(l.down, s.hidden + pair * l.ff_dim, count);
+    const Tokens hidden = {all.data + pair * all.bytes, all.bytes, count};
     for (int64_t r = rows.first; r < rows.last; r += TILE) {
       const int64_t some = smaller(TILE, rows.last - r), at = e * d.hidden_dim + r;
       multiply(l.down, hidden, at, at + some, tile, TILE);
@@ -482,8 +505,11 @@ EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t
   float* at_attended = at_heads + total * heads;
   float* at_scores = at_attended + total * attended;
   float* at_hidden = at_scores + total * experts;
-  const Step step = {d,     tokens, padding, logits,   batch,       count,     start,
-                     total, x,      at_heads, at_attended, at_scores, at_hidden};
+  const int64_t counts = 2 * threads * (8 * d.num_layers + 1);
+  const Buffer<int64_t> taken(counts);
+  std::memset(taken, 0, counts * sizeof(int64_t));
+  const Step step = {d,     tokens, padding,  logits,      batch,     count,     start,
+                     total, x,      at_heads, at_attended, at_scores, at_hidden, taken};
 #pragma omp parallel num_threads(static_cast<int>(threads))
   {
 #ifdef _OPENMP
