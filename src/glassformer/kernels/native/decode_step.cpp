@@ -505,7 +505,7 @@ EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t
   float* at_attended = at_heads + total * heads;
   float* at_scores = at_attended + total * attended;
   float* at_hidden = at_scores + total * experts;
-  const int64_t counts = 2 * threads * (8 * d.num_layers + 1);
+  const int64_t counts = 2 * threads * (8 * d.num_layers + 1);  // shared loops of a layer, and of the output
   const Buffer<int64_t> taken(counts);
   std::memset(taken, 0, counts * sizeof(int64_t));
   const Step step = {d,     tokens, padding,  logits,      batch,     count,     start,
