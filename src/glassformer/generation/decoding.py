@@ -85,8 +85,8 @@ def stream(
 ) -> Iterator[list[int | None]]:
     """As :func:`generate`, step by step: yields each text's newest token, or None once the text has ended.
 
-    A model that is changed between two steps goes on as it is then. To see to that takes up to half a millisecond a
-    step, which ``generate`` does not need.
+    The model may be changed between two steps. On a processor each step therefore looks at it anew, which ``generate``
+    need not do.
     """
     return _stream(model, prompts, max_new_tokens, rule, stop_tokens, use_cache, compile, speculate, constant=False)
 

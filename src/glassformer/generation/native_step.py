@@ -55,8 +55,7 @@ class DecodingStep:
     In evaluation mode, without gradients. On the CPU one native call computes the whole step, if nothing could tell the
     difference: the model is a :class:`Decoder` whose parts are all as it built them, in float32 or bfloat16, without
     hooks, interventions or captures. This is looked at again in each step, and so is where weights and cache lie in
-    memory, unless nothing may change between steps; settings of parts, such as ``top_k``, are looked at once. Anything
-    else takes the ordinary forward pass.
+    memory; settings of parts, such as ``top_k``, once. Anything else takes the ordinary forward pass.
 
     The native form computes activations in float32, whatever the dtype of the weights is. Logits of float32 models are
     those of the ordinary pass to 1e-5 of their size; their packed experts take the ordinary way. Logits have the same
@@ -65,7 +64,8 @@ class DecodingStep:
     Args:
         model: The decoder; it is left in the mode it is in.
         cache: Its cache, which may hold a prompt.
-        constant: Whether the model stays as it is between steps, because none but the caller runs there.
+        constant: Look at the model and the cache's tensors in the first step only. For callers between whose steps no
+            code of others runs.
     """
 
     def __init__(self, model: Decoder, cache: Cache, *, constant: bool = False) -> None:
@@ -151,7 +151,7 @@ class _Plan:
         self._addresses: list[int] = []
         self._memory: list[Tensor] = []
         self._handles = -1
-        """How many hooks any modules had been given when these had none."""
+        """``RemovableHandle.next_id`` when the modules had no hooks: it grows with every hook of any module."""
         self._model, self._cache, self._caches = model, cache, list(cache.layers)
         self._know({"": model}, "", Decoder)
         _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
@@ -181,7 +181,7 @@ class _Plan:
         )
 
     def _has_no_hooks(self) -> bool:
-        self._handles = RemovableHandle.next_id  # each hook takes the next number
+        self._handles = RemovableHandle.next_id
         return not any(module._forward_hooks or module._forward_pre_hooks for module in self._modules)
 
     def _decoder(self, model: Decoder) -> Weights:

@@ -15,9 +15,10 @@ _PAGE = 2**21
 
 
 def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """A tensor to be filled, for which Linux is asked for huge pages, where it fills at least a third of one.
+    """A tensor of no particular content, for which Linux is asked for huge pages.
 
-    It begins at the start of a page and has a mapping of its own, so that the third is not shared with another tensor.
+    It begins where a huge page begins. What is left of it after whole ones gets another if it fills at least a third of
+    that, so that memory is not wasted.
 
     Source: madvise(2), ``MADV_HUGEPAGE``.
     """

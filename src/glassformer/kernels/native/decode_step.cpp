@@ -4,8 +4,9 @@
 // the cache have the model's dtype, experts may be packed. A sum has one order, whatever the number of texts, of new
 // tokens and of threads is.
 //
-// All threads run the same code in one parallel region. What is cheap, each computes for itself; the rows of a product and
-// the heads they take in turns, as many as each can. Barriers separate what one thread writes from what others read.
+// All threads run the same code in one parallel region. What is cheap, each computes for itself; of the rows of a product
+// and of the heads, each has a range, and helps others when it has done its own. Barriers separate what one thread writes
+// from what others read.
 
 #include <cmath>
 #include <cstdlib>
@@ -131,6 +132,7 @@ struct Step {
   // gathered; the router's scores; gated activations, [token-expert pair, ff_dim].
   float *x, *heads, *attended, *scores, *hidden;
   int64_t* taken;  // for each shared loop and thread: how many of its parts are taken, and how many of them from the end
+  int64_t loops;   // shared loops, at most
 
   Numbers vector(const void* data) const { return {data, d.bfloat16}; }
 };
@@ -171,6 +173,7 @@ struct Thread {
   // from the start to the end, since memory is read fastest so, and then helps others from the end of theirs.
   template <typename F>
   void take(int64_t count, int64_t some, const F& f) {
+    if (loop == s.loops) std::abort();
     int64_t* taken = s.taken + 2 * threads * loop++;
     const int64_t parts = (count + some - 1) / some;
     for (int64_t i = 0; i < threads; ++i) {
@@ -505,11 +508,11 @@ EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t
   float* at_attended = at_heads + total * heads;
   float* at_scores = at_attended + total * attended;
   float* at_hidden = at_scores + total * experts;
-  const int64_t counts = 2 * threads * (8 * d.num_layers + 1);  // shared loops of a layer, and of the output
+  const int64_t loops = 8 * d.num_layers + 1, counts = 2 * threads * loops;  // the last one for the output
   const Buffer<int64_t> taken(counts);
   std::memset(taken, 0, counts * sizeof(int64_t));
   const Step step = {d,     tokens, padding,  logits,      batch,     count,     start,
-                     total, x,      at_heads, at_attended, at_scores, at_hidden, taken};
+                     total, x,      at_heads, at_attended, at_scores, at_hidden, taken, loops};
 #pragma omp parallel num_threads(static_cast<int>(threads))
   {
 #ifdef _OPENMP
