@@ -57,7 +57,9 @@ def error_bound(kind: str, x: Tensor, exact: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_products_at_every_level(at_level: Library, kind: str) -> None:
-    @given(st.integers(1, 13), st.integers(1, 700), st.integers(1, 9), st.integers(-40, 40))
+    widths = st.integers(1, 700) | st.integers(1024, 1100)  # wide rows have another order of additions
+
+    @given(st.integers(1, 13), widths, st.integers(1, 9), st.integers(-40, 40))
     def check(rows: int, width: int, tokens: int, exponent: int) -> None:
         if kind in ("int8", "mxfp4"):
             width = 32 * (1 + width // 32)
