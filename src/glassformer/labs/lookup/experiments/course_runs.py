@@ -285,7 +285,8 @@ def draw_sharpness(results: Results) -> Figure:
             draw_bars(ax, on_value, f"value, {when}", colors[1], bottom=on_key, dots="...")
         ax.set(title=f"Seed {model.seed}")
     axes[0].set_ylabel("attention weight at [SOS]")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(4, 2 * len(results.course)))
+    columns = min(4, 2 * len(results.course))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
     return figure
 
 
