@@ -17,9 +17,9 @@ With ``--llama``, the named llama-bench and we take turns, ``--rounds`` of them,
 is a process that loads its weights. ``--gguf`` is the same checkpoint in the format of llama.cpp.
 
 A prompt is read, and then a text is generated from one token, as llama-bench does. Bandwidth is what all threads
-together read when they add up the numbers of a tensor of 256 MiB: the best of some turns before the generation and of
-some after it, and the mean of the two, since it changes within seconds on shared machines. The bytes of a token are
-those of the weights that it passes, and of the keys and values that it sees.
+together read when they add up the numbers of a tensor of 256 MiB, which lies in huge pages as weights do: the best of
+some turns before the generation and of some after it, and the mean of the two, since it changes within seconds on
+shared machines. The bytes of a token are those of the weights that it passes, and of the keys and values that it sees.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
 from glassformer.generation.decoding import generate as run
 from glassformer.kernels import mxfp4_native, native
+from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.models import Decoder
 
 HERE = Path(__file__).parent
@@ -117,7 +118,7 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
 
 def bandwidth(options: argparse.Namespace) -> float:
     """Bytes that all threads read in a second."""
-    numbers = torch.ones(GIB // 16, device=options.device)
+    numbers = empty_in_huge_pages((GIB // 16,), torch.float32, options.device).fill_(1)
     best = float("inf")
     for _ in range(10):
         start = time.perf_counter()

@@ -283,6 +283,17 @@ def test_where_libraries_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("capability", "level"), [("default", 0), ("avx2", min(native.best_level(), 1))])
+def test_fewer_instructions_than_the_processor_has(capability: str, level: int) -> None:
+    """Torch's variable holds for ours too: a faster processor shows what a slower one does."""
+    code = "from glassformer.kernels import linear, native; print(native.best_level(), linear.slow_mkl())"
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": capability, "PYTHONPATH": str(SOURCE_ROOT)}
+    command = [sys.executable, "-W", "error", "-c", code]
+    told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert told == f"{level} False\n"
+
+
+@pytest.mark.slow
 def test_processes_that_compile_at_the_same_time(library: Library, tmp_path: Path) -> None:
     """Each gets a whole library, nothing is printed, and one library is left."""
     code = "from glassformer.kernels import native; assert native.library().level >= 0"

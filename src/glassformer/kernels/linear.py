@@ -42,7 +42,7 @@ def slow_mkl() -> bool:
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
-    return torch.cpu._is_avx512_supported() and "AMD" in str(capabilities.get("cpu_name"))
+    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "AMD" in str(capabilities.get("cpu_name"))
 
 
 def linear(

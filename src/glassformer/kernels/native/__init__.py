@@ -51,10 +51,14 @@ _COMPILERS = ("c++", "g++", "clang++")
 
 
 def best_level() -> int:
-    """The number of this processor's best instruction set in :data:`LEVELS`."""
-    if not _X86 or not torch.cpu._is_avx2_supported():
+    """The number in :data:`LEVELS` of the best instruction set of this processor that torch uses too.
+
+    ``ATEN_CPU_CAPABILITY``, torch's variable for it, may lower it: ``avx2`` or ``default``.
+    """
+    capability = torch.backends.cpu.get_cpu_capability()
+    if not _X86 or capability not in ("AVX2", "AVX512"):
         return 0
-    if not torch.cpu._is_avx512_supported():
+    if capability == "AVX2":
         return 1
     return 3 if torch.cpu._is_avx512_bf16_supported() and torch.cpu._is_vnni_supported() else 2
 
