@@ -64,13 +64,14 @@ class DecodingStep:
     Args:
         model: The decoder; it is left in the mode it is in.
         cache: Its cache, which may hold a prompt.
-        constant: Look at the model and the cache's tensors in the first step only. For callers between whose steps no
-            code of others runs.
+        constant: Look at the model, the cache's tensors, contexts and settings in the first step only. For callers
+            between whose steps no code of others runs.
     """
 
     def __init__(self, model: Decoder, cache: Cache, *, constant: bool = False) -> None:
         self._model, self._cache, self._constant = model, cache, constant
         self._plan: _Plan | None = None
+        self._library: native.Library | None = None
 
     def __call__(self, tokens: Int[Tensor, "batch new"]) -> Float[Tensor, "batch new vocab"]:
         """Logits after each token, of the model's dtype or wider.
@@ -87,13 +88,12 @@ class DecodingStep:
 
     def _natively(self, tokens: Tensor) -> Tensor | None:
         model, cache = self._model, self._cache
-        library = native.library() if _nothing_watches(tokens) else None
-        if library is None:
-            return None
-        if self._plan is None or not (self._constant or self._plan.holds()):
-            self._plan = _Plan.of(model, cache)
+        if self._plan is None or not self._constant:
+            self._library = native.library() if _nothing_watches(tokens) else None
+            if self._plan is None or not self._plan.holds():
+                self._plan = None if self._library is None else _Plan.of(model, cache)
         start = cache.length
-        if self._plan is None or any(layer.length != start for layer in cache.layers):
+        if self._library is None or self._plan is None or any(layer.length != start for layer in cache.layers):
             return None
         check_tokens(tokens, model.config.max_seq_len, start)
         if tokens.numel() > _MOST_TOKENS:
@@ -103,7 +103,7 @@ class DecodingStep:
         padding = cache.begin(batch, new, None)
         threads = max(1, min(torch.get_num_threads(), self._plan.size * tokens.numel() // _PRODUCTS_PER_THREAD))
         weights, given = self._plan.weights, tokens.to(torch.int64).contiguous()
-        logits = decode_step(library, weights, given, start, padding, threads)
+        logits = decode_step(self._library, weights, given, start, padding, threads)
         if logits is None:
             cache.padding = before
             return None
