@@ -352,7 +352,10 @@ INLINE inline Floats row_scales(const Format& weights, int64_t i, int64_t count)
 
 template <int R, int T, typename Format>
 inline void tile(const Format& weights, int64_t row, const char* x, int64_t width, float* out, int64_t stride) {
-  constexpr int64_t TOGETHER = Format::TOGETHER, AHEAD = 4096;
+  constexpr int64_t TOGETHER = Format::TOGETHER;
+  // Weights are fetched so many bytes ahead into the second cache: memory answers late where others read it as well.
+  constexpr int64_t AHEAD = 16384;
+  constexpr int FOR_READING = 0, SECOND_CACHE = 2;
   const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
   Floats sums[R][T] = {};
   for (int64_t start = 0; start < blocks; start += WIDTH) {
@@ -364,7 +367,8 @@ inline void tile(const Format& weights, int64_t row, const char* x, int64_t widt
       for (int t = 0; t < T; ++t)
         scales[r][t] = of_weights * vector_at<Floats>(x + t * bytes + integer_bytes(width) + 4 * start);
       const char* ahead = static_cast<const char*>(weights.block(first)) + AHEAD;
-      for (int64_t byte = 0; byte < WIDTH * Format::BYTES; byte += 64) __builtin_prefetch(ahead + byte);
+      for (int64_t byte = 0; byte < WIDTH * Format::BYTES; byte += 64)
+        __builtin_prefetch(ahead + byte, FOR_READING, SECOND_CACHE);
     }
 #pragma GCC unroll 16
     for (int64_t i = 0; i < WIDTH; i += TOGETHER) {
