@@ -303,6 +303,13 @@ inline void prepare(const float* x, int64_t width, char* token) {
 
 // ---- R rows with T tokens -------------------------------------------------------------------------------------------
 
+// Fetches the cache line of weights that is read 16 KiB later. Memory answers late where others read it as well; the
+// second cache has room for what arrives, while the first holds the tokens.
+INLINE inline void fetch_after(const void* weights) {
+  constexpr int FOR_READING = 0, SECOND_CACHE = 2;
+  __builtin_prefetch(static_cast<const char*>(weights) + 16384, FOR_READING, SECOND_CACHE);
+}
+
 template <int R, int T, typename Number, int PARTS>
 inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride) {
   constexpr int64_t LINE = 64 / sizeof(Number);  // a cache line of weights
@@ -325,7 +332,7 @@ inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64
   int64_t k = 0;
   for (; k + STEP <= width; k += STEP) {
     for (int r = 0; r < R; ++r)
-      for (int64_t i = 0; i < STEP; i += LINE) __builtin_prefetch(weights + (R + r) * width + k + i);
+      for (int64_t i = 0; i < STEP; i += LINE) fetch_after(weights + r * width + k + i);
     for (int64_t i = 0; i < STEP; i += PARTS * WIDTH)
       for (int part = 0; part < PARTS; ++part) add(k + i + part * WIDTH, WIDTH, part);
   }
@@ -353,9 +360,6 @@ INLINE inline Floats row_scales(const Format& weights, int64_t i, int64_t count)
 template <int R, int T, typename Format>
 inline void tile(const Format& weights, int64_t row, const char* x, int64_t width, float* out, int64_t stride) {
   constexpr int64_t TOGETHER = Format::TOGETHER;
-  // Weights are fetched so many bytes ahead into the second cache: memory answers late where others read it as well.
-  constexpr int64_t AHEAD = 16384;
-  constexpr int FOR_READING = 0, SECOND_CACHE = 2;
   const int64_t blocks = width / BLOCK, bytes = token_bytes(width);
   Floats sums[R][T] = {};
   for (int64_t start = 0; start < blocks; start += WIDTH) {
@@ -366,9 +370,7 @@ inline void tile(const Format& weights, int64_t row, const char* x, int64_t widt
       const Floats of_weights = Format::placed(row_scales(weights, first, blocks - start));
       for (int t = 0; t < T; ++t)
         scales[r][t] = of_weights * vector_at<Floats>(x + t * bytes + integer_bytes(width) + 4 * start);
-      const char* ahead = static_cast<const char*>(weights.block(first)) + AHEAD;
-      for (int64_t byte = 0; byte < WIDTH * Format::BYTES; byte += 64)
-        __builtin_prefetch(ahead + byte, FOR_READING, SECOND_CACHE);
+      for (int64_t i = 0; i < WIDTH; i += 64 / Format::BYTES) fetch_after(weights.block(first + i));
     }
 #pragma GCC unroll 16
     for (int64_t i = 0; i < WIDTH; i += TOGETHER) {
