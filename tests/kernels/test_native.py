@@ -284,8 +284,8 @@ def test_where_libraries_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("capability", "level"), [("default", 0), ("avx2", min(native.best_level(), 1))])
-def test_fewer_instructions_than_the_processor_has(capability: str, level: int) -> None:
-    """Torch's variable holds for ours too: a faster processor shows what a slower one does."""
+def test_torchs_limit_of_instructions(capability: str, level: int) -> None:
+    """``ATEN_CPU_CAPABILITY`` limits our kernels as it limits torch's."""
     code = "from glassformer.kernels import linear, native; print(native.best_level(), linear.slow_mkl())"
     environment = os.environ | {"ATEN_CPU_CAPABILITY": capability, "PYTHONPATH": str(SOURCE_ROOT)}
     command = [sys.executable, "-W", "error", "-c", code]

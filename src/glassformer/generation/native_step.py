@@ -90,8 +90,10 @@ class DecodingStep:
         model, cache = self._model, self._cache
         if self._plan is None or not self._constant:
             self._library = native.library() if _nothing_watches(tokens) else None
+            if self._library is None:
+                return None
             if self._plan is None or not self._plan.holds():
-                self._plan = None if self._library is None else _Plan.of(model, cache)
+                self._plan = _Plan.of(model, cache)
         start = cache.length
         if self._library is None or self._plan is None or any(layer.length != start for layer in cache.layers):
             return None

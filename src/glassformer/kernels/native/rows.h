@@ -303,11 +303,11 @@ inline void prepare(const float* x, int64_t width, char* token) {
 
 // ---- R rows with T tokens -------------------------------------------------------------------------------------------
 
-// Fetches the cache line of weights that is read 16 KiB later. Memory answers late where others read it as well; the
-// second cache has room for what arrives, while the first holds the tokens.
-INLINE inline void fetch_after(const void* weights) {
-  constexpr int FOR_READING = 0, SECOND_CACHE = 2;
-  __builtin_prefetch(static_cast<const char*>(weights) + 16384, FOR_READING, SECOND_CACHE);
+// Prefetches the cache line of weights that is read 16 KiB later: into the second-level cache, since it would take the
+// place of tokens in the first.
+INLINE inline void prefetch_ahead(const void* weights) {
+  constexpr int FOR_READING = 0, SECOND_LEVEL = 2;
+  __builtin_prefetch(static_cast<const char*>(weights) + 16384, FOR_READING, SECOND_LEVEL);
 }
 
 template <int R, int T, typename Number, int PARTS>
@@ -332,7 +332,7 @@ inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64
   int64_t k = 0;
   for (; k + STEP <= width; k += STEP) {
     for (int r = 0; r < R; ++r)
-      for (int64_t i = 0; i < STEP; i += LINE) fetch_after(weights + r * width + k + i);
+      for (int64_t i = 0; i < STEP; i += LINE) prefetch_ahead(weights + r * width + k + i);
     for (int64_t i = 0; i < STEP; i += PARTS * WIDTH)
       for (int part = 0; part < PARTS; ++part) add(k + i + part * WIDTH, WIDTH, part);
   }
@@ -370,7 +370,7 @@ inline void tile(const Format& weights, int64_t row, const char* x, int64_t widt
       const Floats of_weights = Format::placed(row_scales(weights, first, blocks - start));
       for (int t = 0; t < T; ++t)
         scales[r][t] = of_weights * vector_at<Floats>(x + t * bytes + integer_bytes(width) + 4 * start);
-      for (int64_t i = 0; i < WIDTH; i += 64 / Format::BYTES) fetch_after(weights.block(first + i));
+      for (int64_t i = 0; i < WIDTH; i += 64 / Format::BYTES) prefetch_ahead(weights.block(first + i));
     }
 #pragma GCC unroll 16
     for (int64_t i = 0; i < WIDTH; i += TOGETHER) {
