@@ -35,7 +35,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -45,6 +45,7 @@ from glassformer.generation.decoding import generate as run
 from glassformer.kernels import mxfp4_native, native
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.models import Decoder
+from glassformer.quantized import DenseFormat
 
 HERE = Path(__file__).parent
 GIB = 2**30
@@ -86,7 +87,7 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
 
 def loaded(options: argparse.Namespace) -> Decoder:
     """The model."""
-    return Decoder.from_pretrained(options.directory, device=options.device, dense="int8" if options.int8 else None)
+    return Decoder.from_pretrained(options.directory, device=options.device, dense=options.dense)
 
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def bandwidth(options: argparse.Namespace) -> float:
 
 
 def llama(options: argparse.Namespace) -> dict[str, float]:
-    """Tokens a second of llama.cpp: of the prompt, and generated."""
+    """Tokens a second of llama.cpp: of the prompt, and generated; and the bandwidth after it."""
     sizes = {
         "-t": options.threads,
         "-p": options.prompt,
@@ -141,11 +142,12 @@ def llama(options: argparse.Namespace) -> dict[str, float]:
     flags = [str(each) for pair in sizes.items() for each in pair]
     command = [options.llama, "-m", options.gguf, *flags]
     tests = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
-    return {"prefill" if test["n_gen"] == 0 else "generation": test["avg_ts"] for test in tests}
+    speeds = {"prefill" if test["n_gen"] == 0 else "generation": test["avg_ts"] for test in tests}
+    return speeds | {"bandwidth": bandwidth(options)}
 
 
 def compared(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Medians and spread of ours and llama.cpp's tokens a second, and the ratio of the medians."""
+    """Medians and spread of ours and llama.cpp's tokens a second, and the ratio of the medians; bandwidths by round."""
     result: dict[str, Any] = {}
     for work in ("prefill", "generation"):
         speeds = {name: [each[name][work] for each in rounds] for name in rounds[0]}
@@ -153,6 +155,7 @@ def compared(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
         result[work] = {"tokens_per_second": speeds, "ratio": medians["ours"] / medians["llama.cpp"]}
         told = (f"{name} {medians[name]:.2f} ({min(each):.2f} to {max(each):.2f})" for name, each in speeds.items())
         print(f"{work:<12}{'   '.join(told)}   ratio {result[work]['ratio']:.2f}", flush=True)
+    result["bandwidth"] = {name: [each[name]["bandwidth"] for each in rounds] for name in rounds[0]}
     return result
 
 
@@ -165,7 +168,7 @@ NOT_FOR_STAGES = ("out", "remove", "limit", "stage", "llama", "gguf", "rounds")
 def in_process(stage: str, options: argparse.Namespace, limit: float | None = None) -> dict[str, Any]:
     """Run a stage in a process of its own, under a limit in GiB."""
     told = {name: value for name, value in vars(options).items() if name not in NOT_FOR_STAGES}
-    flags = [f"--{name}={value}" for name, value in told.items()]
+    flags = [f"--{name}={value}" for name, value in told.items() if value is not None]
     command = [sys.executable, __file__, *flags, f"--stage={stage}", *([f"--limit={limit}"] if limit else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -185,10 +188,10 @@ def run_stage(options: argparse.Namespace) -> None:
     print(json.dumps(result))
 
 
-def bytes_of_a_token(directory: Path, context: int, int8: int) -> dict[str, int]:
+def bytes_of_a_token(directory: Path, context: int, dense: DenseFormat | None) -> dict[str, int]:
     """What one token reads, by what it is."""
     found = describe(directory)
-    share = 17 if int8 else 32  # 32 numbers and a scale, of 64 bytes
+    share = {"lossless": 24, "int8": 17}.get(dense or "", 32)  # in 32nds of bfloat16's size
     config = found.config
     stored = found.stored_bytes
     return {
@@ -212,7 +215,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", choices=sorted(SIZES), default="20b")
     parser.add_argument("--layout", choices=("huggingface", "openai"), default="huggingface")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--int8", type=int, choices=(0, 1), default=0, help="1: attention and output in 8 bits")
+    parser.add_argument("--dense", choices=get_args(DenseFormat), help="how attention and output are held")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=128, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=20, help="tokens to generate")
@@ -239,11 +242,12 @@ def main() -> None:
     if options.stage:
         run_stage(options)
         return
+    torch.set_num_threads(options.threads)
     results: dict[str, Any] = {
         "size": options.size,
         "layout": options.layout,
         "device": options.device,
-        "int8": options.int8,
+        "dense": options.dense,
     }
     if not options.directory.exists():
         results["make"] = show("make", in_process("make", options))
@@ -257,7 +261,7 @@ def main() -> None:
         show(stage, results[stage])
     if "generation" in results["generate"]:
         # In the middle of what is generated.
-        read = bytes_of_a_token(options.directory, options.tokens // 2, options.int8)
+        read = bytes_of_a_token(options.directory, options.tokens // 2, options.dense)
         results["reading"] = {
             "bytes_per_token": {"total": sum(read.values()), **read},
             "share_of_bandwidth": share_of_bandwidth(results["generate"], sum(read.values())),
@@ -268,6 +272,7 @@ def main() -> None:
         for _ in range(options.rounds):
             ours = in_process("generate", options)
             speeds = {work: ours[work]["tokens_per_second"] for work in ("prefill", "generation")}
+            speeds["bandwidth"] = ours["generation"]["bandwidth"]
             rounds.append({"ours": speeds, "llama.cpp": llama(options)})
             shares.append(share_of_bandwidth(ours, sum(read.values())))
         results["llama.cpp"] = compared(rounds) | {"share_of_bandwidth": shares}

@@ -25,7 +25,9 @@ from glassformer.layers.feedforward import SwiGLU
 from glassformer.layers.linear import Linear
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized import lossless
 from glassformer.quantized.int8 import Int8Linear, decode, encode
+from glassformer.quantized.lossless import LosslessLinear
 from refusals import refused
 
 pytestmark = pytest.mark.usefixtures("library", "fast_forms")
@@ -221,6 +223,26 @@ def test_linear_layers_of_8_bits_are_those_of_the_forward_pass(
     assert counts == [1] * 12 + [8]
     reference = exact(tokens)[:, 4:].detach()
     assert (got - reference).square().mean() <= (expected - reference).square().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_linear_layers_of_12_bits_have_the_logits_of_those_that_they_encode(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokens = decoder(BASE, dtype), drawn(3, 24)
+    for _, _, linear in linear_layers(model):
+        linear.weight.data = linear.weight.data.bfloat16().to(dtype)
+    with counted(monkeypatch) as counts:
+        expected, _, _ = both(model, (tokens, None, 4, [1] * 12 + [8]))
+        for owner, name, linear in linear_layers(model):
+            layer = LosslessLinear(linear.in_features, linear.out_features, bias=linear.bias is not None)
+            layer.packed, layer.index = lossless.encode(linear.weight.bfloat16())
+            layer.bias = linear.bias
+            setattr(owner, name, layer.eval())
+        got, _, _ = both(model, (tokens, None, 4, [1] * 12 + [8]))
+    assert counts == 2 * ([1] * 12 + [8])
+    rounding = {torch.float32: 1e-5, torch.bfloat16: 2.0**-8}[dtype]  # of keys and values in the cache
+    torch.testing.assert_close(got, expected, rtol=rounding, atol=rounding * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

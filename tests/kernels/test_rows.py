@@ -12,8 +12,10 @@ from torch import Tensor
 
 from glassformer.kernels.mxfp4 import expand_definition
 from glassformer.kernels.native import LEVELS, Library
+from glassformer.quantized.lossless import encode
 
-FORMATS = ("float32", "bfloat16", "int8", "mxfp4")
+FORMATS = ("float32", "bfloat16", "lossless", "int8", "mxfp4")
+MULTIPLES = {"lossless": 16, "int8": 32, "mxfp4": 32}
 
 
 @pytest.fixture(params=[*range(len(LEVELS)), "64 bytes of plain C++", "64 bytes"], ids=str)
@@ -36,6 +38,9 @@ def weights(kind: str, rows: int, width: int) -> tuple[tuple[Tensor, ...], Tenso
         blocks = torch.randint(256, (rows, width // 32, 16), dtype=torch.uint8)
         codes = torch.randint(100, 150, (rows, width // 32), dtype=torch.uint8)
         return (blocks, codes), expand_definition(blocks, codes)
+    if kind == "lossless":
+        spread = (torch.randn(rows, width) * 2.0 ** torch.randint(-20, 20, (rows, width))).bfloat16()
+        return encode(spread), spread.double()
     dense = torch.randn(rows, width, dtype=getattr(torch, kind))
     return (dense,), dense.double()
 
@@ -61,8 +66,8 @@ def test_products_at_every_level(at_level: Library, kind: str) -> None:
 
     @given(st.integers(1, 13), widths, st.integers(1, 9), st.integers(-40, 40))
     def check(rows: int, width: int, tokens: int, exponent: int) -> None:
-        if kind in ("int8", "mxfp4"):
-            width = 32 * (1 + width // 32)
+        multiple = MULTIPLES.get(kind, 1)
+        width = -(-width // multiple) * multiple
         packed, exact = weights(kind, rows, width)
         x = torch.randn(tokens, width) * 2.0**exponent
         got = product(at_level, kind, packed, x, rows)

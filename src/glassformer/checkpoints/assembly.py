@@ -19,6 +19,7 @@ from glassformer.errors import CheckpointError, InputError, require
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.quantized import mxfp4
 from glassformer.quantized.int8 import Int8Linear
+from glassformer.quantized.lossless import LosslessLinear
 
 FileNumber = Annotated[int, Field(ge=0, lt=2**40)]
 """A whole number in a ``config.json``, small enough for arithmetic on shapes."""
@@ -142,33 +143,31 @@ def read_decoder(
     stored_dtype: torch.dtype,
     dtype: torch.dtype | None,
     device: torch.device,
-    in_8_bits: Callable[[str], bool] | None = None,
+    linears: Callable[[str], type[Int8Linear | LosslessLinear] | None] = lambda _: None,
 ) -> Decoder:
     """Read a decoder whose configuration and tensors have been checked against each other.
 
-    ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device. Linear
-    layers for whose names ``in_8_bits`` is true become :class:`~glassformer.quantized.int8.Int8Linear`.
+    ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device. A linear
+    layer becomes one of the type that ``linears`` has for its name, unless that is None.
 
     Raises:
         CheckpointError: More weights than this machine's memory, or what ``state`` raises.
-        InputError: A dtype that no decoder computes in, or widths that 8-bit weights cannot have.
+        InputError: A dtype that no decoder computes in, or widths that this type cannot have.
     """
     dtype = stored_dtype if dtype is None else dtype
     known = ", ".join(map(str, FLOATS.values()))
     require(dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {known}", "Leave it out to keep what is stored.")
     decoder = empty_decoder(config, dtype)
-    if in_8_bits is not None:
-        for name in [name for name, module in decoder.named_modules() if isinstance(module, nn.Linear)]:
-            if in_8_bits(name):
-                decoder.set_submodule(name, _empty_int8(decoder.get_submodule(name), dtype))
+    for name, module in list(decoder.named_modules()):
+        if isinstance(module, nn.Linear) and (kind := linears(name)) is not None:
+            decoder.set_submodule(name, _empty_linear(kind, module, dtype))
     require_memory(decoder, device, directory)
     return fill(decoder, state(dtype, device))
 
 
-def _empty_int8(linear: nn.Module, dtype: torch.dtype) -> Int8Linear:
-    assert isinstance(linear, nn.Linear)
+def _empty_linear(kind: type[Int8Linear | LosslessLinear], linear: nn.Linear, dtype: torch.dtype) -> nn.Linear:
     with torch.device("meta"):
-        layer = Int8Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        layer = kind(linear.in_features, linear.out_features, bias=linear.bias is not None)
     if layer.bias is not None:
         layer.bias.data = layer.bias.data.to(dtype)
     return layer

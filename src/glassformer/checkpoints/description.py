@@ -14,10 +14,12 @@ from glassformer.checkpoints.gpt_oss import checked_config
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
 from glassformer.errors import CheckpointError
-from glassformer.kernels.int8 import BLOCK
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
-from glassformer.quantized import mxfp4
+from glassformer.quantized import DenseFormat, mxfp4
+
+# Of a byte, for each weight.
+_SIXTEENTHS: dict[DenseFormat, int] = {"int8": 17, "lossless": 24}
 
 Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
 """The part of a model that a tensor belongs to."""
@@ -74,11 +76,11 @@ class Description:
             return None
         return self.config.expert_format
 
-    def memory(self, number_bytes: int, *, packed: bool = False, int8: bool = False) -> int | None:
+    def memory(self, number_bytes: int, *, packed: bool = False, dense: DenseFormat | None = None) -> int | None:
         """Bytes of the loaded weights, with ``number_bytes`` (2 in bfloat16) each but for experts ``packed`` in MXFP4.
 
-        With ``int8``, gpt-oss's projections of attention and its output take 8.5 bits a weight. None if experts are to
-        be packed and cannot be, or the model has none.
+        Gpt-oss's projections of attention and its output take 8.5 bits a weight with ``dense="int8"``, about 12 with
+        ``"lossless"``. None if experts are to be packed and cannot be, or the model has none.
         """
         config = self.config
         if not packed:
@@ -88,11 +90,11 @@ class Description:
         if config.hidden_dim % mxfp4.GROUP or config.ff_dim % mxfp4.GROUP:
             return None
         weights = 3 * config.num_layers * config.num_experts * config.hidden_dim * config.ff_dim
-        dense = 0
-        if int8:
+        others = number_bytes * (self.total - weights)
+        if dense:
             heads = 2 * config.num_heads + 2 * (config.num_kv_heads or config.num_heads)
-            dense = config.hidden_dim * (config.num_layers * heads * config.head_dim + config.vocab_size)
-        others = dense * (BLOCK + 2) // BLOCK + number_bytes * (self.total - weights - dense)
+            converted = config.hidden_dim * (config.num_layers * heads * config.head_dim + config.vocab_size)
+            others += converted * _SIXTEENTHS[dense] // 16 - number_bytes * converted
         return weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP + others
 
     def cache(self, tokens: int, number_bytes: int = 2) -> int:

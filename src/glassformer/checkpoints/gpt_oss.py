@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +34,7 @@ from glassformer.checkpoints.tensor_files import (
 )
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig
-from glassformer.quantized.int8 import encode
+from glassformer.quantized import DenseFormat, int8, lossless
 
 # Of a large tensor, this much is read at a time.
 _PIECE_BYTES = 2**25
@@ -48,7 +47,7 @@ def load_gpt_oss(
     dtype: torch.dtype | None,
     experts: Literal["dense", "mxfp4"] | None,
     device: torch.device,
-    dense: Literal["int8"] | None = None,
+    dense: DenseFormat | None = None,
 ) -> Decoder:
     """The decoder of a directory with gpt-oss's weights and this ``config.json``.
 
@@ -64,11 +63,11 @@ def load_gpt_oss(
         return read_decoder(
             model.config,
             directory,
-            lambda *place: _state(model, dense is not None, *place),
+            lambda *place: _state(model, dense, *place),
             stored_dtype=model.weights["embedding.weight"].dtype,
             dtype=dtype,
             device=device,
-            in_8_bits=None if dense is None else partial(_in_8_bits, model.config),
+            linears=lambda name: _CONVERTED[dense][0] if dense and _is_dense(model.config, name) else None,
         )
 
 
@@ -175,19 +174,29 @@ class _Files:
         )
 
 
-def _in_8_bits(config: DecoderConfig, module: str) -> bool:
-    """Whether ``dense="int8"`` applies to this linear layer: attention's projections and an output of its own."""
+_CONVERTED: dict[DenseFormat, tuple[Any, Callable[[Tensor], tuple[Tensor, Tensor]], tuple[str, str]]] = {
+    "int8": (int8.Int8Linear, int8.encode, ("integers", "scales")),
+    "lossless": (lossless.LosslessLinear, lossless.encode, ("packed", "index")),
+}
+"""The linear layer of a format, what converts its weights, and their names."""
+
+
+def _is_dense(config: DecoderConfig, module: str) -> bool:
+    """Whether ``dense`` applies to this linear layer: attention's projections and an output of its own."""
     return (module == "output" and not config.tied_output) or ".attention." in module
 
 
-def _state(model: PlannedModel, int8: bool, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+def _state(
+    model: PlannedModel, dense: DenseFormat | None, dtype: torch.dtype, device: torch.device
+) -> dict[str, Tensor]:
     """The decoder's state dict."""
-    state = {}
+    state: dict[str, Tensor] = {}
     for name, planned in model.weights.items():
         module, _, kind = name.rpartition(".")
         tensor = planned.whole().to(device)
-        if int8 and kind == "weight" and _in_8_bits(model.config, module):
-            state[f"{module}.integers"], state[f"{module}.scales"] = encode(tensor)
+        if dense and kind == "weight" and _is_dense(model.config, module):
+            _, encode, names = _CONVERTED[dense]
+            state |= zip((f"{module}.{each}" for each in names), encode(tensor), strict=True)
         else:
             state[name] = tensor.to(dtype)
     for layer, experts in enumerate(model.experts):

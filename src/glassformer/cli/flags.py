@@ -10,6 +10,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from glassformer.config import Count, Positive, Size, config
 from glassformer.errors import require
+from glassformer.quantized import DenseFormat
 
 TaskName = Literal[
     "identity",
@@ -124,8 +125,9 @@ class GenerateFlags:
     """Tokens that are looked up in the text and verified in one pass, at most: faster where a text repeats parts of
     what it has said. 7 is a good number, 0 is off."""
 
-    dense: Literal["int8"] | None = None
-    """For a gpt-oss: keep what is not an expert in 8 bits, which is faster and less precise. None: as stored."""
+    dense: DenseFormat | None = None
+    """For a gpt-oss: hold what is not an expert in 12 bits, which is faster and the same, or in 8, which is faster and
+    less precise. None: as stored."""
 
     device: str = "auto"
     """For --model: cpu, cuda, or auto (a GPU if there is one)."""
@@ -207,8 +209,9 @@ class ChatFlags:
     """A tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub. None: the one next to the
     weights, or an installed one."""
 
-    dense: Literal["int8"] | None = None
-    """Keep what is not an expert in 8 bits, which is faster and less precise. None: as stored."""
+    dense: DenseFormat | None = None
+    """Hold what is not an expert in 12 bits, which is faster and the same, or in 8, which is faster and less precise.
+    None: as stored."""
 
     device: str = "auto"
     """cpu, cuda, or auto (a GPU if there is one)."""

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from glassformer.checkpoints.assembly import machine_memory
 from glassformer.checkpoints.description import Description, describe, describe_decoder
@@ -17,6 +17,7 @@ from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
 from glassformer.kernels import native
 from glassformer.models import DecoderConfig
+from glassformer.quantized import DenseFormat
 
 _CACHED_TOKENS = 4096
 
@@ -146,7 +147,10 @@ def _memory(found: Description) -> dict[str, int]:
     """Memory for loading, by number format."""
     ways = {
         "experts packed": found.memory(2, packed=True) if found.experts else None,
-        "with --dense int8": found.memory(2, packed=True, int8=True) if found.family == "gpt-oss" else None,
+        **{
+            f"with --dense {dense}": found.memory(2, packed=True, dense=dense) if found.family == "gpt-oss" else None
+            for dense in get_args(DenseFormat)
+        },
         "all in bfloat16": found.memory(2),
         "all in float32": found.memory(4),
     }

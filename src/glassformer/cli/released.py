@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -23,6 +23,7 @@ from glassformer.data.released_tokenizer import (
 )
 from glassformer.errors import InputError, require
 from glassformer.models.decoder import Decoder
+from glassformer.quantized import DenseFormat
 
 GENERATION_FILE = "generation_config.json"
 
@@ -44,14 +45,14 @@ class Released:
     """Those, and the tokenizer's special tokens that end a text."""
     max_seq_len: int
 
-    def load(self, device: str = "auto", dense: Literal["int8"] | None = None) -> Decoder:
+    def load(self, device: str = "auto", dense: DenseFormat | None = None) -> Decoder:
         """The decoder, in evaluation mode; on a GPU if there is one and ``device`` is ``"auto"``.
 
         ``dense``: see :func:`~glassformer.checkpoints.decoders.load_decoder`.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.
-            InputError: An unknown device, or 8 bits for a model that is no gpt-oss.
+            InputError: An unknown device, or ``dense`` for a model that is no gpt-oss.
         """
         place = chosen_device(device)
         if sys.stderr.isatty():

@@ -28,12 +28,13 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.tokens import check_tokens
 from glassformer.modes import evaluating
 from glassformer.quantized.int8 import Int8Linear
+from glassformer.quantized.lossless import LosslessLinear
 from glassformer.quantized.packed_experts import PackedMixture
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
     *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, Block, GroupedQueryAttention),
-    *(NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture, Router, Score, Int8Linear),
+    *(NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture, Router, Score, Int8Linear, LosslessLinear),
 )
 # What the native form stands for, unless other methods are in their place.
 _METHODS = [
@@ -308,9 +309,14 @@ class _Plan:
 
     def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> Any:
         """The weights of a linear layer and the address of its bias."""
-        linear = self._part(owner, name, *(kinds or (Linear, nn.Linear, Int8Linear)))
+        linear = self._part(owner, name, *(kinds or (Linear, nn.Linear, Int8Linear, LosslessLinear)))
         self.size += rows * width
         bias = self._vector(linear, "bias", rows)
+        if isinstance(linear, LosslessLinear):
+            packed = self._tensor(linear._buffers, "packed", torch.uint8, *linear.packed.shape)
+            index = self._tensor(linear._buffers, "index", torch.int32, *linear.index.shape)
+            _need(linear.in_features == width and linear.out_features == rows)
+            return Matrix.lossless(packed, index, width), bias
         if not isinstance(linear, Int8Linear):
             return self._matrix(linear, "weight", rows, width), bias
         _need(self.dtype == torch.bfloat16)  # as packed experts

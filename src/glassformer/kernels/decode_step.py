@@ -15,7 +15,8 @@ from torch import Tensor
 
 from glassformer.kernels.native import Library
 
-_FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}
+_FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 3, torch.uint8: 4}
+_LOSSLESS = 2
 
 
 class Matrix(ctypes.Structure):
@@ -25,10 +26,15 @@ class Matrix(ctypes.Structure):
 
     @classmethod
     def of(cls, weight: Tensor, scales: Tensor | None = None) -> Matrix:
-        """Of ``weight [..., out, in]``, or of the blocks and scales of MXFP4."""
+        """Of ``weight [..., out, in]``, or of 8-bit weights or MXFP4's blocks and their scales."""
         if scales is None:
             return cls(weight.data_ptr(), None, _FORMATS[weight.dtype], weight.shape[-1])
         return cls(weight.data_ptr(), scales.data_ptr(), _FORMATS[weight.dtype], 32 * scales.shape[-1])
+
+    @classmethod
+    def lossless(cls, packed: Tensor, index: Tensor, width: int) -> Matrix:
+        """Of what :func:`~glassformer.quantized.lossless.encode` made of rows of ``width`` numbers."""
+        return cls(packed.data_ptr(), index.data_ptr(), _LOSSLESS, width)
 
 
 def _fields(kind: type, names: str) -> list[tuple[str, type]]:

@@ -14,6 +14,7 @@ EXPORT(some_rows)
   const BFloat16* narrow = static_cast<const BFloat16*>(scales);
   if (format == FLOAT32) run(static_cast<const float*>(weights), x);
   if (format == BFLOAT16) run(static_cast<const BFloat16*>(weights), x);
+  if (format == LOSSLESS) run(Lossless{static_cast<const uint8_t*>(weights), static_cast<const int32_t*>(scales)}, x);
   if (format == INT8) run(Int8{static_cast<const int8_t*>(weights), narrow}, tokens);
   if (format == MXFP4) run(Mxfp4{static_cast<const uint8_t*>(weights), static_cast<const uint8_t*>(scales)}, tokens);
 }
@@ -52,6 +53,33 @@ EXPORT(rows_float32)
 EXPORT(rows_bfloat16)
 (const BFloat16* weights, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens, int64_t threads) {
   multiply(BFLOAT16, weights, nullptr, x, out, rows, width, tokens, threads);
+}
+
+EXPORT(rows_lossless)
+(const uint8_t* packed, const int32_t* index, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens,
+ int64_t threads) {
+  multiply(LOSSLESS, packed, index, x, out, rows, width, tokens, threads);
+}
+
+// The weights of the rows from first to last as they were: out [last - first, width].
+EXPORT(expand_lossless)
+(const uint8_t* packed, const int32_t* index, uint16_t* out, int64_t first, int64_t last, int64_t width,
+ int64_t threads) {
+  const Lossless matrix{packed, index};
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t row = first; row < last; ++row) {
+    const Lossless::Table table = matrix.table(row);
+    uint16_t* weights = out + (row - first) * width;
+    const uint8_t* group = packed + row * Lossless::row_bytes(width);
+    for (int64_t k = 0; k < width; k += Lossless::GROUP, group += Lossless::BYTES)
+      for (int64_t part = 0; part < Lossless::PARTS; ++part) {
+        const Lossless::Weights some = Lossless::unpacked(group, part, table);
+        for (int64_t i = 0; i < 4 && k + 16 * i < width; ++i)
+          store(reinterpret_cast<BFloat16*>(weights + k + 16 * i + part * WIDTH), (Floats)some.quarters[i]);
+      }
+    for (int64_t i = index[2 * row + 1]; i < index[2 * row + 3]; ++i)
+      weights[index[2 * i]] = static_cast<uint16_t>(index[2 * i + 1]);
+  }
 }
 
 EXPORT(rows_int8)

@@ -3,7 +3,7 @@
 // Of an output the products are added in float32, in one order for every number of tokens, rows and threads: it has the
 // same bits in all of them. Rows are contiguous, and read from memory once for all tokens.
 //
-// Dense weights take tokens of float32. Int8 and Mxfp4 are blocks of 32 weights with a scale, and take
+// Dense and Lossless weights take tokens of float32. Int8 and Mxfp4 are blocks of 32 weights with a scale, and take
 // tokens in fixed point (prepare): 32 numbers as 16-bit integers, relative to the greatest of them. That is exact to
 // 2^-16 of the greatest, where bfloat16 is to 2^-9 of each. Products of a block are added as integers, exactly.
 // A block of x with an infinite number or NaN gives NaN.
@@ -256,7 +256,53 @@ struct Mxfp4 {
   }
 };
 
-enum Stored : int64_t { FLOAT32, BFLOAT16, INT8, MXFP4 };
+// bfloat16 in 12 bits, as kernels/lossless.py describes it. A group of 64 weights is 64 lower bytes and 32 of two codes for
+// upper bytes, in the order in which the interleaved bytes of 128-bit lanes become four vectors, of every 16th lane's
+// weights: vector `quarter` of `part` holds weights from 16 * quarter + part * WIDTH on.
+struct Lossless {
+  const uint8_t* packed;
+  const int32_t* index;
+  static constexpr int64_t GROUP = 64, BYTES = 96, PARTS = GROUP / VECTOR_BYTES;
+  struct Weights {
+    Bits quarters[4];
+  };
+  static int64_t row_bytes(int64_t width) { return (width + GROUP - 1) / GROUP * BYTES; }
+  typedef uint8_t Table __attribute__((vector_size(16)));  // the upper bytes of a row's codes
+  INLINE Table table(int64_t row) const {
+    const Table below = {0, 1, 2, 3, 4, 5, 6, 0, 0, 1, 2, 3, 4, 5, 6, 0};
+    const Table coded = {255, 255, 255, 255, 255, 255, 255, 0, 255, 255, 255, 255, 255, 255, 255, 0};
+    const Table sign = {0, 0, 0, 0, 0, 0, 0, 0, 128, 128, 128, 128, 128, 128, 128, 128};
+    return ((static_cast<uint8_t>(index[2 * row]) - below) & coded) | sign;
+  }
+  INLINE static Weights unpacked(const uint8_t* group, int64_t part, const Table& table) {
+    constexpr int64_t CODES = GROUP / 2;
+    const Bytes lower = vector_at<Bytes>(group + part * VECTOR_BYTES);
+    Bits first, second;
+#if WITH_AVX512
+    const __m256i two = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group + GROUP));
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(two), _mm256_srli_epi16(two, 4), 1);
+    const __m512i upper = (__m512i)looked_up(reinterpret_cast<const int8_t*>(&table), (Bytes)((Bits)both & 0x0f0f0f0fu));
+    first = (Bits)_mm512_unpacklo_epi8((__m512i)lower, upper);
+    second = (Bits)_mm512_unpackhi_epi8((__m512i)lower, upper);
+#elif WITH_AVX2
+    const Bits two = vector_at<Bits>(group + GROUP);
+    const __m256i upper = (__m256i)looked_up(reinterpret_cast<const int8_t*>(&table), (Bytes)(two >> 4 * part & 0x0f0f0f0fu));
+    first = (Bits)_mm256_unpacklo_epi8((__m256i)lower, upper);
+    second = (Bits)_mm256_unpackhi_epi8((__m256i)lower, upper);
+#else
+    Bytes interleaved[2];
+    for (int64_t i = 0; i < VECTOR_BYTES; ++i) {
+      const int64_t at = part * VECTOR_BYTES + i, to = i / 16 * 16 + i % 8 * 2;
+      interleaved[i / 8 % 2][to] = lower[i];
+      interleaved[i / 8 % 2][to + 1] = table[group[GROUP + at % CODES] >> at / CODES * 4 & 15];
+    }
+    first = (Bits)interleaved[0], second = (Bits)interleaved[1];
+#endif
+    return {{first << 16, first & 0xffff0000u, second << 16, second & 0xffff0000u}};
+  }
+};
+
+enum Stored : int64_t { FLOAT32, BFLOAT16, LOSSLESS, INT8, MXFP4 };
 
 // ---- tokens in fixed point ------------------------------------------------------------------------------------------
 
@@ -345,6 +391,45 @@ inline void tile(Dense<Number, PARTS> matrix, int64_t row, const float* x, int64
   }
 }
 
+template <int R, int T>
+inline void tile(Lossless matrix, int64_t row, const float* x, int64_t width, float* out, int64_t stride) {
+  const int64_t bytes = Lossless::row_bytes(width);
+  const int32_t* index = matrix.index + 2 * row;
+  Lossless::Table tables[R];
+  for (int r = 0; r < R; ++r) tables[r] = matrix.table(row + r);
+  __builtin_prefetch(index + 64);
+  __builtin_prefetch(matrix.index + 2 * index[1] + 64);
+  Floats sums[2][R][T] = {};
+  const auto add = [&](const uint8_t* group, int64_t k, auto whole) INLINE {
+    for (int r = 0; r < R; ++r) prefetch_ahead(group + r * bytes), prefetch_ahead(group + r * bytes + 64);
+#pragma GCC unroll 4
+    for (int64_t part = 0; part < Lossless::PARTS; ++part) {
+      Lossless::Weights weights[R];
+      for (int r = 0; r < R; ++r) weights[r] = Lossless::unpacked(group + r * bytes, part, tables[r]);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < 4; ++i) {
+        if (!whole && k + 16 * i >= width) break;
+        for (int t = 0; t < T; ++t) {
+          const Floats token = load(x + t * width + k + 16 * i + part * WIDTH);
+          for (int r = 0; r < R; ++r) sums[i % 2][r][t] += (Floats)weights[r].quarters[i] * token;
+        }
+      }
+    }
+  };
+  const uint8_t* group = matrix.packed + row * bytes;
+  int64_t k = 0;
+  for (; k + Lossless::GROUP <= width; k += Lossless::GROUP, group += Lossless::BYTES) add(group, k, std::true_type{});
+  if (k < width) add(group, k, std::false_type{});
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < T; ++t) {
+      float all = sum(sums[0][r][t] + sums[1][r][t]);
+      for (int64_t i = index[2 * r + 1]; i < index[2 * r + 3]; ++i)
+        all += as_float(static_cast<uint32_t>(matrix.index[2 * i + 1]) << 16) * x[t * width + matrix.index[2 * i]];
+      out[t * stride + row + r] = all;
+    }
+  }
+}
+
 // WIDTH scales from block i on, of which `count` are of the row, and 0 in place of the others.
 template <typename Format>
 INLINE inline Floats row_scales(const Format& weights, int64_t i, int64_t count) {
@@ -420,6 +505,14 @@ inline void multiply_rows(const Number* weights, const float* x, int64_t width, 
   if (width < FAR) multiply_rows<ROWS>(near, x, width, tokens, first, last, out, stride);
   else if (tokens <= 2) multiply_rows<1>(far, x, width, tokens, first, last, out, stride);
   else multiply_rows<VECTOR_BYTES == 64 ? 3 : 2>(far, x, width, tokens, first, last, out, stride);
+}
+
+inline void multiply_rows(Lossless weights, const float* x, int64_t width, int64_t tokens, int64_t first, int64_t last,
+                          float* out, int64_t stride) {
+  int64_t row = first;
+  if (tokens > 2 && VECTOR_BYTES == 64)
+    for (; row + 2 <= last; row += 2) all_tokens<2, 4>(weights, row, x, width, tokens, width, out, stride);
+  for (; row < last; ++row) all_tokens<1, 4>(weights, row, x, width, tokens, width, out, stride);
 }
 
 // Rows that are read off once for many tokens.

@@ -1,0 +1,104 @@
+"""Linear maps whose weights are bfloat16 numbers of 12 bits each, without loss.
+
+The upper byte of a bfloat16 number is its sign and seven of the eight bits of its exponent. In a row of weights it has
+few values, so that a code of 4 bits stands for it: the sign, and how far the seven bits lie below the row's ``top``,
+from 0 to 6. The code 7 is for an upper byte of 0. What has no code is an exception: a zero in its place, and the number
+itself in a list. The lower byte is kept. Rows are padded with zeros to groups of 64 numbers.
+
+- ``packed [out, groups, 96]``, uint8: of a group 64 lower bytes, then 32 bytes of two codes, those of bytes ``i`` (the
+  lower four bits) and ``i + 32``. Of a group's number ``32 a + 16 b + 4 c + d`` the lower byte is byte
+  ``16 c + 8 a + 2 d + b``, which is what vector instructions put back in order.
+- ``index [out + 1 + exceptions, 2]``, int32: for each row its ``top`` and where its exceptions begin in this tensor; an
+  entry where the last row's end; then the column and the bits of each exception.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import BFloat16, Float, Int32, UInt8
+from torch import Tensor
+
+from glassformer.kernels.linear import FEW, FEW_NARROW, linear, parts, threads_for
+from glassformer.kernels.rule import native_library, slow_bfloat16, use_definition
+
+GROUP, GROUP_BYTES, CODED = 64, 96, 7
+"""Numbers of a group, their bytes, and how many values of the exponent's upper bits have a code."""
+# Bytes that are expanded at a time, so that what they become stays in caches.
+_EXPANDED = 2**20
+
+
+def expand_definition(
+    packed: UInt8[Tensor, "out groups 96"], index: Int32[Tensor, "entries 2"], width: int
+) -> BFloat16[Tensor, "out width"]:
+    """The numbers that were encoded, all bits of them."""
+    out, groups, _ = packed.shape
+    lower, codes = packed.split([GROUP, GROUP // 2], dim=2)
+    codes = torch.cat([codes & 15, codes >> 4], dim=2).to(torch.int32)
+    below, sign = codes & 7, codes >> 3
+    upper = torch.where(below == CODED, 0, index[:out, 0, None, None] - below) | sign << 7
+    ordered = (upper << 8 | lower).unflatten(2, (4, 2, 4, 2)).permute(0, 1, 3, 5, 2, 4)
+    bits = ordered.reshape(out, groups * GROUP)[:, :width].to(torch.int16)
+    columns, numbers = index[out + 1 :].unbind(1)
+    of_row = torch.arange(out, device=packed.device)
+    rows = of_row.repeat_interleave(index[: out + 1, 1].diff(), output_size=len(columns))
+    return bits.index_put((rows, columns), numbers.to(torch.int16)).view(torch.bfloat16)
+
+
+def expand(
+    packed: UInt8[Tensor, "out groups 96"], index: Int32[Tensor, "entries 2"], width: int, rows: slice = slice(None)
+) -> BFloat16[Tensor, "rows width"]:
+    """:func:`expand_definition` of some rows."""
+    first, last, _ = rows.indices(len(packed))
+    out = packed.new_empty(last - first, width, dtype=torch.bfloat16)
+    library = None if use_definition() else native_library(out)
+    if library is not None:
+        library.call("expand_lossless", packed, index, out, first, last, width, threads_for(out))
+        return out
+    start, end = index[first, 1].item(), index[last, 1].item()
+    of_rows = torch.cat([index[first : last + 1], index[start:end]])
+    of_rows[: last - first + 1, 1] -= start - (last - first + 1)
+    return expand_definition(packed[first:last], of_rows, width)
+
+
+def definition(x: Tensor, packed: Tensor, index: Tensor, width: int, bias: Tensor | None = None) -> Tensor:
+    """``x @ weights.T + bias`` in ``x``'s dtype."""
+    return F.linear(x, expand_definition(packed, index, width).to(x.dtype), bias)
+
+
+def lossless_linear(
+    x: Float[Tensor, "*batch in"],
+    packed: UInt8[Tensor, "out groups 96"],
+    index: Int32[Tensor, "entries 2"],
+    width: int,
+    bias: Float[Tensor, " out"] | None = None,
+) -> Float[Tensor, "*batch out"]:
+    """:func:`definition`; on the CPU without gradients a few tokens are multiplied by the weights as they are stored.
+
+    More tokens are multiplied by the weights of some rows at a time, with the bits of
+    :func:`~glassformer.kernels.linear.linear`.
+    """
+    grad = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
+    if (
+        x.shape[-1] != width
+        or grad
+        or x.device.type != "cpu"
+        or torch.compiler.is_compiling()
+        or use_definition()
+        or x.numel() == 0
+    ):
+        return definition(x, packed, index, width, bias)
+    tokens = x.reshape(-1, width)
+    few = len(tokens) <= (FEW_NARROW if x.dtype == torch.bfloat16 and slow_bfloat16() else FEW)
+    library = native_library(x) if few and packed.device.type == "cpu" else None
+    if library is not None:
+        out = x.new_empty(len(tokens), len(packed), dtype=torch.float32)
+        sizes = (len(packed), width, len(tokens), threads_for(packed))
+        library.call("rows_lossless", packed, index, tokens.float().contiguous(), out, *sizes)
+        out = (out if bias is None else out.add_(bias)).to(x.dtype)
+    else:
+        out = x.new_empty(len(tokens), len(packed))
+        for rows in parts(packed.flatten(1), _EXPANDED):
+            weights = expand(packed, index, width, rows).to(x.dtype)
+            out[:, rows] = linear(tokens, weights, None if bias is None else bias[rows])
+    return out.view(*x.shape[:-1], len(packed))
