@@ -243,6 +243,8 @@ def test_linear_layers_of_12_bits_have_the_logits_of_those_that_they_encode(
     assert counts == 2 * ([1] * 12 + [8])
     rounding = {torch.float32: 1e-5, torch.bfloat16: 2.0**-8}[dtype]  # of keys and values in the cache
     torch.testing.assert_close(got, expected, rtol=rounding, atol=rounding * expected.abs().max().item())
+    owner.get_submodule(name).packed, owner.get_submodule(name).index = lossless.encode(torch.ones(3, 16).bfloat16())
+    assert native_step._Plan.of(model, model.new_cache(1, 8)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -39,8 +39,9 @@ def weights(kind: str, rows: int, width: int) -> tuple[tuple[Tensor, ...], Tenso
         codes = torch.randint(100, 150, (rows, width // 32), dtype=torch.uint8)
         return (blocks, codes), expand_definition(blocks, codes)
     if kind == "lossless":
-        spread = (torch.randn(rows, width) * 2.0 ** torch.randint(-20, 20, (rows, width))).bfloat16()
-        return encode(spread), spread.double()
+        dense = ((torch.rand(rows, width) + 0.5) * torch.randn(rows, width).sign()).bfloat16()
+        dense[:, 3] *= 2.0**-20  # which has no code
+        return encode(dense), dense.double()
     dense = torch.randn(rows, width, dtype=getattr(torch, kind))
     return (dense,), dense.double()
 
@@ -98,6 +99,14 @@ def test_numbers_that_are_not_finite_stay_so(at_level: Library, kind: str, speci
     assert got.isfinite().all(1).tolist() == [True, False, True]
     assert not bool(got[1].isfinite().any())  # not even where the weight is 0
     torch.testing.assert_close(got[0::2], product(at_level, kind, packed, x[0::2], 5), rtol=0, atol=0)
+
+
+def test_expanding_weights_of_12_bits(at_level: Library) -> None:
+    for width in (16, 80, 96, 128, 336):
+        (packed, index), exact = weights("lossless", 7, width)
+        out = torch.empty(5, width, dtype=torch.bfloat16)
+        at_level.call("expand_lossless", packed, index, out, 1, 6, width, 2)
+        torch.testing.assert_close(out.double(), exact[1:6], rtol=0, atol=0)
 
 
 def test_special_scales(at_level: Library) -> None:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from glassformer.checkpoints import assembly
+from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.errors import CheckpointError
 from glassformer.generation.decoding import generate
 from glassformer.kernels import lossless as kernel
 from glassformer.kernels import native, plain
-from glassformer.kernels.linear import linear
 from glassformer.models import Decoder
+from glassformer.observe.circuits import ov_circuit
 from glassformer.quantized.lossless import LosslessLinear, decode, encode
 from refusals import refused
 
@@ -26,27 +27,24 @@ def same_bits(got: Tensor, expected: Tensor) -> bool:
     return torch.equal(got.view(torch.int16), expected.view(torch.int16))
 
 
-@given(st.integers(0, 9), st.integers(1, 12), st.integers(0, 40), st.booleans())
-def test_every_bit_comes_back(rows: int, width: int, spread: int, any_bits: bool) -> None:
-    values = (torch.randn(rows, 16 * width) * 2.0 ** torch.randint(-spread, spread + 1, (rows, 16 * width))).bfloat16()
-    values[:, ::7] = torch.tensor(0.0)
-    values[:, ::11] = torch.tensor(-0.0)
-    if any_bits:
-        values = torch.randint(-(2**15), 2**15, (rows, 16 * width)).to(torch.int16).view(torch.bfloat16)
-    packed, index = encode(values)
-    assert packed.shape == (rows, -(-width // 4), 96)
-    assert same_bits(kernel.expand_definition(packed, index, 16 * width), values)
+def with_exceptions(rows: int, width: int) -> Tensor:
+    """Rows of any size with zeros and an exception, and one with the greatest numbers, infinity and NaN."""
+    numbers = (torch.rand(rows, width) + 0.5) * torch.randn(rows, width).sign()
+    values = (numbers * 2.0 ** torch.randint(-90, 120, (rows, 1))).bfloat16()
+    values[:, 2], values[:, 5], values[:, 7] = 0.0, -0.0, 2.0**-120
+    values[-1:] = torch.randint(0x7A00, 0x8000, (width,)).to(torch.int16).view(torch.bfloat16)
+    return values
 
 
 @pytest.mark.usefixtures("library")
-def test_decoding_in_c_and_some_rows() -> None:
-    values = torch.randint(-(2**15), 2**15, (13, 80)).to(torch.int16).view(torch.bfloat16).nan_to_num()
+@given(st.integers(0, 9), st.integers(1, 12))
+def test_every_bit_comes_back(rows: int, width: int) -> None:
+    values = with_exceptions(rows, 16 * width)
     packed, index = encode(values)
-    assert same_bits(decode(packed, index, 80), values)
-    for rows in (slice(0, 0), slice(0, 5), slice(5, 20), slice(12, None)):
-        assert same_bits(kernel.expand(packed, index, 80, rows), values[rows])
-        with plain():
-            assert same_bits(kernel.expand(packed, index, 80, rows), values[rows])
+    assert packed.shape == (rows, -(-width // 4), 96)
+    assert len(index) == rows + 1 + max(0, rows - 1)
+    assert same_bits(kernel.expand_definition(packed, index, 16 * width), values)
+    assert same_bits(decode(packed, index, 16 * width), values)
 
 
 def test_normal_weights_take_three_quarters() -> None:
@@ -63,6 +61,10 @@ def test_what_cannot_be_encoded() -> None:
             encode(values)
     with refused(expected="a multiple of 16"):
         LosslessLinear(24, 4)
+    values = torch.randn(8, 64).bfloat16()
+    values[0, 0] = torch.inf  # which takes the codes of the 63 others
+    with refused(got="exceptions or more among 512", expected="at most one in 16"):
+        encode(values)
 
 
 @pytest.mark.parametrize("slow", [True, False])
@@ -71,8 +73,9 @@ def test_what_cannot_be_encoded() -> None:
 def test_products(
     path: str, slow: bool, dtype: torch.dtype, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within float32's rounding and that of a result in bfloat16."""
+    """Within float32's rounding and that of results in bfloat16."""
     monkeypatch.setattr(kernel, "slow_bfloat16", lambda: slow)
+    monkeypatch.setattr(kernel, "_EXPANDED", 400)  # bytes: several parts
     if path == "library":
         request.getfixturevalue("library")
     else:
@@ -87,20 +90,34 @@ def test_products(
 
     for batch, rows, width in [((), 3, 32), ((1,), 37, 96), ((2, 3), 8, 64), ((45,), 9, 336), ((0,), 4, 32)]:
         weights = torch.randn(rows, width).bfloat16()
-        x, bias = torch.randn(*batch, width).to(dtype), torch.randn(rows).to(dtype)
+        weights[0, 3] = 2.0**-30
+        x, bias = torch.randn(*batch, 2 * width).to(dtype)[..., ::2], torch.randn(2 * rows).to(dtype)[::2]
         exact = F.linear(x.double(), weights.double(), bias.double())
         bound = width * 2.0**-23 * F.linear(x.double().abs(), weights.double().abs(), bias.double().abs())
         got = product(x, *encode(weights), width, bias)
         assert got.dtype == dtype
-        assert bool(((got.double() - exact).abs() <= bound + 2.0**-8 * exact.abs() * (dtype == torch.bfloat16)).all())
+        rounded = 2.0**-8 * (exact.abs() + (exact - bias).abs()) * (dtype == torch.bfloat16)  # with and without bias
+        assert bool(((got.double() - exact).abs() <= bound + rounded).all())
 
 
-@pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_many_tokens_have_the_bits_of_dense_weights(dtype: torch.dtype) -> None:
-    weights, x = torch.randn(48, 96).bfloat16(), torch.randn(40, 96).to(dtype)
-    got = kernel.lossless_linear(x, *encode(weights), 96)
-    torch.testing.assert_close(got, linear(x, weights.to(dtype)), rtol=0, atol=0)
+def test_modes_and_tensors_that_take_the_definition(library: native.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, x = torch.randn(48, 96).bfloat16(), torch.randn(3, 96)
+    packed, index = encode(weights)
+    layer = LosslessLinear(96, 48, bias=False)
+    layer.packed, layer.index = packed, index
+    expected = kernel.definition(x, packed, index, 96)
+    monkeypatch.setattr(native.Library, "call", lambda *_: pytest.fail("C++ was called"))
+    with plain():
+        torch.testing.assert_close(layer(x), expected, rtol=0, atol=0)
+    torch.testing.assert_close(torch.func.vmap(layer)(x), expected)
+    torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    strided = packed.repeat_interleave(2, 2)[..., ::2]
+    torch.testing.assert_close(kernel.lossless_linear(x, strided, index, 96), expected, rtol=0, atol=0)
+    assert same_bits(decode(strided, index.long(), 96), weights)
+    empty = LosslessLinear(96, 48).to("meta")
+    assert (empty.weight.shape, empty(x.to("meta")).shape) == ((48, 96), (3, 48))
 
 
 def test_gradients_of_the_input_are_the_definitions() -> None:
@@ -137,6 +154,9 @@ def test_a_decoder_with_the_same_weights(directory: Path, dtype: torch.dtype) ->
         torch.testing.assert_close(model.get_submodule(name).weight.to(dtype), original.get_submodule(name).weight)
     tokens = torch.randint(GPT_OSS_TINY.vocab_size, (2, 30))
     torch.testing.assert_close(model(tokens), original(tokens), rtol=0, atol=2e-5 * (dtype == torch.float32))
+    torch.testing.assert_close(ov_circuit(model, 0, 0).matrix, ov_circuit(original, 0, 0).matrix)
+    told, held = describe(directory).memory(2, packed=True, dense="lossless"), model.to(torch.bfloat16).state_dict()
+    assert told == pytest.approx(sum(each.nbytes for each in held.values()), rel=0.03)
     assert generate(model, [[1, 2, 3]], max_new_tokens=9) == generate(original, [[1, 2, 3]], max_new_tokens=9)
 
 
@@ -148,11 +168,32 @@ def test_loading_into_a_decoder_takes_its_number_of_exceptions(directory: Path) 
 
 
 @pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_dict_that_would_lead_outside_of_memory_changes_nothing(assign: bool) -> None:
+    weights = with_exceptions(8, 64)
+    packed, index = encode(weights)
+    layer = LosslessLinear(64, 8, bias=False)
+    layer.load_state_dict({"packed": packed, "index": index})
+    column, negative, end, fewer = (index.clone() for _ in range(4))
+    column[-1, 0], negative[-1, 0], end[8, 1], fewer[3, 1] = 64, -1, 2**31 - 1, 0
+    bad = [(packed, each) for each in (column, negative, end, fewer, index[:0], index[:-1], index.long())]
+    other = encode(with_exceptions(3, 64))
+    for packed_, index_ in [*bad, other, (packed[:, :, :95], index), (packed.repeat(1, 1, 2)[..., ::2], index)]:
+        with pytest.raises(RuntimeError, match="not what encode"):
+            layer.load_state_dict({"packed": packed_, "index": index_}, assign=assign)
+        assert same_bits(layer.weight, weights)
+
+
+@pytest.mark.usefixtures("without_type_checks")
 def test_refusals(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = Decoder.from_pretrained(directory, dense="lossless")
     with refused(got="weights of 8 or 12 bits"):
         decoder.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
+    Decoder.from_pretrained(directory, dtype=torch.float32).save_pretrained(tmp_path / "wide")
+    with refused(got="lm_head.weight in .*float32", expected="stored in bfloat16"):
+        Decoder.from_pretrained(tmp_path / "wide", dense="lossless")
+    assert describe(tmp_path / "wide").memory(2, packed=True, dense="lossless") is None
     monkeypatch.setattr(assembly, "machine_memory", lambda: 2**10)
     with pytest.raises(CheckpointError, match="whose weights take"):
         Decoder.from_pretrained(directory, dense="lossless")

@@ -75,22 +75,27 @@ def load_decoder(
             or expands them;
             None: as they are stored. In gpt-oss's layouts that happens while they are read, in others afterwards.
         dense: How the projections of attention and the output of a gpt-oss are held, for inference only.
-            ``"lossless"``: the same bfloat16 numbers in 12 bits (:func:`~glassformer.quantized.lossless.encode`), a
-            quarter less to read for each token. ``"int8"``: 8 bits (:func:`~glassformer.quantized.int8.encode`), half
-            as much to read, with an error. None: as they are stored.
+            ``"lossless"``: bfloat16 numbers in 12 bits (:func:`~glassformer.quantized.lossless.encode`), a quarter less
+            to read for each token; for processors, since elsewhere they are expanded at each use. ``"int8"``: 8 bits
+            (:func:`~glassformer.quantized.int8.encode`), half as much to read, with an error. None: as they are stored.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
 
     Raises:
         CheckpointError: A file that is missing, damaged or a link to elsewhere; another architecture, or one with
             a part that the decoder lacks; tensors that are missing, unknown, or of another shape or kind (all of them
             are named); or more weights than this machine's memory.
-        InputError: No such directory and no such model or no connection; an option that does not exist; or a
-            device that torch does not know or this machine does not have.
+        InputError: No such directory and no such model or no connection; an option that does not exist; weights that
+            ``dense`` cannot hold; or a device that torch does not know or this machine does not have.
     """
     require(
         experts in (None, "dense", "mxfp4"), f"experts = {experts!r}", "'dense', 'mxfp4' or None", "Use one of these."
     )
-    require(dense in (None, *get_args(DenseFormat)), f"dense = {dense!r}", "'lossless', 'int8' or None", "Use one.")
+    require(
+        dense in (None, *get_args(DenseFormat)),
+        f"dense = {dense!r}",
+        f"one of {get_args(DenseFormat)} or None",
+        "Use one.",
+    )
     place = require_device(device)
     directory = find_directory(source)
     config = read_json(directory / CONFIG_FILE)
@@ -182,7 +187,7 @@ def save_decoder(
         not any(isinstance(module, Int8Linear | LosslessLinear) for module in decoder.modules()),
         "a decoder with weights of 8 or 12 bits, which no layout has",
         "weights as they were stored",
-        "Load it without dense.",
+        "Load it without dense=...",
     )
     if layout is None:
         layout = "gpt_oss" if mixtral_lacks(decoder.config) else "mixtral"

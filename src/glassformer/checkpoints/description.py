@@ -80,7 +80,8 @@ class Description:
         """Bytes of the loaded weights, with ``number_bytes`` (2 in bfloat16) each but for experts ``packed`` in MXFP4.
 
         Gpt-oss's projections of attention and its output take 8.5 bits a weight with ``dense="int8"``, about 12 with
-        ``"lossless"``. None if experts are to be packed and cannot be, or the model has none.
+        ``"lossless"``. None if experts are to be packed and cannot be, or the model has none, or with ``"lossless"`` if
+        attention is not stored in 16 bits.
         """
         config = self.config
         if not packed:
@@ -88,6 +89,8 @@ class Description:
         if not isinstance(config, DecoderConfig) or config.num_experts is None:
             return None
         if config.hidden_dim % mxfp4.GROUP or config.ff_dim % mxfp4.GROUP:
+            return None
+        if dense == "lossless" and self.stored_bytes["attention"] != 2 * self.parameters["attention"]:
             return None
         weights = 3 * config.num_layers * config.num_experts * config.hidden_dim * config.ff_dim
         others = number_bytes * (self.total - weights)

@@ -32,7 +32,7 @@ from glassformer.checkpoints.tensor_files import (
     open_tensors,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, require
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.quantized import DenseFormat, int8, lossless
 
@@ -60,6 +60,8 @@ def load_gpt_oss(
     with stored_model(directory, config) as stored:
         with config_errors(directory / CONFIG_FILE):
             model = with_experts(stored, "bfloat16" if experts == "dense" else experts)
+        if dense == "lossless":
+            _require_bfloat16(model)
         return read_decoder(
             model.config,
             directory,
@@ -174,7 +176,10 @@ class _Files:
         )
 
 
-_CONVERTED: dict[DenseFormat, tuple[Any, Callable[[Tensor], tuple[Tensor, Tensor]], tuple[str, str]]] = {
+_CONVERTED: dict[
+    DenseFormat,
+    tuple[type[int8.Int8Linear | lossless.LosslessLinear], Callable[[Tensor], tuple[Tensor, Tensor]], tuple[str, str]],
+] = {
     "int8": (int8.Int8Linear, int8.encode, ("integers", "scales")),
     "lossless": (lossless.LosslessLinear, lossless.encode, ("packed", "index")),
 }
@@ -184,6 +189,18 @@ _CONVERTED: dict[DenseFormat, tuple[Any, Callable[[Tensor], tuple[Tensor, Tensor
 def _is_dense(config: DecoderConfig, module: str) -> bool:
     """Whether ``dense`` applies to this linear layer: attention's projections and an output of its own."""
     return (module == "output" and not config.tied_output) or ".attention." in module
+
+
+def _require_bfloat16(model: PlannedModel) -> None:
+    """Refuse ``dense="lossless"`` for weights of another dtype, before any is read."""
+    for name, planned in model.weights.items():
+        if name.endswith(".weight") and _is_dense(model.config, name.removesuffix(".weight")):
+            require(
+                planned.dtype == torch.bfloat16,
+                f"dense = 'lossless' with {planned.source or name} of {planned.dtype}",
+                "weights stored in bfloat16",
+                "Leave dense out, or take 'int8'.",
+            )
 
 
 def _state(

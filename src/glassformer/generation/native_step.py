@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from glassformer.kernels import native
 from glassformer.kernels.decode_step import Decoder as Weights
 from glassformer.kernels.decode_step import Layer, Matrix, decode_step
+from glassformer.kernels.lossless import fits
 from glassformer.kernels.rule import use_definition
 from glassformer.layers.attention import is_observed
 from glassformer.layers.blocks import Block
@@ -313,9 +314,12 @@ class _Plan:
         self.size += rows * width
         bias = self._vector(linear, "bias", rows)
         if isinstance(linear, LosslessLinear):
-            packed = self._tensor(linear._buffers, "packed", torch.uint8, *linear.packed.shape)
-            index = self._tensor(linear._buffers, "index", torch.int32, *linear.index.shape)
-            _need(linear.in_features == width and linear.out_features == rows)
+            packed: Any
+            index: Any
+            packed, index = (linear._buffers.get(name) for name in ("packed", "index"))
+            _need(packed is not None and index is not None and len(packed) == rows and fits(packed, index, width))
+            packed = self._tensor(linear._buffers, "packed", torch.uint8, *packed.shape)
+            index = self._tensor(linear._buffers, "index", torch.int32, *index.shape)
             return Matrix.lossless(packed, index, width), bias
         if not isinstance(linear, Int8Linear):
             return self._matrix(linear, "weight", rows, width), bias

@@ -2,8 +2,8 @@
 
 The upper byte of a bfloat16 number is its sign and seven of the eight bits of its exponent. In a row of weights it has
 few values, so that a code of 4 bits stands for it: the sign, and how far the seven bits lie below the row's ``top``,
-from 0 to 6. The code 7 is for an upper byte of 0. What has no code is an exception: a zero in its place, and the number
-itself in a list. The lower byte is kept. Rows are padded with zeros to groups of 64 numbers.
+from 0 to 6; the code 7 means that they are 0. Other numbers are exceptions: zero is stored in their place, and the
+number in a list. The lower byte is kept. Rows are padded with zeros to groups of 64 numbers.
 
 - ``packed [out, groups, 96]``, uint8: of a group 64 lower bytes, then 32 bytes of two codes, those of bytes ``i`` (the
   lower four bits) and ``i + 32``. Of a group's number ``32 a + 16 b + 4 c + d`` the lower byte is byte
@@ -20,7 +20,8 @@ from jaxtyping import BFloat16, Float, Int32, UInt8
 from torch import Tensor
 
 from glassformer.kernels.linear import FEW, FEW_NARROW, linear, parts, threads_for
-from glassformer.kernels.rule import native_library, slow_bfloat16, use_definition
+from glassformer.kernels.native import Library
+from glassformer.kernels.rule import autocast_dtype, native_library, slow_bfloat16, use_definition
 
 GROUP, GROUP_BYTES, CODED = 64, 96, 7
 """Numbers of a group, their bytes, and how many values of the exponent's upper bits have a code."""
@@ -32,13 +33,13 @@ def expand_definition(
     packed: UInt8[Tensor, "out groups 96"], index: Int32[Tensor, "entries 2"], width: int
 ) -> BFloat16[Tensor, "out width"]:
     """The numbers that were encoded, all bits of them."""
-    out, groups, _ = packed.shape
+    out = len(packed)
     lower, codes = packed.split([GROUP, GROUP // 2], dim=2)
-    codes = torch.cat([codes & 15, codes >> 4], dim=2).to(torch.int32)
-    below, sign = codes & 7, codes >> 3
-    upper = torch.where(below == CODED, 0, index[:out, 0, None, None] - below) | sign << 7
-    ordered = (upper << 8 | lower).unflatten(2, (4, 2, 4, 2)).permute(0, 1, 3, 5, 2, 4)
-    bits = ordered.reshape(out, groups * GROUP)[:, :width].to(torch.int16)
+    codes = torch.cat([codes & 15, codes >> 4], dim=2)
+    below, top = codes & 7, index[:out, 0].to(torch.uint8)[:, None, None]
+    upper = torch.where(below == CODED, 0, top - below) | codes >> 3 << 7
+    bits = upper.to(torch.int16) << 8 | lower
+    bits = bits.unflatten(2, (4, 2, 4, 2)).permute(0, 1, 3, 5, 2, 4).flatten(1)[:, :width]
     columns, numbers = index[out + 1 :].unbind(1)
     of_row = torch.arange(out, device=packed.device)
     rows = of_row.repeat_interleave(index[: out + 1, 1].diff(), output_size=len(columns))
@@ -46,19 +47,34 @@ def expand_definition(
 
 
 def expand(
-    packed: UInt8[Tensor, "out groups 96"], index: Int32[Tensor, "entries 2"], width: int, rows: slice = slice(None)
-) -> BFloat16[Tensor, "rows width"]:
-    """:func:`expand_definition` of some rows."""
+    packed: UInt8[Tensor, "out groups 96"], index: Int32[Tensor, "entries 2"], width: int
+) -> BFloat16[Tensor, "out width"]:
+    """:func:`expand_definition`, in C++ on the CPU."""
+    out = packed.new_empty(0, dtype=torch.bfloat16)
+    fast = not use_definition() and index.is_cpu and fits(packed, index, width)
+    library = native_library(out) if fast else None
+    if library is None:
+        return expand_definition(packed, index, width)
+    return _expanded(library, packed, index, width, slice(0, len(packed)))
+
+
+def fits(packed: Tensor, index: Tensor, width: int) -> bool:
+    """Whether shapes, dtypes and strides are those of :func:`~glassformer.quantized.lossless.encode`."""
+    return (
+        packed.shape == (len(packed), -(-width // GROUP), GROUP_BYTES)
+        and index.shape == (len(index), 2)
+        and len(index) > len(packed)
+        and (packed.dtype, index.dtype) == (torch.uint8, torch.int32)
+        and packed.is_contiguous()
+        and index.is_contiguous()
+    )
+
+
+def _expanded(library: Library, packed: Tensor, index: Tensor, width: int, rows: slice) -> Tensor:
     first, last, _ = rows.indices(len(packed))
     out = packed.new_empty(last - first, width, dtype=torch.bfloat16)
-    library = None if use_definition() else native_library(out)
-    if library is not None:
-        library.call("expand_lossless", packed, index, out, first, last, width, threads_for(out))
-        return out
-    start, end = index[first, 1].item(), index[last, 1].item()
-    of_rows = torch.cat([index[first : last + 1], index[start:end]])
-    of_rows[: last - first + 1, 1] -= start - (last - first + 1)
-    return expand_definition(packed[first:last], of_rows, width)
+    library.call("expand_lossless", packed, index, out, first, last, width, threads_for(out))
+    return out
 
 
 def definition(x: Tensor, packed: Tensor, index: Tensor, width: int, bias: Tensor | None = None) -> Tensor:
@@ -75,23 +91,23 @@ def lossless_linear(
 ) -> Float[Tensor, "*batch out"]:
     """:func:`definition`; on the CPU without gradients a few tokens are multiplied by the weights as they are stored.
 
-    More tokens are multiplied by the weights of some rows at a time, with the bits of
-    :func:`~glassformer.kernels.linear.linear`.
+    More tokens are multiplied by :func:`~glassformer.kernels.linear.linear`, with the weights of some rows at a time.
+    An infinite number in ``x`` that meets an exception gives NaN where the definition may give infinity.
     """
     grad = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
     if (
         x.shape[-1] != width
         or grad
-        or x.device.type != "cpu"
         or torch.compiler.is_compiling()
         or use_definition()
+        or autocast_dtype(x) != x.dtype
         or x.numel() == 0
+        or not (packed.is_cpu and index.is_cpu and fits(packed, index, width))
+        or (library := native_library(x) if bias is None else native_library(x, bias)) is None
     ):
         return definition(x, packed, index, width, bias)
     tokens = x.reshape(-1, width)
-    few = len(tokens) <= (FEW_NARROW if x.dtype == torch.bfloat16 and slow_bfloat16() else FEW)
-    library = native_library(x) if few and packed.device.type == "cpu" else None
-    if library is not None:
+    if len(tokens) <= (FEW_NARROW if x.dtype == torch.bfloat16 and slow_bfloat16() else FEW):
         out = x.new_empty(len(tokens), len(packed), dtype=torch.float32)
         sizes = (len(packed), width, len(tokens), threads_for(packed))
         library.call("rows_lossless", packed, index, tokens.float().contiguous(), out, *sizes)
@@ -99,6 +115,6 @@ def lossless_linear(
     else:
         out = x.new_empty(len(tokens), len(packed))
         for rows in parts(packed.flatten(1), _EXPANDED):
-            weights = expand(packed, index, width, rows).to(x.dtype)
+            weights = _expanded(library, packed, index, width, rows).to(x.dtype)
             out[:, rows] = linear(tokens, weights, None if bias is None else bias[rows])
     return out.view(*x.shape[:-1], len(packed))

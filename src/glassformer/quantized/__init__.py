@@ -3,4 +3,4 @@
 from typing import Literal
 
 DenseFormat = Literal["int8", "lossless"]
-"""What the weights outside the experts of a gpt-oss may be converted to when they are loaded."""
+"""What attention's projections and the output of a gpt-oss may be converted to when they are loaded."""

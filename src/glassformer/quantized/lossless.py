@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from glassformer.errors import require
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.kernels.linear import parts
-from glassformer.kernels.lossless import CODED, GROUP, GROUP_BYTES, expand, lossless_linear
+from glassformer.kernels.lossless import CODED, GROUP, GROUP_BYTES, fits, lossless_linear
+from glassformer.kernels.lossless import expand as decode
 
 _MULTIPLE = 16
+# With one exception in so many, the list takes what the codes save.
+_NUMBERS_PER_EXCEPTION = 16
 
 
 def encode(
@@ -22,14 +25,14 @@ def encode(
 ) -> tuple[UInt8[Tensor, "out groups 96"], Int32[Tensor, "entries 2"]]:
     """``packed`` and ``index`` as :mod:`glassformer.kernels.lossless` describes them.
 
-    Any numbers can be encoded. Trained and random weights have about one exception of 8 bytes in 2,000; numbers of very
-    different size within a row have more, and may take more memory than they did.
+    Of 3,000 normally distributed numbers about one is an exception, which takes 8 bytes.
 
     Args:
         values: The width is a multiple of 16.
 
     Raises:
-        InputError: Another width or dtype.
+        InputError: Another width or dtype, or so many exceptions, more than one in 16, that nothing would be saved: the
+            numbers of a row differ by many powers of two.
     """
     require(
         values.dim() == 2 and values.dtype == torch.bfloat16 and values.shape[1] % _MULTIPLE == 0 < values.shape[1],
@@ -42,7 +45,7 @@ def encode(
     packed = empty_in_huge_pages((out, groups, GROUP_BYTES), torch.uint8, device)
     index = torch.zeros(out + 1, 2, dtype=torch.int32, device=device)
     tops, firsts = index[:-1, 0], index[1:, 1]
-    found = [index]
+    found, exceptions = [index], 0
     order = torch.arange(GROUP, device=device).view(2, 2, 4, 4).permute(2, 0, 3, 1).flatten()
     for rows in [] if values.is_meta else parts(values, 2**18):  # what is computed with stays in caches
         padded = F.pad(values[rows].detach(), (0, groups * GROUP - width)).view(torch.int16)
@@ -57,23 +60,24 @@ def encode(
         packed[rows] = torch.cat([lower.masked_fill_(exceptional, 0), first | second << 4], 2)
         row, group, byte = exceptional.nonzero().unbind(1)
         column = group * GROUP + order[byte]
+        exceptions += len(row)
+        require(
+            exceptions <= values.numel() // _NUMBERS_PER_EXCEPTION,
+            f"weights with {exceptions:,} exceptions or more among {values.numel():,}",
+            f"at most one in {_NUMBERS_PER_EXCEPTION}: rows whose numbers are of similar size",
+            "Keep these weights as they are.",
+        )
         found.append(torch.stack([column, bits[row, group, byte]], 1).to(torch.int32))
         tops[rows], firsts[rows] = top.int(), row.bincount(minlength=len(top)).int()
     index[:, 1] = index[:, 1].cumsum(0) + out + 1
     return packed, torch.cat(found)
 
 
-def decode(
-    packed: UInt8[Tensor, "out groups 96"], index: Int32[Tensor, "entries 2"], width: int
-) -> BFloat16[Tensor, "out width"]:
-    """The numbers that were encoded, all bits of them."""
-    return expand(packed, index, width)
-
-
 class LosslessLinear(nn.Linear):
     """A linear layer of three quarters of bfloat16's size, for inference: the same weights, encoded by :func:`encode`.
 
-    They are buffers without a gradient. ``weight`` is the decoded matrix in bfloat16, made anew at each use.
+    They are buffers without a gradient. ``weight`` is the decoded matrix in the bias's or bfloat16's dtype, made anew
+    at each use. On other devices than the CPU, with gradients and without the C++ library each forward pass decodes it.
 
     Args:
         in_features: Width of the input, a multiple of 16.
@@ -91,21 +95,42 @@ class LosslessLinear(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         nn.Module.__init__(self)
+        multiple = f"a multiple of {_MULTIPLE}"
+        require(in_features % _MULTIPLE == 0, f"in_features = {in_features}", multiple, "Keep the layer as it is.")
         self.in_features, self.out_features = in_features, out_features
-        packed, index = encode(torch.zeros(out_features, in_features, dtype=torch.bfloat16))
-        self.register_buffer("packed", packed)
+        groups = -(-in_features // GROUP)
+        self.register_buffer("packed", torch.zeros(out_features, groups, GROUP_BYTES, dtype=torch.uint8))
+        index = torch.tensor([[0, out_features + 1]], dtype=torch.int32).repeat(out_features + 1, 1)
         self.register_buffer("index", index)
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_features), requires_grad=False) if bias else None)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *others: Any) -> None:
-        if f"{prefix}index" in state_dict:  # whose number of exceptions depends on the weights
-            self.index = self.index.new_empty(state_dict[f"{prefix}index"].shape)
-        super()._load_from_state_dict(state_dict, prefix, *others)
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any, strict: bool, *others: Any
+    ) -> None:
+        packed, index = (state_dict.get(prefix + name, getattr(self, name)) for name in ("packed", "index"))
+        if not self._belong_together(packed, index):
+            _missing, _unexpected, errors = others
+            errors.append(f"{prefix}packed and {prefix}index: not what encode() makes of weights of this layer's shape")
+            return
+        self.index = self.index.new_empty(index.shape)  # as many exceptions
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *others)
+
+    def _belong_together(self, packed: Tensor, index: Tensor) -> bool:
+        """Whether C++ may follow what is in ``index``."""
+        if len(packed) != self.out_features or not fits(packed, index, self.in_features):
+            return False
+        first, columns = index[: len(packed) + 1, 1], index[len(packed) + 1 :, 0]
+        inside = (columns >= 0) & (columns < self.in_features)
+        return bool(
+            index.is_meta
+            or (first[0] == len(packed) + 1 and first[-1] == len(index) and (first.diff() >= 0).all() and inside.all())
+        )
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
-        """The weights."""
-        return decode(self.packed, self.index, self.in_features)
+        """The decoded weights."""
+        weights = decode(self.packed, self.index, self.in_features)
+        return weights if self.bias is None else weights.to(self.bias.dtype)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """``x @ weight.T + bias``."""

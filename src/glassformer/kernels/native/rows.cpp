@@ -74,8 +74,10 @@ EXPORT(expand_lossless)
     for (int64_t k = 0; k < width; k += Lossless::GROUP, group += Lossless::BYTES)
       for (int64_t part = 0; part < Lossless::PARTS; ++part) {
         const Lossless::Weights some = Lossless::unpacked(group, part, table);
-        for (int64_t i = 0; i < 4 && k + 16 * i < width; ++i)
-          store(reinterpret_cast<BFloat16*>(weights + k + 16 * i + part * WIDTH), (Floats)some.quarters[i]);
+        for (int64_t i = 0; i < 4 && k + 16 * i < width; ++i) {
+          const Halves upper = __builtin_convertvector(some.quarters[i] >> 16, Halves);
+          std::memcpy(weights + k + 16 * i + part * WIDTH, &upper, sizeof upper);
+        }
       }
     for (int64_t i = index[2 * row + 1]; i < index[2 * row + 3]; ++i)
       weights[index[2 * i]] = static_cast<uint16_t>(index[2 * i + 1]);

@@ -257,8 +257,8 @@ struct Mxfp4 {
 };
 
 // bfloat16 in 12 bits, as kernels/lossless.py describes it. A group of 64 weights is 64 lower bytes and 32 of two codes for
-// upper bytes, in the order in which the interleaved bytes of 128-bit lanes become four vectors, of every 16th lane's
-// weights: vector `quarter` of `part` holds weights from 16 * quarter + part * WIDTH on.
+// upper bytes, in the order in which the interleaved bytes of 128-bit lanes become four vectors: vector `quarter`
+// of `part` holds the weights from 16 * quarter + part * WIDTH on.
 struct Lossless {
   const uint8_t* packed;
   const int32_t* index;
@@ -398,7 +398,7 @@ inline void tile(Lossless matrix, int64_t row, const float* x, int64_t width, fl
   Lossless::Table tables[R];
   for (int r = 0; r < R; ++r) tables[r] = matrix.table(row + r);
   __builtin_prefetch(index + 64);
-  __builtin_prefetch(matrix.index + 2 * index[1] + 64);
+  __builtin_prefetch(matrix.index + 2 * int64_t{index[1]} + 64);
   Floats sums[2][R][T] = {};
   const auto add = [&](const uint8_t* group, int64_t k, auto whole) INLINE {
     for (int r = 0; r < R; ++r) prefetch_ahead(group + r * bytes), prefetch_ahead(group + r * bytes + 64);

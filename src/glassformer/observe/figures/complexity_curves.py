@@ -35,8 +35,8 @@ class CostCurve:
     """The time of a forward pass, if it was measured, and the peak memory of one that stores activations for a backward
     pass."""
     weights_held: int = 0
-    """Copies of the attention weights in the measured pass: 0 in the fused kernel; 2 in the plain one with a single
-    layer, whose peak memory has the scores and their softmax."""
+    """Copies of the attention weights in the measured pass: 0 in the fused kernel; 3 in the definition with a single
+    layer, whose peak memory has the scores, these without forbidden pairs, and their softmax."""
 
     def __post_init__(self) -> None:
         lengths = len(self.measured.lengths)
