@@ -39,7 +39,7 @@ from typing import Any, get_args
 
 import torch
 
-from glassformer.checkpoints.description import describe
+from glassformer.checkpoints.description import SIXTEENTHS, describe
 from glassformer.checkpoints.random_gpt_oss import SIZES, write_random_gpt_oss
 from glassformer.generation.decoding import generate as run
 from glassformer.kernels import mxfp4_native, native
@@ -191,13 +191,12 @@ def run_stage(options: argparse.Namespace) -> None:
 def bytes_of_a_token(directory: Path, context: int, dense: DenseFormat | None) -> dict[str, int]:
     """What one token reads, by what it is."""
     found = describe(directory)
-    share = {"lossless": 24, "int8": 17}.get(dense or "", 32)  # in 32nds of bfloat16's size
     config = found.config
     stored = found.stored_bytes
     return {
         "experts": stored["experts"] * config.top_k // config.num_experts,
-        "attention": stored["attention"] * share // 32,
-        "output": stored["output"] * share // 32,
+        "attention": stored["attention"] * SIXTEENTHS[dense] // SIXTEENTHS[None],
+        "output": stored["output"] * SIXTEENTHS[dense] // SIXTEENTHS[None],
         "router and norms": stored["router"] + stored["norms"],
         "keys and values": found.cache(context),
     }

@@ -194,3 +194,23 @@ def test_the_layer() -> None:
     layer = Linear(8, 4)
     x = torch.randn(3, 8)
     torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "slow"),
+    [
+        ("Intel(R) Xeon(R)", {"avx_vnni"}, False),
+        ("AMD EPYC", set(), False),  # Zen 4
+        ("AMD EPYC", {"avx_vnni"}, True),
+        ("AMD EPYC", {"avx512_vp2intersect"}, True),
+    ],
+)
+def test_mkl_is_slow_on_amds_processors_after_zen_4(
+    name: str, flags: set[str], slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"cpu_name": name} | dict.fromkeys(flags, True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    for library in (torch.backends.mkl, torch.backends.mkldnn):
+        monkeypatch.setattr(library, "is_available", lambda: True)
+    assert module.slow_mkl.__wrapped__() == slow

@@ -143,12 +143,12 @@ def read_decoder(
     stored_dtype: torch.dtype,
     dtype: torch.dtype | None,
     device: torch.device,
-    linears: Callable[[str], type[Int8Linear | LosslessLinear] | None] = lambda _: None,
+    linear_type: Callable[[str], type[Int8Linear | LosslessLinear] | None] = lambda _: None,
 ) -> Decoder:
     """Read a decoder whose configuration and tensors have been checked against each other.
 
     ``state`` reads the decoder's state dict in a dtype (None: ``stored_dtype``, the embedding's) to a device. A linear
-    layer becomes one of the type that ``linears`` has for its name, unless that is None.
+    layer becomes one of the type that ``linear_type`` returns for its name, unless that is None.
 
     Raises:
         CheckpointError: More weights than this machine's memory, or what ``state`` raises.
@@ -159,7 +159,7 @@ def read_decoder(
     require(dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {known}", "Leave it out to keep what is stored.")
     decoder = empty_decoder(config, dtype)
     for name, module in list(decoder.named_modules()):
-        if isinstance(module, nn.Linear) and (kind := linears(name)) is not None:
+        if isinstance(module, nn.Linear) and (kind := linear_type(name)) is not None:
             decoder.set_submodule(name, _empty_linear(kind, module, dtype))
     require_memory(decoder, device, directory)
     return fill(decoder, state(dtype, device))

@@ -94,7 +94,7 @@ def load_decoder(
         dense in (None, *get_args(DenseFormat)),
         f"dense = {dense!r}",
         f"one of {get_args(DenseFormat)} or None",
-        "Use one.",
+        "Use one of these.",
     )
     place = require_device(device)
     directory = find_directory(source)

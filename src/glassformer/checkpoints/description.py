@@ -18,8 +18,8 @@ from glassformer.models import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.quantized import DenseFormat, mxfp4
 
-# Of a byte, for each weight.
-_SIXTEENTHS: dict[DenseFormat, int] = {"int8": 17, "lossless": 24}
+SIXTEENTHS: dict[DenseFormat | None, int] = {None: 32, "lossless": 24, "int8": 17}
+"""Sixteenths of a byte for each weight: of bfloat16 and of the formats that replace it."""
 
 Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
 """The part of a model that a tensor belongs to."""
@@ -97,7 +97,7 @@ class Description:
         if dense:
             heads = 2 * config.num_heads + 2 * (config.num_kv_heads or config.num_heads)
             converted = config.hidden_dim * (config.num_layers * heads * config.head_dim + config.vocab_size)
-            others += converted * _SIXTEENTHS[dense] // 16 - number_bytes * converted
+            others += converted * SIXTEENTHS[dense] // 16 - number_bytes * converted
         return weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP + others
 
     def cache(self, tokens: int, number_bytes: int = 2) -> int:

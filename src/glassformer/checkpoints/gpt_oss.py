@@ -69,7 +69,7 @@ def load_gpt_oss(
             stored_dtype=model.weights["embedding.weight"].dtype,
             dtype=dtype,
             device=device,
-            linears=lambda name: _CONVERTED[dense][0] if dense and _is_dense(model.config, name) else None,
+            linear_type=lambda name: _CONVERTED[dense][0] if dense and _is_dense(model.config, name) else None,
         )
 
 

@@ -52,7 +52,7 @@ def expand(
     """:func:`expand_definition`, in C++ on the CPU."""
     out = packed.new_empty(0, dtype=torch.bfloat16)
     fast = not use_definition() and index.is_cpu and fits(packed, index, width)
-    library = native_library(out) if fast else None
+    library = native_library(out) if fast else None  # which takes no integers
     if library is None:
         return expand_definition(packed, index, width)
     return _expanded(library, packed, index, width, slice(0, len(packed)))

@@ -44,7 +44,7 @@ def encode(
     groups = -(-width // GROUP)
     packed = empty_in_huge_pages((out, groups, GROUP_BYTES), torch.uint8, device)
     index = torch.zeros(out + 1, 2, dtype=torch.int32, device=device)
-    tops, firsts = index[:-1, 0], index[1:, 1]
+    tops, counts = index[:-1, 0], index[1:, 1]
     found, exceptions = [index], 0
     order = torch.arange(GROUP, device=device).view(2, 2, 4, 4).permute(2, 0, 3, 1).flatten()
     for rows in [] if values.is_meta else parts(values, 2**18):  # what is computed with stays in caches
@@ -68,7 +68,7 @@ def encode(
             "Keep these weights as they are.",
         )
         found.append(torch.stack([column, bits[row, group, byte]], 1).to(torch.int32))
-        tops[rows], firsts[rows] = top.int(), row.bincount(minlength=len(top)).int()
+        tops[rows], counts[rows] = top.int(), row.bincount(minlength=len(top)).int()
     index[:, 1] = index[:, 1].cumsum(0) + out + 1
     return packed, torch.cat(found)
 

@@ -256,9 +256,9 @@ struct Mxfp4 {
   }
 };
 
-// bfloat16 in 12 bits, as kernels/lossless.py describes it. A group of 64 weights is 64 lower bytes and 32 of two codes for
-// upper bytes, in the order in which the interleaved bytes of 128-bit lanes become four vectors: vector `quarter`
-// of `part` holds the weights from 16 * quarter + part * WIDTH on.
+// bfloat16 in 12 bits, as kernels/lossless.py describes it. A group of 64 weights is 64 lower bytes, and 32 bytes of two
+// codes for upper bytes. Interleaving them within lanes of 128 bits gives four vectors: vector `quarter` of `part` holds
+// the weights from 16 * quarter + part * WIDTH on.
 struct Lossless {
   const uint8_t* packed;
   const int32_t* index;
@@ -278,15 +278,18 @@ struct Lossless {
     constexpr int64_t CODES = GROUP / 2;
     const Bytes lower = vector_at<Bytes>(group + part * VECTOR_BYTES);
     Bits first, second;
+#if WITH_AVX512 || WITH_AVX2
+    const int8_t* entries = reinterpret_cast<const int8_t*>(&table);
+#endif
 #if WITH_AVX512
     const __m256i two = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group + GROUP));
     const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(two), _mm256_srli_epi16(two, 4), 1);
-    const __m512i upper = (__m512i)looked_up(reinterpret_cast<const int8_t*>(&table), (Bytes)((Bits)both & 0x0f0f0f0fu));
+    const __m512i upper = (__m512i)looked_up(entries, (Bytes)((Bits)both & 0x0f0f0f0fu));
     first = (Bits)_mm512_unpacklo_epi8((__m512i)lower, upper);
     second = (Bits)_mm512_unpackhi_epi8((__m512i)lower, upper);
 #elif WITH_AVX2
     const Bits two = vector_at<Bits>(group + GROUP);
-    const __m256i upper = (__m256i)looked_up(reinterpret_cast<const int8_t*>(&table), (Bytes)(two >> 4 * part & 0x0f0f0f0fu));
+    const __m256i upper = (__m256i)looked_up(entries, (Bytes)(two >> 4 * part & 0x0f0f0f0fu));
     first = (Bits)_mm256_unpacklo_epi8((__m256i)lower, upper);
     second = (Bits)_mm256_unpackhi_epi8((__m256i)lower, upper);
 #else
