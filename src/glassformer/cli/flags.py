@@ -126,8 +126,8 @@ class GenerateFlags:
     what it has said. 7 is a good number, 0 is off."""
 
     dense: DenseFormat | None = None
-    """For a gpt-oss: hold attention and the output in 12 bits, which is faster and changes no weight, or in 8, which is
-    faster and less precise. None: as stored."""
+    """How a gpt-oss holds attention and its output. lossless: the same bfloat16 numbers in 12 bits, which is faster;
+    int8: 8 bits, faster still and less precise. None: as stored."""
 
     device: str = "auto"
     """For --model: cpu, cuda, or auto (a GPU if there is one)."""
@@ -210,8 +210,8 @@ class ChatFlags:
     weights, or an installed one."""
 
     dense: DenseFormat | None = None
-    """Hold attention and the output in 12 bits, which is faster and changes no weight, or in 8, which is faster and
-    less precise. None: as stored."""
+    """How a gpt-oss holds attention and its output. lossless: the same bfloat16 numbers in 12 bits, which is faster;
+    int8: 8 bits, faster still and less precise. None: as stored."""
 
     device: str = "auto"
     """cpu, cuda, or auto (a GPU if there is one)."""
