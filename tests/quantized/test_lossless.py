@@ -100,6 +100,7 @@ def test_products(
         assert bool(((got.double() - exact).abs() <= bound + rounded).all())
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_modes_and_tensors_that_take_the_definition(library: native.Library, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, x = torch.randn(48, 96).bfloat16(), torch.randn(3, 96)
     packed, index = encode(weights)
