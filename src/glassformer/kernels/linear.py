@@ -58,12 +58,14 @@ def linear(
     batch of up to that many, and on any number of threads.
     """
     narrow = x.dtype == torch.bfloat16
-    if weight.dim() != 2 or x.shape[-1:] != weight.shape[1:] or x.numel() == 0:
-        return definition(x, weight, bias)
-    few = x.numel() <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * x.shape[-1]
-    large = x.dtype == torch.float32 and x.numel() * weight.shape[0] >= LEAST_WORK and slow_mkl()
+    work = x.numel() * weight.shape[0]
+    few = work <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * weight.numel()
+    large = x.dtype == torch.float32 and work >= LEAST_WORK and slow_mkl()
     if (
-        not (few or narrow or large)
+        not (few or narrow or large)  # first: small models spend as long on such questions as on products
+        or work == 0
+        or weight.dim() != 2
+        or x.shape[-1:] != weight.shape[1:]
         or torch.compiler.is_compiling()
         or use_definition()
         or autocast_dtype(x) != x.dtype

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import BFloat16, Float, Int32, UInt8
+from jaxtyping import BFloat16, Float, Int32, Int64, UInt8
 from torch import Tensor
 
 from glassformer.kernels.linear import FEW, FEW_NARROW, linear, parts, threads_for
@@ -27,6 +27,25 @@ GROUP, GROUP_BYTES, CODED = 64, 96, 7
 """Numbers of a group, their bytes, and how many values of the exponent's upper bits have a code."""
 # Bytes that are expanded at a time, so that what they become stays in caches.
 _EXPANDED = 2**20
+
+
+def encode_definition(
+    values: BFloat16[Tensor, "out width"],
+) -> tuple[UInt8[Tensor, "out groups 96"], UInt8[Tensor, " out"], Int64[Tensor, " out"], Int32[Tensor, "exceptions 2"]]:
+    """``packed``, the rows' tops and numbers of exceptions, and the exceptions."""
+    padded = F.pad(values, (0, -values.shape[1] % GROUP)).view(torch.int16)
+    lower, upper = padded.to(torch.uint8), (padded >> 8).to(torch.uint8)
+    exponents = upper & 127
+    top = exponents.amax(1, keepdim=True)
+    below = top - exponents
+    exceptional = (below >= CODED) & (exponents > 0)
+    codes = below.clamp_(max=CODED) | upper >> 7 << 3
+    both = torch.stack([lower.masked_fill_(exceptional, 0), codes])
+    both = both.unflatten(2, (-1, 2, 2, 4, 4)).permute(0, 1, 2, 5, 3, 6, 4).flatten(3)
+    first, second = both[1].split(GROUP // 2, 2)
+    row, column = exceptional.nonzero().unbind(1)
+    listed = torch.stack([column, padded[row, column]], 1).to(torch.int32)
+    return torch.cat([both[0], first | second << 4], 2), top[:, 0], row.bincount(minlength=len(values)), listed
 
 
 def expand_definition(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import BFloat16, Float, Int32, UInt8
 from torch import Tensor, nn
 
 from glassformer.errors import require
 from glassformer.kernels.huge_pages import empty_in_huge_pages
-from glassformer.kernels.linear import parts
-from glassformer.kernels.lossless import CODED, GROUP, GROUP_BYTES, fits, lossless_linear
+from glassformer.kernels.linear import parts, threads_for
+from glassformer.kernels.lossless import GROUP, GROUP_BYTES, encode_definition, fits, lossless_linear
 from glassformer.kernels.lossless import expand as decode
+from glassformer.kernels.rule import native_library, use_definition
 
 _MULTIPLE = 16
 # With one exception in so many, the list takes what the codes save.
@@ -41,36 +41,34 @@ def encode(
         "Keep these weights as they are.",
     )
     (out, width), device = values.shape, values.device
-    groups = -(-width // GROUP)
-    packed = empty_in_huge_pages((out, groups, GROUP_BYTES), torch.uint8, device)
+    packed = empty_in_huge_pages((out, -(-width // GROUP), GROUP_BYTES), torch.uint8, device)
     index = torch.zeros(out + 1, 2, dtype=torch.int32, device=device)
     tops, counts = index[:-1, 0], index[1:, 1]
-    found, exceptions = [index], 0
-    order = torch.arange(GROUP, device=device).view(2, 2, 4, 4).permute(2, 0, 3, 1).flatten()
-    for rows in [] if values.is_meta else parts(values, 2**18):  # what is computed with stays in caches
-        padded = F.pad(values[rows].detach(), (0, groups * GROUP - width)).view(torch.int16)
-        bits = padded.view(-1, groups, 2, 2, 4, 4).permute(0, 1, 4, 2, 5, 3).reshape(-1, groups, GROUP)
-        lower, upper = bits.to(torch.uint8), (bits >> 8).to(torch.uint8)
-        exponents = upper & 127
-        top = exponents.amax((1, 2))
-        below = top[:, None, None] - exponents
-        exceptional = (below >= CODED) & (exponents > 0)
-        codes = below.clamp_(max=CODED) | upper >> 7 << 3
-        first, second = codes.split(GROUP // 2, 2)
-        packed[rows] = torch.cat([lower.masked_fill_(exceptional, 0), first | second << 4], 2)
-        row, group, byte = exceptional.nonzero().unbind(1)
-        column = group * GROUP + order[byte]
-        exceptions += len(row)
-        require(
-            exceptions <= values.numel() // _NUMBERS_PER_EXCEPTION,
-            f"weights with {exceptions:,} exceptions or more among {values.numel():,}",
-            f"at most one in {_NUMBERS_PER_EXCEPTION}: rows whose numbers are of similar size",
-            "Keep these weights as they are.",
-        )
-        found.append(torch.stack([column, bits[row, group, byte]], 1).to(torch.int32))
-        tops[rows], counts[rows] = top.int(), row.bincount(minlength=len(top)).int()
+    values, exceptions = values.detach().contiguous(), []
+    library = None if use_definition() else native_library(values)
+    if library is not None:
+        library.call("encode_lossless", values, packed, index, out, width, threads_for(values))
+        exceptions.append(index.new_zeros(_limited(int(counts.sum()), values), 2))
+    elif not values.is_meta:
+        for rows in parts(values, 2**18):  # what is computed with stays in caches
+            packed[rows], tops[rows], counts[rows], listed = encode_definition(values[rows])
+            exceptions.append(listed)
+            _limited(sum(map(len, exceptions)), values)
     index[:, 1] = index[:, 1].cumsum(0) + out + 1
-    return packed, torch.cat(found)
+    index = torch.cat([index, *exceptions])
+    if library is not None:
+        library.call("list_exceptions", values, index, out, width, threads_for(values))
+    return packed, index
+
+
+def _limited(exceptions: int, values: Tensor) -> int:
+    require(
+        exceptions <= values.numel() // _NUMBERS_PER_EXCEPTION,
+        f"weights with {exceptions:,} exceptions or more among {values.numel():,}",
+        f"at most one in {_NUMBERS_PER_EXCEPTION}: rows whose numbers are of similar size",
+        "Keep these weights as they are.",
+    )
+    return exceptions
 
 
 class LosslessLinear(nn.Linear):

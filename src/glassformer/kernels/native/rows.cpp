@@ -61,6 +61,55 @@ EXPORT(rows_lossless)
   multiply(LOSSLESS, packed, index, x, out, rows, width, tokens, threads);
 }
 
+// Of values [rows, width]: packed, and in index each row's top and, in the entry after it, its number of exceptions.
+EXPORT(encode_lossless)
+(const uint16_t* values, uint8_t* packed, int32_t* index, int64_t rows, int64_t width, int64_t threads) {
+  constexpr int64_t GROUP = Lossless::GROUP, CODES = GROUP / 2;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t row = 0; row < rows; ++row) {
+    const uint16_t* weights = values + row * width;
+    uint8_t* group = packed + row * Lossless::row_bytes(width);
+    const uint8_t top = Lossless::top(weights, width);
+    int32_t exceptions = 0;
+    for (int64_t k = 0; k < width; k += GROUP, group += Lossless::BYTES) {
+      uint16_t some[GROUP] = {};
+      std::memcpy(some, weights + k, sizeof(uint16_t) * (width - k < GROUP ? width - k : GROUP));
+      uint8_t lower[GROUP], codes[GROUP], ordered[GROUP];
+      for (int64_t i = 0; i < GROUP; ++i) {
+        const uint8_t below = top - (some[i] >> 8 & 127);
+        const bool exception = Lossless::is_exception(some[i], top);
+        exceptions += exception;
+        lower[i] = exception ? 0 : some[i];
+        codes[i] = (below < Lossless::CODED ? below : Lossless::CODED) | some[i] >> 15 << 3;
+      }
+      Lossless::interleave(lower, group);
+      Lossless::interleave(codes, ordered);
+      for (int64_t i = 0; i < CODES; ++i) group[GROUP + i] = ordered[i] | ordered[i + CODES] << 4;
+    }
+    index[2 * row] = top, index[2 * row + 3] = exceptions;
+  }
+}
+
+// Fill in the entries of index, whose beginning says where those of each row are.
+EXPORT(list_exceptions)
+(const uint16_t* values, int32_t* index, int64_t rows, int64_t width, int64_t threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t row = 0; row < rows; ++row) {
+    int32_t *entry = index + 2 * index[2 * row + 1], *end = index + 2 * index[2 * row + 3];
+    const uint16_t top = index[2 * row];
+    const uint16_t* weights = values + row * width;
+    for (int64_t k = 0; k < width && entry < end; k += 16) {
+      uint16_t any = 0;
+      for (int64_t i = k; i < k + 16; ++i) any |= Lossless::is_exception(weights[i], top);
+      for (int64_t i = k; any && i < k + 16 && entry < end; ++i) {
+        if (!Lossless::is_exception(weights[i], top)) continue;
+        *entry++ = static_cast<int32_t>(i);
+        *entry++ = static_cast<int16_t>(weights[i]);
+      }
+    }
+  }
+}
+
 // The weights of the rows from first to last as they were: out [last - first, width].
 EXPORT(expand_lossless)
 (const uint8_t* packed, const int32_t* index, uint16_t* out, int64_t first, int64_t last, int64_t width,

@@ -266,7 +266,35 @@ struct Lossless {
   struct Weights {
     Bits quarters[4];
   };
+  static constexpr int32_t CODED = 7;
   static int64_t row_bytes(int64_t width) { return (width + GROUP - 1) / GROUP * BYTES; }
+  INLINE static uint8_t top(const uint16_t* weights, int64_t width) {
+    uint16_t found = 0;
+    for (int64_t k = 0; k < width; ++k) {
+      const uint16_t exponent = weights[k] & 0x7f00;
+      found = exponent > found ? exponent : found;
+    }
+    return found >> 8;
+  }
+  INLINE static bool is_exception(uint16_t weight, uint16_t top) {
+    const uint16_t exponent = weight >> 8 & 127;
+    return exponent > 0 && exponent + CODED <= top;
+  }
+  INLINE static uint64_t spread(uint64_t four) {
+    four = (four | four << 16) & 0x0000ffff0000ffffu;
+    return (four | four << 8) & 0x00ff00ff00ff00ffu;
+  }
+  // Bytes of weights in the order in which unpacked() takes them.
+  INLINE static void interleave(const uint8_t* bytes, uint8_t* out) {
+    for (int64_t c = 0; c < 4; ++c)
+      for (int64_t a = 0; a < 2; ++a, out += 8) {
+        uint32_t even, odd;
+        std::memcpy(&even, bytes + 32 * a + 4 * c, 4);
+        std::memcpy(&odd, bytes + 32 * a + 16 + 4 * c, 4);
+        const uint64_t both = spread(even) | spread(odd) << 8;
+        std::memcpy(out, &both, 8);
+      }
+  }
   typedef uint8_t Table __attribute__((vector_size(16)));  // the upper bytes of a row's codes
   INLINE Table table(int64_t row) const {
     const Table below = {0, 1, 2, 3, 4, 5, 6, 0, 0, 1, 2, 3, 4, 5, 6, 0};
