@@ -17,7 +17,10 @@ from glassformer.cli import released as module
 from glassformer.cli.terminal import write
 from glassformer.data import released_tokenizer
 from glassformer.errors import CheckpointError
+from glassformer.kernels import plain
+from glassformer.kernels.native import Library
 from glassformer.models import Decoder
+from glassformer.quantized.lossless import LosslessLinear
 from refusals import refused
 
 
@@ -43,11 +46,29 @@ def test_model_and_tokenizer_are_found_without_loading(tiny_gpt_oss: Path, monke
 
 
 def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
-    model = module.find_released(str(tiny_gpt_oss)).load("cpu")
+    model = module.find_released(str(tiny_gpt_oss)).load("cpu", "stored")
     assert isinstance(model, Decoder)
     assert not model.training
     expected = load_decoder(tiny_gpt_oss).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_processor_gets_the_same_weights_in_12_bits(
+    library: Library, tiny_gpt_oss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = module.find_released(str(tiny_gpt_oss)).load("cpu")
+    output = model.output
+    assert isinstance(output, LosslessLinear) == (library.level > 0)
+    stored = load_decoder(tiny_gpt_oss).output.weight
+    torch.testing.assert_close(output.weight, stored, rtol=0, atol=0)
+    with plain():
+        assert not isinstance(module.find_released(str(tiny_gpt_oss)).load("cpu").output, LosslessLinear)
+    Decoder.from_pretrained(tiny_gpt_oss, dtype=torch.float32).save_pretrained(tmp_path / "wide")
+    wide = module.Released(tmp_path / "wide", 280, None, (), (), 600)
+    assert wide.load("cpu").output.weight.dtype == torch.float32
+    (tmp_path / "wide" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError):
+        wide.load("cpu")
 
 
 def test_stop_tokens_are_those_of_files_and_names(directory: Path) -> None:

@@ -125,9 +125,10 @@ class GenerateFlags:
     """Tokens that are looked up in the text and verified in one pass, at most: faster where a text repeats parts of
     what it has said. 7 is a good number, 0 is off."""
 
-    dense: DenseFormat | None = None
-    """How a gpt-oss holds attention and its output. lossless: the same bfloat16 numbers in 12 bits, which is faster;
-    int8: 8 bits, faster still and less precise. None: as stored."""
+    dense: DenseFormat | Literal["stored"] | None = None
+    """How a gpt-oss holds attention and its output. stored: as in its files; lossless: the same bfloat16 numbers in 12
+    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless on a processor without --compile,
+    otherwise as stored."""
 
     device: str = "auto"
     """For --model: cpu, cuda, or auto (a GPU if there is one)."""
@@ -209,9 +210,10 @@ class ChatFlags:
     """A tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub. None: the one next to the
     weights, or an installed one."""
 
-    dense: DenseFormat | None = None
-    """How a gpt-oss holds attention and its output. lossless: the same bfloat16 numbers in 12 bits, which is faster;
-    int8: 8 bits, faster still and less precise. None: as stored."""
+    dense: DenseFormat | Literal["stored"] | None = None
+    """How a gpt-oss holds attention and its output. stored: as in its files; lossless: the same bfloat16 numbers in 12
+    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless on a processor,
+    otherwise as stored."""
 
     device: str = "auto"
     """cpu, cuda, or auto (a GPU if there is one)."""

@@ -86,7 +86,8 @@ def _of_model(flags: GenerateFlags) -> _Task:
     plain = {"bytes": TEXT, "numbers": RECURRENCE}.get(flags.tokenizer or "")
     released = find_released(flags.model or "", None if plain else flags.tokenizer)
     vocab_size = released.vocab_size
-    load = functools.partial(released.load, flags.device, flags.dense)
+    dense = "stored" if flags.compile and flags.dense is None else flags.dense  # compiled steps call no C++
+    load = functools.partial(released.load, flags.device, dense)
     if plain is not None:
         require(
             plain == RECURRENCE or vocab_size <= BYTES,

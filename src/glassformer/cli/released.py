@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,7 +22,9 @@ from glassformer.data.released_tokenizer import (
     named_tokenizer,
     tokenizer_beside,
 )
-from glassformer.errors import InputError, require
+from glassformer.errors import CheckpointError, InputError, require
+from glassformer.kernels import native
+from glassformer.kernels.rule import use_definition
 from glassformer.models.decoder import Decoder
 from glassformer.quantized import DenseFormat
 
@@ -45,10 +48,11 @@ class Released:
     """Those, and the tokenizer's special tokens that end a text."""
     max_seq_len: int
 
-    def load(self, device: str = "auto", dense: DenseFormat | None = None) -> Decoder:
+    def load(self, device: str = "auto", dense: DenseFormat | Literal["stored"] | None = None) -> Decoder:
         """The decoder, in evaluation mode; on a GPU if there is one and ``device`` is ``"auto"``.
 
-        ``dense``: see :func:`~glassformer.checkpoints.decoders.load_decoder`.
+        ``dense``: see :func:`~glassformer.checkpoints.decoders.load_decoder`, whose None is ``"stored"`` here. None:
+        ``"lossless"`` on a processor, which computes the same faster, if the weights and the C++ library allow it.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.
@@ -57,7 +61,16 @@ class Released:
         place = chosen_device(device)
         if sys.stderr.isatty():
             print(f"loading {self.directory} ...", file=sys.stderr)
-        return load_decoder(self.directory, dense=dense, device=place).eval()
+        load = functools.partial(load_decoder, self.directory, device=place)
+        library = native.library() if dense is None and place.type == "cpu" and not use_definition() else None
+        if library is not None and library.level > 0:
+            try:
+                return load(dense="lossless").eval()
+            except CheckpointError:
+                raise
+            except InputError:  # no gpt-oss, or weights of another dtype, or that take no fewer bits
+                pass
+        return load(dense=None if dense == "stored" else dense).eval()
 
 
 def find_released(source: str, tokenizer: str | None = None) -> Released:
