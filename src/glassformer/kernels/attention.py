@@ -108,10 +108,10 @@ def attention(
 
 
 def _native_takes(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern: Pattern, dropout: float) -> bool:
+    if q.shape[2] < _FEW_QUERIES or dropout > 0 or pattern.key_padding is not None:
+        return False
     fits = k.shape == v.shape == (q.shape[0], k.shape[1], k.shape[2], q.shape[3]) and q.shape[1] % k.shape[1] == 0
     if not fits or (sink is not None and (sink.shape[1] != q.shape[1] or sink.device != q.device)):
-        return False
-    if q.shape[2] < _FEW_QUERIES or dropout > 0 or pattern.key_padding is not None:
         return False
     if torch.compiler.is_compiling() or (q.dtype == torch.bfloat16 and _with_amx()):
         return False
@@ -329,8 +329,8 @@ def _kernel(
     grouped = q.shape[1] != k.shape[1]
     out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     # The type is asked, because the node would unpack the tensor.
-    if trained_on_cpu and out.grad_fn is not None and hasattr(type(out.grad_fn), "_saved_logsumexp"):
-        out.grad_fn.register_hook(_by_definition)
+    if trained_on_cpu and (node := out.grad_fn) is not None and hasattr(type(node), "_saved_logsumexp"):
+        node.register_hook(_by_definition)
     return out
 
 

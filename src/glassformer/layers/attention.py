@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from glassformer.errors import InputError, require, require_probability
+from glassformer.errors import InputError, require_probability
 from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
 
@@ -200,24 +200,26 @@ def check_inputs(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, key_weights: Tensor | None, sinks: Tensor | None
 ) -> None:
     """Raise :class:`InputError` if these arguments of :func:`attend` do not fit one another."""
-    fits = q.dim() == k.dim() == v.dim() == 4 and k.shape[:3] == v.shape[:3] and q.shape[::3] == k.shape[::3]
-    if not fits or q.shape[2] < 1 or k.shape[2] < 1:  # formatting takes longer than all checks
+    shape, of_keys = q.shape, k.shape
+    fits = len(shape) == len(of_keys) == v.dim() == 4 and of_keys[:3] == v.shape[:3]
+    # Formatting takes longer than all checks.
+    if not fits or shape[0] != of_keys[0] or shape[3] != of_keys[3] or shape[2] < 1 or of_keys[2] < 1:
         raise InputError(
             f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}",
             "[batch, head, position, head_dim] with at least one position, k and v alike in all but the last",
             "Split heads before attending, and pass a token or more.",
         )
-    require(
-        k.shape[1] >= 1 and q.shape[1] % k.shape[1] == 0,
-        f"{q.shape[1]} query heads and {k.shape[1]} key-value heads",
-        "key-value heads that divide the query heads",
-        "Choose num_kv_heads among the divisors of num_heads.",
-    )
+    if of_keys[1] < 1 or shape[1] % of_keys[1]:
+        raise InputError(
+            f"{shape[1]} query heads and {of_keys[1]} key-value heads",
+            "key-value heads that divide the query heads",
+            "Choose num_kv_heads among the divisors of num_heads.",
+        )
     for name, per_head in (("key_weights", key_weights), ("sinks", sinks)):
-        if per_head is not None and per_head.shape != (q.shape[1],):
+        if per_head is not None and per_head.shape != (shape[1],):
             raise InputError(
                 f"{name} of shape {list(per_head.shape)}",
-                f"one number per query head, [{q.shape[1]}]",
+                f"one number per query head, [{shape[1]}]",
                 f"Make {name} as long as num_heads.",
             )
-    pattern.check(q.shape[0], q.shape[2], k.shape[2])
+    pattern.check(shape[0], shape[2], of_keys[2])

@@ -48,7 +48,7 @@ class MLP(nn.Module):
         require_width(x.shape[-1], self.up.in_features)
         inside = self.up(x)
         inside = F.relu(inside) if self.activation == "relu" else F.gelu(inside)
-        return self.down(F.dropout(inside, self.dropout, self.training))
+        return self.down(F.dropout(inside, self.dropout) if self.training and self.dropout > 0 else inside)
 
 
 class SwiGLU(nn.Module):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require
 from glassformer.kernels.embedding import look_up
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import CrossBlock, EncoderBlock
@@ -232,16 +232,16 @@ class EncoderDecoder(nn.Module):
             rows = positions.weight if isinstance(positions, nn.Embedding) else positions.table
             assert isinstance(rows, Tensor)
             x = x + rows[start : start + x.shape[1]].to(x.dtype)
-        return F.dropout(x, self.config.dropout, self.training)
+        return F.dropout(x, self.config.dropout) if self.training and self.config.dropout > 0 else x
 
     def _check_source(self, source: Tensor, source_real: Tensor | None) -> None:
         fields = self.config.fields_per_slot
-        require(
-            fields == 1 or (source.dim() == 3 and source.shape[2] == fields),
-            f"source of shape {list(source.shape)}",
-            f"[batch, slot, {fields}], as fields_per_slot = {fields}",
-            "Give every slot all its fields, pad_id for what is missing.",
-        )
+        if fields > 1 and not (source.dim() == 3 and source.shape[2] == fields):
+            raise InputError(
+                f"source of shape {list(source.shape)}",
+                f"[batch, slot, {fields}], as fields_per_slot = {fields}",
+                "Give every slot all its fields, pad_id for what is missing.",
+            )
         places = source if fields == 1 else source[..., 0]
         length = self.config.max_source_len
         check_tokens(places, length, name="source", limit="max_source_len", real=source_real, real_name="source_real")
@@ -249,13 +249,13 @@ class EncoderDecoder(nn.Module):
     def _check_memory(
         self, memory: Tensor, source_real: Tensor | None, target: Tensor, cache: DecodingCache | None
     ) -> None:
-        fits = memory.dim() == 3 and memory.shape[0] == target.shape[0] and memory.shape[2] == self.config.hidden_dim
-        require(
-            fits,
-            f"memory of shape {list(memory.shape)} for a target of shape {list(target.shape)}",
-            f"[{target.shape[0]}, position, hidden_dim = {self.config.hidden_dim}]",
-            "Pass what encode() returned for as many sources as there are targets.",
-        )
+        width = self.config.hidden_dim
+        if memory.dim() != 3 or memory.shape[0] != target.shape[0] or memory.shape[2] != width:
+            raise InputError(
+                f"memory of shape {list(memory.shape)} for a target of shape {list(target.shape)}",
+                f"[{target.shape[0]}, position, hidden_dim = {width}]",
+                "Pass what encode() returned for as many sources as there are targets.",
+            )
         if source_real is not None:
             check_real("source_real", source_real, memory[..., 0])
         require(
