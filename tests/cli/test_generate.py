@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from glassformer.checkpoints.decoders import load_decoder
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.cli import generate as command
 from glassformer.cli.main import main
+from glassformer.cli.released import Released
 from glassformer.cli.runs import read_run
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.generation import SamplingRule, generate
@@ -206,6 +208,20 @@ def test_speculation_is_asked_for_and_gives_the_same_text(
     assert asked == [5]
     with refused("--compile with --speculate 5", fix="Leave one out"):  # before the weights are read
         command.GenerateFlags(**flags, compile=True, speculate=5)
+
+
+@pytest.mark.parametrize(
+    ("compile", "dense", "expected"),
+    [(False, None, None), (True, None, "stored"), (True, "lossless", "lossless"), (False, "int8", "int8")],
+)
+def test_compiled_steps_take_weights_as_stored(
+    compile: bool, dense: Any, expected: str | None, tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    monkeypatch.setattr(Released, "load", lambda _, device, dense: asked.append(dense))
+    flags = command.GenerateFlags(model=str(tiny_gpt_oss), prompt="a", compile=compile, dense=dense)
+    command._of_model(flags).load()
+    assert asked == [expected]
 
 
 def test_a_compiled_step_is_asked_for(recurrence_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from glassformer.errors import CheckpointError
 from glassformer.kernels import plain
 from glassformer.kernels.native import Library
 from glassformer.models import Decoder
+from glassformer.quantized import lossless
 from glassformer.quantized.lossless import LosslessLinear
 from refusals import refused
 
@@ -63,6 +64,11 @@ def test_a_processor_gets_the_same_weights_in_12_bits(
     torch.testing.assert_close(output.weight, stored, rtol=0, atol=0)
     with plain():
         assert not isinstance(module.find_released(str(tiny_gpt_oss)).load("cpu").output, LosslessLinear)
+    with monkeypatch.context() as patch:
+        patch.setattr(lossless, "_NUMBERS_PER_EXCEPTION", 2**40)  # no exception is allowed
+        with refused(got="exceptions or more"):
+            load_decoder(tiny_gpt_oss, dense="lossless")
+        assert torch.equal(module.find_released(str(tiny_gpt_oss)).load("cpu").output.weight, stored)
     Decoder.from_pretrained(tiny_gpt_oss, dtype=torch.float32).save_pretrained(tmp_path / "wide")
     wide = module.Released(tmp_path / "wide", 280, None, (), (), 600)
     assert wide.load("cpu").output.weight.dtype == torch.float32

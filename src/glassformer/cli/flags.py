@@ -212,8 +212,8 @@ class ChatFlags:
 
     dense: DenseFormat | Literal["stored"] | None = None
     """How a gpt-oss holds attention and its output. stored: as in its files; lossless: the same bfloat16 numbers in 12
-    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless on a processor,
-    otherwise as stored."""
+    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless on a processor, otherwise as
+    stored."""
 
     device: str = "auto"
     """cpu, cuda, or auto (a GPU if there is one)."""

@@ -51,8 +51,9 @@ class Released:
     def load(self, device: str = "auto", dense: DenseFormat | Literal["stored"] | None = None) -> Decoder:
         """The decoder, in evaluation mode; on a GPU if there is one and ``device`` is ``"auto"``.
 
-        ``dense``: see :func:`~glassformer.checkpoints.decoders.load_decoder`, whose None is ``"stored"`` here. None:
-        ``"lossless"`` on a processor, which computes the same faster, if the weights and the C++ library allow it.
+        ``dense`` is that of :func:`~glassformer.checkpoints.decoders.load_decoder`, or ``"stored"`` for the weights as
+        they are in the files. None is ``"lossless"`` on a processor with the C++ library, which computes the same
+        faster, and ``"stored"`` elsewhere and for weights that cannot be held so.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.
@@ -68,7 +69,7 @@ class Released:
                 return load(dense="lossless").eval()
             except CheckpointError:
                 raise
-            except InputError:  # no gpt-oss, or weights of another dtype, or that take no fewer bits
+            except InputError:  # no gpt-oss, weights of another dtype, or too many exceptions
                 pass
         return load(dense=None if dense == "stored" else dense).eval()
 

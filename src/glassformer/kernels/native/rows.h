@@ -280,6 +280,7 @@ struct Lossless {
     const uint16_t exponent = weight >> 8 & 127;
     return exponent > 0 && exponent + CODED <= top;
   }
+  // Four bytes, each with a zero byte after it.
   INLINE static uint64_t spread(uint64_t four) {
     four = (four | four << 16) & 0x0000ffff0000ffffu;
     return (four | four << 8) & 0x00ff00ff00ff00ffu;
