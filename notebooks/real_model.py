@@ -1,0 +1,203 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Look inside a language model
+#
+# SmolLM2-135M-Instruct from its GGUF file: which heads finish a sentence about two people, how it continues what it has
+# seen, where an answer appears, where attention rests, and how to steer it. The weights stay as they are in the file.
+# `make models` installs the file; `glassformer.load` also takes your own GGUF file or a directory of Hugging Face.
+
+# %%
+import torch
+
+import glassformer
+from glassformer.observe.capture import capture
+from glassformer.observe.detectors import head_scores, repeated_tokens
+from glassformer.observe.edits import add, forbid, put, zero
+from glassformer.observe.figures.attention_maps import compare_heads
+from glassformer.observe.intervene import intervene
+from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.observe.sweep import ablation_sweep
+
+torch.set_grad_enabled(False)
+lm = glassformer.load("smollm2")
+model = lm.model
+
+
+def best(tokens, count=4):
+    shares, found = model(tokens)[0, -1].softmax(-1).topk(count)
+    return ", ".join(f"{word!r} {share:.1%}" for word, share in zip(lm.strings(found), shares.tolist()))
+
+
+print(lm)
+print(lm.generate([{"role": "user", "content": "What is the capital of France?"}], max_new_tokens=20))
+
+# %% [markdown]
+# ## Two people, and which of them is meant
+#
+# Two names, one of which returns: the sentence ends with the other one, the indirect object. The heads below read a
+# name from the last token.
+
+# %%
+text = "When Mary and John went to the store, John gave a drink to"
+tokens = lm.tokens(text)
+mary, john = lm.tokens(" Mary").item(), lm.tokens(" John").item()
+print(best(tokens))
+with capture(model, queries=-1) as seen:
+    model(tokens)
+rows = torch.stack([weights[0, :, 0] for weights in seen.weights.values()])  # layer, head, key
+words = lm.strings(tokens[0])
+for key in (1, 9):
+    order = rows[..., key].flatten().argsort(descending=True)[:5].tolist()
+    reads = ", ".join(f"{at // 9}.{at % 9} {rows[at // 9, at % 9, key]:.2f}" for at in order)
+    print(f"{words[key]!r} at {key} is read by {reads}")
+
+# %% [markdown]
+# What each head adds to the logit of " Mary" over that of " John", directly, and what its removal does. Removal by zeros
+# takes away what a head gives in *every* text; the mean over texts with a third name takes away what it knows of *this*
+# one. Heads of layer 1 matter only to the first.
+
+# %%
+templates = (
+    "When {} and {} went to the store, {} gave a drink to",
+    "After {} and {} sat down for lunch, {} handed the salt to",
+)
+pairs = {("Mary", "John"): "Emma", ("Tom", "James"): "Peter", ("Anna", "Paul"): "Alice", ("Sarah", "David"): "Lisa"}
+texts = [
+    (template, first, second, pair[1], third, pair[0])
+    for template in templates
+    for pair, third in pairs.items()
+    for first, second in (pair, pair[::-1])
+]
+clean = torch.cat([lm.tokens(template.format(a, b, subject)) for template, a, b, subject, _, _ in texts])
+others = torch.cat([lm.tokens(template.format(a, b, third)) for template, a, b, _, third, _ in texts])
+objects = torch.tensor([lm.tokens(f" {name}").item() for *_, name in texts])
+subjects = torch.tensor([lm.tokens(f" {name}").item() for _, _, _, name, _, _ in texts])
+
+
+def difference(logits):
+    copies = logits[:, -1].unflatten(0, (-1, len(texts)))
+    return (copies.gather(2, objects.expand(len(copies), -1)[..., None]) - copies.gather(2, subjects.expand(len(copies), -1)[..., None])).flatten()
+
+
+swept = ablation_sweep(model, clean, difference)
+parts = direct_logits(model, clean, objects, subjects)
+with capture(model, what="heads") as seen:
+    model(others)
+means = [values.mean(0, keepdim=True) for values in seen.last("heads").values()]
+print(f"{len(texts)} texts, mean difference of the logits {swept.clean:.2f}\n\nhead   zero   mean  direct")
+for at in swept.effects.flatten().abs().argsort(descending=True)[:10].tolist():
+    layer, head = divmod(at, 9)
+    with intervene(model, put("heads", means[layer][:, [head]], layers=layer, heads=head)):
+        by_mean = difference(model(clean)).mean().item() - swept.clean
+    direct = parts.values[parts.names.index(f"layer {layer} head {head}")].mean().item()
+    print(f"{layer:>2}.{head}  {swept.effects[layer, head]:+.2f}  {by_mean:+.2f}  {direct:+.2f}")
+
+# %% [markdown]
+# The head with the largest effect is no name mover. It reads the name that returned and writes *against* it: without it
+# " John" becomes likelier, and " Mary" hardly less so.
+
+# %%
+with intervene(model, zero("heads", layers=23, heads=3)):
+    print("without 23.3:", best(tokens))
+with intervene(model, forbid(queries=-1, keys=1)):
+    print("the last token may not see the first name:", best(tokens))
+with intervene(model, forbid(queries=-1, keys=9)):
+    print("nor the name that returned:", best(tokens))
+
+with capture(model, queries=slice(9, 14)) as seen:
+    model(tokens)
+maps = seen.weights["layers.23.attention"][0]
+compare_heads(maps[3].numpy(), maps[0].numpy(), words, words[9:], names=("head 23.3", "head 23.0"))
+
+# %% [markdown]
+# ## It continues what it has seen
+#
+# On random tokens that are repeated, some heads attend to the token before, others to the one that followed the last
+# time. Without either kind the repetition is as hard as new tokens.
+
+# %%
+repeated = repeated_tokens(49152, 50, 8, seed=0)
+scores = head_scores(model, repeated)
+
+
+def loss_of_halves(*edits):
+    with intervene(model, *edits):
+        logits = model(repeated)
+    losses = torch.nn.functional.cross_entropy(logits[:, :-1].mT, repeated[:, 1:], reduction="none")
+    return f"{losses[:, :49].mean():.2f} in the first half, {losses[:, 50:].mean():.2f} in the second"
+
+
+print("all heads:", loss_of_halves())
+for kind in ("induction", "previous"):
+    top = scores.top(kind, 5)
+    without = [zero("heads", layers=layer, heads=head) for layer, head, _ in top]
+    print(f"without {', '.join(f'{layer}.{head}' for layer, head, _ in top)} ({kind}): {loss_of_halves(*without)}")
+
+# %% [markdown]
+# ## Where the answer appears
+#
+# The rank and the probability of " Paris" if the residual stream after each layer were the last one.
+
+# %%
+tokens = lm.tokens("The capital of France is")
+lens = logit_lens(model, tokens, queries=-1)[:, 0, 0]
+paris = lm.tokens(" Paris").item()
+for layer in range(24, 31):
+    rank = int((lens[layer] > lens[layer, paris]).sum())
+    print(f"after {layer} layers: rank {rank}, {lens[layer].softmax(-1)[paris]:.2%}")
+
+# %% [markdown]
+# ## Where attention rests
+#
+# A large weight is not a large effect. In late layers the first token receives half of all attention, and its residual
+# stream is many times as large as any other. Its value is nearly the same in every text, so that a head which has
+# nothing to say looks there.
+
+# %%
+tokens = lm.tokens("The baker opened the window, looked down the empty street and went back to the oven. " * 4)
+with capture(model, what=("weights", "residual")) as seen:
+    model(tokens)
+to_first = [weights[0, :, 1:, 0].mean().item() for weights in seen.weights.values()]
+sizes = [values[0].norm(dim=-1) for values in seen.last("residual").values()]
+for layer in (0, 5, 11, 15, 20, 25, 29):
+    ratio = sizes[layer][0] / sizes[layer][1:].median()
+    print(f"layer {layer:>2}: {to_first[layer]:.0%} of the attention, {ratio:.0f} times as large as the median")
+
+
+# %% [markdown]
+# ## Steer it
+#
+# The difference between the means of two groups of sentences, added to the residual stream of one layer while the model
+# answers.
+
+# %%
+good = ["I had a wonderful day.", "Everything went right today.", "The sun was shining and I felt happy.", "I am so grateful."]
+bad = ["I had a terrible day.", "Everything went wrong today.", "It was raining and I felt sad.", "I am so angry."]
+
+
+def mean_of(texts, layer):
+    with capture(model, what="residual", layers=layer, queries=-1) as seen:
+        for text in texts:
+            model(lm.tokens(text))
+    return torch.cat([record.values[:, 0] for record in seen.records]).mean(0)
+
+
+direction = mean_of(good, 18) - mean_of(bad, 18)
+question = [{"role": "user", "content": "How was your day?"}]
+for strength in (-1.5, 0, 1.5):
+    with intervene(model, add("residual", strength * direction, layers=18)):
+        print(f"{strength:+}: {lm.generate(question, max_new_tokens=30)!r}")
