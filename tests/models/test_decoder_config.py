@@ -30,7 +30,7 @@ def test_a_layer_has_its_window() -> None:
 
 
 @pytest.mark.parametrize(
-    "form", [{}, {"clamp": Clamp(), "window": 6}, {"yarn": Yarn(factor=4.0, original_max_seq_len=16)}]
+    "form", [{}, {"clamp": Clamp(), "window": 6}, {"rope_scaling": Yarn(factor=4.0, original_max_seq_len=16)}]
 )
 def test_a_configuration_survives_json(form: dict[str, Any]) -> None:
     config = dataclasses.replace(BASE, dropout=0.125, balance_experts=True, norm_eps=1e-6, **form)

@@ -279,7 +279,8 @@ def _load_own(
 
 def _own_config(directory: Path, stored_config: Mapping[str, Any]) -> DecoderConfig:
     with config_errors(directory / CONFIG_FILE):
-        return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, stored_config)))
+        renamed = {"rope_scaling" if name == "yarn" else name: value for name, value in stored_config.items()}
+        return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, renamed)))
 
 
 def _convert_experts(decoder: Decoder, experts: Literal["dense", "mxfp4"]) -> None:

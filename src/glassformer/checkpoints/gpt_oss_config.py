@@ -120,6 +120,8 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str,
     also right for programs that expect every second layer of gpt-oss to have one.
     """
     assert config.clamp is not None  # as in every gpt-oss
+    yarn = config.rope_scaling
+    assert yarn is None or isinstance(yarn, Yarn)
     windowed = replace(config, window=1, windowed_layers="even") if config.window is None else config
     kinds = ["sliding_attention" if windowed.layer_window(n) else "full_attention" for n in range(config.num_layers)]
     written: dict[str, Any] = fields_written(config, HUGGING_FACE) | {
@@ -128,10 +130,10 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str,
         "attention_bias": True,
         "experts_per_token": config.top_k,
         "hidden_act": "silu",
-        "initial_context_length": config.yarn.original_max_seq_len if config.yarn else config.max_seq_len,
+        "initial_context_length": yarn.original_max_seq_len if yarn else config.max_seq_len,
         "layer_types": kinds,
         "rope_theta": config.rope_base,
-        "rope_scaling": _write_rope(config.yarn),
+        "rope_scaling": _write_rope(yarn),
         "sliding_window": config.max_seq_len if config.window is None else config.window,
         "swiglu_alpha": config.clamp.alpha,
         "swiglu_limit": config.clamp.limit,
@@ -151,7 +153,7 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
     Raises:
         InputError: Parts that this configuration cannot describe, all of which are named.
     """
-    clamp, yarn = config.clamp, config.yarn
+    clamp, yarn = config.clamp, config.rope_scaling
     lacking = {
         "no sinks": not config.sinks,
         "no biases": not (config.attention_bias and config.ff_bias),
@@ -163,13 +165,14 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
         f"norm_eps = {config.norm_eps}": config.norm_eps != 1e-5,
         "an output tied to the embedding": config.tied_output,
         "interleaved rotation": config.rope_layout != "half-split",
-        "YaRN with rounded borders": yarn is not None and yarn.truncate,
+        "YaRN with rounded borders": isinstance(yarn, Yarn) and yarn.truncate,
     }
-    found = ", ".join(part for part, present in lacking.items() if present)
+    found = ", ".join([*(part for part, present in lacking.items() if present), *beyond_gpt_oss(config)])
     require(
         not found, f"a model with {found}", "what OpenAI's config.json can describe", "Write Hugging Face's layout."
     )
     assert clamp is not None
+    assert yarn is None or isinstance(yarn, Yarn)
     return fields_written(config, _OPENAI) | {
         "swiglu_limit": clamp.limit,
         "sliding_window": config.window or 0,
@@ -179,6 +182,12 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
         "rope_ntk_alpha": yarn.beta_slow if yarn else 1.0,
         "rope_ntk_beta": yarn.beta_fast if yarn else 32.0,
     }
+
+
+def beyond_gpt_oss(config: DecoderConfig) -> list[str]:
+    """Fields with a form that no gpt-oss has."""
+    known = isinstance(config.rope_scaling, Yarn)
+    return [field for field in config.beyond_llama() if not (known and field.startswith("rope_scaling"))]
 
 
 def _write_rope(yarn: Yarn | None) -> dict[str, Any]:
@@ -206,7 +215,7 @@ def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
         ff_bias=True,
         clamp=Clamp(read.swiglu_alpha, read.swiglu_limit),
         rope_base=rope.rope_theta,
-        yarn=_yarn(rope),
+        rope_scaling=_yarn(rope),
     )
 
 
@@ -223,7 +232,7 @@ def _from_openai(config: Mapping[str, Any]) -> DecoderConfig:
         clamp=Clamp(limit=read.swiglu_limit),
         max_seq_len=math.floor(original * factor) if factor > 1 else original,
         rope_base=read.rope_theta,
-        yarn=Yarn(factor, original, read.rope_ntk_beta, read.rope_ntk_alpha) if factor > 1 else None,
+        rope_scaling=Yarn(factor, original, read.rope_ntk_beta, read.rope_ntk_alpha) if factor > 1 else None,
     )
 
 

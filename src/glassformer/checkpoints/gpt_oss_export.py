@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections
+from glassformer.checkpoints.gpt_oss_config import beyond_gpt_oss
 from glassformer.checkpoints.gpt_oss_layouts import MATRICES, Matrix, sources
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned, plan
@@ -48,7 +49,7 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
     ==========================  =======================================================================================
 
     Raises:
-        InputError: Packed experts with the plain SwiGLU, which would have to be rewritten.
+        InputError: Packed experts with the plain SwiGLU, which would have to be rewritten; parts that gpt-oss lacks.
     """
     config = decoder.config
     packed = config.expert_format == "mxfp4"
@@ -61,6 +62,8 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
     require(
         config.ff_dim > 0, "an attention-only decoder", "feed-forward networks", "Keep it in glassformer's own layout."
     )
+    beyond = ", ".join(beyond_gpt_oss(config))
+    require(not beyond, beyond, "a decoder that gpt-oss can express", "Keep it in glassformer's own layout.")
     form = replace(
         config,
         num_experts=config.num_experts or 1,

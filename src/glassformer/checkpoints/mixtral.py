@@ -195,12 +195,11 @@ def mixtral_lacks(config: DecoderConfig) -> list[str]:
         "biases in attention": config.attention_bias,
         "biases in the experts": config.ff_bias,
         "a clamped activation": config.clamp is not None,
-        "YaRN": config.yarn is not None,
         "a window on some layers only": len({config.layer_window(layer) for layer in range(config.num_layers)}) > 1,
         "packed experts": config.expert_format != "dense",
         "attention-only blocks": config.ff_dim == 0,
     }
-    return [part for part, present in parts.items() if present]
+    return [*(part for part, present in parts.items() if present), *config.beyond_llama()]
 
 
 def _write_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:

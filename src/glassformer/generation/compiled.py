@@ -68,8 +68,8 @@ def step(
         key_padding: True where a position is real, for all positions the cache can hold.
     """
     layers = [SlotCache(layer, position) for layer in cache.layers]
-    rotation = model.rotary.rotation_at(position)
-    return model.output(model.run_layers(model.embedding(tokens), rotation, key_padding, layers)[:, -1])
+    x = model.placed(model.embedding(tokens), position, key_padding)
+    return model.output(model.run_layers(x, model.rotations(x, position), key_padding, layers)[:, -1])
 
 
 _steps: WeakKeyDictionary[Decoder, dict[tuple[int, int], Callable[..., Tensor]]] = WeakKeyDictionary()

@@ -160,7 +160,7 @@ class _Plan:
         self._know({"": model}, "", Decoder)
         _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
         self.dtype, self._batch, self.size = model.embedding.weight.dtype, len(cache.layers[0].keys), 0
-        _need(self.dtype in _DTYPES)
+        _need(self.dtype in _DTYPES and not [each for each in model.config.beyond_llama() if "rope" not in each])
         self.weights = self._decoder(model)
 
     @classmethod
@@ -212,7 +212,7 @@ class _Plan:
             head_dim=config.head_dim,
             interleaved=rotary.layout == "interleaved",
             final_eps=model.final_norm.eps,
-            concentration=1.0 if rotary.yarn is None else rotary.yarn.concentration,
+            concentration=rotary.concentration,
         )
 
     def _attention(self, layer: Layer, block: Block, cache: LayerCache, width: int) -> None:

@@ -21,6 +21,7 @@ from glassformer.kernels.rule import defined_backward, differentiate, native_lib
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
+_MATRIX = 2**22  # numbers in the largest matrix of capped scores
 _FEW_QUERIES = 32  # below it PyTorch's kernel is at least as fast as the library's
 
 
@@ -46,12 +47,27 @@ def weights_of_scores(
 
 
 def scores(
-    q: Float[Tensor, "batch head query head_dim"], k: Float[Tensor, "batch kv_head key head_dim"], scale: float
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch kv_head key head_dim"],
+    scale: float,
+    cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """``scale * q . k`` in float32 or wider; query head h reads key-value head ``h // (num_heads / num_kv_heads)``."""
+    """``scale * q . k`` in float32 or wider; query head h reads key-value head ``h // (num_heads / num_kv_heads)``.
+
+    With a cap, ``cap * tanh(scale * q . k / cap)``.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    return (q.to(wide) @ k.to(wide).mT) * scale
+    found = (q.to(wide) @ k.to(wide).mT) * scale
+    return found if cap is None else soft_cap(found, cap)
+
+
+def soft_cap(x: Float[Tensor, "*shape"], cap: float) -> Float[Tensor, "*shape"]:
+    """``cap * tanh(x / cap)``: close to x if that is small, and never beyond the cap.
+
+    Source: Gemma Team 2024, "Gemma 2", arXiv 2408.00118, section 2.
+    """
+    return cap * torch.tanh(x / cap)
 
 
 def weights(
@@ -60,16 +76,24 @@ def weights(
     allowed: Bool[Tensor, "#batch #head #query key"],
     scale: float,
     sink: Float[Tensor, "1 head #query"] | None = None,
+    cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """:func:`weights_of_scores` of :func:`scores`."""
-    return weights_of_scores(scores(q, k, scale), allowed, sink)
+    return weights_of_scores(scores(q, k, scale, cap), allowed, sink)
 
 
 def definition(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, allowed: Tensor, scale: float, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    allowed: Tensor,
+    scale: float,
+    dropout: float = 0.0,
+    cap: float | None = None,
 ) -> Tensor:
     """The values averaged with :func:`weights`; the whole matrix of weights is in memory."""
-    mixed = F.dropout(weights(q, k, allowed, scale, sink), dropout)
+    mixed = F.dropout(weights(q, k, allowed, scale, sink, cap), dropout)
     v = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
     return (mixed @ v.to(mixed.dtype)).to(q.dtype)
 
@@ -83,13 +107,15 @@ def attention(
     sinks: Float[Tensor, " head"] | None = None,
     dropout: float = 0.0,
     mask: Bool[Tensor, "#batch #head #query key"] | None = None,
+    cap: float | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
     """:func:`definition` under the mask of ``pattern``, and under ``mask`` if there is one, by the fastest exact path.
 
     In float32 on the CPU, and without a mask, the C++ library takes it: it visits only tiles of keys that some query
     sees. Otherwise full and causal attention run in PyTorch's fused kernel, which holds no weights either. A window is
     computed in blocks of queries, so time and memory grow linearly with the length. With a sink, the CPU kernel's
-    output is rescaled by its log-sum-exp; on other devices the sink is one more key of zeros.
+    output is rescaled by its log-sum-exp; on other devices the sink is one more key of zeros. No kernel takes a cap on
+    the scores: then the definition runs, on as many queries at a time as keep the matrix small.
     """
     sink = None if sinks is None else sinks.view(1, -1, 1)
     queries, keys = q.shape[2], k.shape[2]
@@ -97,7 +123,12 @@ def attention(
         mask = mask & pattern.mask(queries, keys, q.device)
     if not torch.compiler.is_compiling() and use_definition():
         allowed = pattern.mask(queries, keys, q.device) if mask is None else mask
-        return definition(q, k, v, sink, allowed, scale, dropout)
+        return definition(q, k, v, sink, allowed, scale, dropout, cap)
+    if cap is not None:
+        allowed = pattern.mask(queries, keys, q.device) if mask is None else mask
+        some = max(1, _MATRIX // (q.shape[0] * q.shape[1] * keys))
+        pieces = zip(q.split(some, 2), allowed.expand(-1, -1, queries, -1).split(some, 2), strict=True)
+        return torch.cat([definition(each, k, v, sink, seen, scale, dropout, cap) for each, seen in pieces], dim=2)
     if mask is not None:
         return _kernel(q, k, v, False, mask, scale, sink, dropout)
     pattern = pattern.narrowed(queries, keys)

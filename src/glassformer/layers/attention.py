@@ -41,6 +41,7 @@ class Attended:
     mask: Shaped[Tensor, "#batch #head #query key"] | None = None
     """Further restriction: boolean, True = may attend, or (of transformers' models) numbers added to the scores."""
     rewrites: tuple[Rewrite, ...] = ()
+    cap: float | None = None
 
     @property
     def group(self) -> int:
@@ -90,12 +91,14 @@ def attend(
     key_weights: Float[Tensor, " head"] | None = None,
     sinks: Float[Tensor, " head"] | None = None,
     dropout: float = 0.0,
+    cap: float | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
     r"""Attention: each query's mean of the values, weighted by how well query and key agree.
 
     For head h, which reads key-value head g(h) = h // (num_heads / num_kv_heads)::
 
         scores[i, j]  = scale * key_weights[h] * q[h, i] . k[g, j]      -inf where the pattern forbids
+                        with a cap, cap * tanh of that / cap
         weights[i, j] = exp(scores[i, j]) / (exp(sinks[h]) + sum_j' exp(scores[i, j']))
         output[h, i]  = sum_j weights[i, j] * v[g, j]
 
@@ -111,23 +114,24 @@ def attend(
         sinks: One logit per query head that takes part in the softmax and carries no value (gpt-oss).
         dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 - dropout)``. All weights are
             in memory if it is above 0.
+        cap: Soft cap on the scores; some of the weights are in memory with it.
 
     Raises:
         InputError: Sizes that do not fit one another, a pattern that does not fit them, or dropout outside [0, 1).
 
     Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
     Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
-    (windows).
+    (windows); Gemma Team 2024, arXiv 2408.00118 (caps).
     """
     check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if not torch.compiler.is_compiling() and (_editors.get() or _watchers.get()):
-        call = edited(Attended(q, k, v, scale, pattern, key_weights, sinks))
+        call = edited(Attended(q, k, v, scale, pattern, key_weights, sinks, cap=cap))
         for watcher in _watchers.get():
             watcher(call)
         return compute(call, dropout)
-    return kernel.attention(_weighted(q, key_weights), k, v, pattern, scale, sinks, dropout)
+    return kernel.attention(_weighted(q, key_weights), k, v, pattern, scale, sinks, dropout, cap=cap)
 
 
 def is_edited() -> bool:
@@ -150,7 +154,7 @@ def edited(call: Attended) -> Attended:
 def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
     """The output of an attention. The matrix of heads with rewritten scores or weights is held, of others it is not."""
     q = _weighted(call.q, call.key_weights)
-    out = kernel.attention(q, call.k, call.v, call.pattern, call.scale, call.sinks, dropout, call.mask)
+    out = kernel.attention(q, call.k, call.v, call.pattern, call.scale, call.sinks, dropout, call.mask, call.cap)
     if call.rewrites:
         heads = sorted({head for rewrite in call.rewrites for head in rewrite.heads})
         weights = F.dropout(matrices(call, heads)[1], dropout)
@@ -171,7 +175,7 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     shared = [head // call.group for head in chosen]
     q = _weighted(call.q, call.key_weights)[:, chosen]
     allowed = call.pattern.mask(q.shape[2], call.k.shape[2], q.device)
-    scores = kernel.scores(q, call.k[:, shared], call.scale)
+    scores = kernel.scores(q, call.k[:, shared], call.scale, call.cap)
     if call.mask is not None:
         mask = call.mask if call.mask.shape[1] == 1 else call.mask[:, chosen]
         allowed, scores = (allowed & mask, scores) if mask.dtype == torch.bool else (allowed, scores + mask)

@@ -16,33 +16,57 @@ from glassformer.layers.attention import is_observed
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
-from glassformer.layers.norms import RMSNorm
+from glassformer.layers.norms import make_norm
+from glassformer.layers.options import NormKind, Place
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block::
+    """A decoder's transformer block::
 
-        h      = x + attention(attention_norm(x))
-        output = h + ffn(ffn_norm(h))
+        h      = x + attention_post_norm(attention(attention_norm(x)))
+        output = h + ffn_post_norm(ffn(ffn_norm(h)))          ffn_norm(x) if the two parts are parallel
+
+    A norm that is not there changes nothing: before (pre-norm) there are ``attention_norm`` and ``ffn_norm`` only,
+    after (OLMo 2) the other two, both (Gemma) all four.
 
     Args:
         hidden_dim: Width of the residual stream.
         attention: Its attention.
         ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only block.
-        norm_eps: Added to the mean square before the root, in both RMS norms.
+        norm_eps: Added to the mean square, or the variance, before the root.
+        norm: RMSNorm or LayerNorm.
+        place: Where the norms stand.
+        parallel: Whether attention and feed-forward network read the same stream.
 
-    Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm).
+    Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm); Team
+    OLMo 2024, arXiv 2501.00656 (norms after); Wang and Komatsuzaki 2021, GPT-J-6B (parallel).
     """
 
     def __init__(
-        self, hidden_dim: int, attention: GroupedQueryAttention, ffn: nn.Module | None, norm_eps: float
+        self,
+        hidden_dim: int,
+        attention: GroupedQueryAttention,
+        ffn: nn.Module | None,
+        norm_eps: float,
+        *,
+        norm: NormKind = "rms",
+        place: Place = "before",
+        parallel: bool = False,
     ) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(hidden_dim, norm_eps)
+
+        def made(there: bool) -> nn.Module:
+            return make_norm(norm, hidden_dim, norm_eps) if there else nn.Identity()
+
+        before, after = place != "after", place != "before"
+        self.attention_norm = made(before)
         self.attention = attention
+        self.attention_post_norm = made(after)
         # Without weights, so that attention-only blocks have the hook points of all blocks.
-        self.ffn_norm = nn.Identity() if ffn is None else RMSNorm(hidden_dim, norm_eps)
+        self.ffn_norm = made(before and ffn is not None)
         self.ffn = NoFeedForward() if ffn is None else ffn
+        self.ffn_post_norm = made(after and ffn is not None)
+        self.parallel = parallel
 
     def forward(
         self,
@@ -54,9 +78,10 @@ class Block(nn.Module):
         last: int | None = None,
     ) -> Float[Tensor, "batch last hidden_dim"]:
         """Pass ``x`` through the block; arguments as for the attention."""
-        normed, kept = self.attention_norm(x), x if last is None else x[:, -last:]
-        x = kept + self.attention(normed, rotation=rotation, key_padding=key_padding, cache=cache, last=last)
-        return x + self.ffn(self.ffn_norm(x))
+        normed, x = self.attention_norm(x), x if last is None else x[:, -last:]
+        added = self.attention(normed, rotation=rotation, key_padding=key_padding, cache=cache, last=last)
+        h = x + self.attention_post_norm(added)
+        return h + self.ffn_post_norm(self.ffn(self.ffn_norm(x if self.parallel else h)))
 
 
 def is_watched(*modules: nn.Module) -> bool:

@@ -1,6 +1,9 @@
-"""Feed-forward networks: two layers with ReLU or GELU, SwiGLU, and none."""
+"""Feed-forward networks: two layers, two layers with a gate (SwiGLU and its relatives), and none."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +16,15 @@ from glassformer.kernels.swiglu import swiglu
 from glassformer.layers.linear import Linear
 from glassformer.layers.options import Activation
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "relu2": lambda x: F.relu(x).square(),
+}
+"""The functions of :data:`~glassformer.layers.options.Activation`."""
+
 
 class MLP(nn.Module):
     """A feed-forward network of two layers::
@@ -22,32 +34,39 @@ class MLP(nn.Module):
     Args:
         hidden_dim: Width of input and output.
         ff_dim: Width inside.
-        activation: ``"relu"`` or ``"gelu"`` (exact, without the tanh approximation).
+        activation: See :data:`~glassformer.layers.options.Activation`.
         dropout: Probability of dropping a number between the layers in training.
+        bias: Give both maps a bias.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
     Raises:
         InputError: A size below 1, an unknown activation, dropout outside [0, 1), or an input of another width.
 
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3; Hendrycks and Gimpel 2016, arXiv 1606.08415 (GELU).
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3.
     """
 
-    def __init__(self, hidden_dim: int, ff_dim: int, activation: Activation = "relu", dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        hidden_dim: int,
+        ff_dim: int,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
         require_probability(dropout=dropout)
-        known = activation in ("relu", "gelu")
-        require(known, f"activation = {activation!r}", "'relu' or 'gelu'", "The first transformer has ReLU, BERT GELU.")
-        self.up = Linear(hidden_dim, ff_dim)
-        self.down = Linear(ff_dim, hidden_dim)
+        _require_activation(activation)
+        self.up = Linear(hidden_dim, ff_dim, bias=bias)
+        self.down = Linear(ff_dim, hidden_dim, bias=bias)
         self.activation, self.dropout = activation, dropout
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.up.in_features)
-        inside = self.up(x)
-        inside = F.relu(inside) if self.activation == "relu" else F.gelu(inside)
+        inside = ACTIVATIONS[self.activation](self.up(x))
         return self.down(F.dropout(inside, self.dropout) if self.training and self.dropout > 0 else inside)
 
 
@@ -61,6 +80,7 @@ class SwiGLU(nn.Module):
         ff_dim: Width inside.
         bias: Give the three maps a bias.
         clamp: gpt-oss's clamped activation instead of the plain one.
+        activation: Instead of ``silu``: ``"gelu_tanh"`` makes it Gemma's GeGLU.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
@@ -70,18 +90,30 @@ class SwiGLU(nn.Module):
     Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
     """
 
-    def __init__(self, hidden_dim: int, ff_dim: int, *, bias: bool = False, clamp: Clamp | None = None) -> None:
+    def __init__(
+        self,
+        hidden_dim: int,
+        ff_dim: int,
+        *,
+        bias: bool = False,
+        clamp: Clamp | None = None,
+        activation: Activation = "silu",
+    ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
+        _require_activation(activation)
         self.gate = Linear(hidden_dim, ff_dim, bias=bias)
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)
-        self.clamp = clamp
+        self.clamp, self.activation = clamp, activation
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.gate.in_features)
-        return self.down(swiglu(self.gate(x), self.up(x), self.clamp))
+        gate, up = self.gate(x), self.up(x)
+        return self.down(
+            swiglu(gate, up, self.clamp) if self.activation == "silu" else ACTIVATIONS[self.activation](gate) * up
+        )
 
 
 class NoFeedForward(nn.Module):
@@ -90,3 +122,8 @@ class NoFeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Zeros."""
         return torch.zeros_like(x)
+
+
+def _require_activation(activation: str) -> None:
+    known = ", ".join(map(repr, ACTIVATIONS))
+    require(activation in ACTIVATIONS, f"activation = {activation!r}", f"one of {known}", "Use one of these.")

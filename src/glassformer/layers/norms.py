@@ -1,4 +1,4 @@
-"""RMSNorm as a layer."""
+"""Norms as layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from glassformer.errors import require_above_zero, require_positive
 from glassformer.kernels.rms_norm import rms_norm
+from glassformer.layers.options import NormKind
 
 
 class RMSNorm(nn.RMSNorm):
@@ -36,3 +37,8 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Normalise every position on its own."""
         return rms_norm(x, self.weight, self.eps)
+
+
+def make_norm(kind: NormKind, hidden_dim: int, eps: float) -> RMSNorm | nn.LayerNorm:
+    """A norm of this kind."""
+    return RMSNorm(hidden_dim, eps) if kind == "rms" else nn.LayerNorm(hidden_dim, eps)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive
 from glassformer.kernels.options import Layout
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
-from glassformer.layers.options import Yarn
+from glassformer.layers.options import Factors, Linear, Llama3, LongRope, RopeScaling, Yarn
 
 
 class RotaryEmbedding(nn.Module):
@@ -33,28 +33,49 @@ class RotaryEmbedding(nn.Module):
         head_dim: Even.
         base: The slowest frequency is about 1 / base.
         layout: ``"half-split"`` or ``"interleaved"``.
-        yarn: Stretch to longer texts, see :class:`Yarn`.
+        scaling: Stretch to longer texts, see :mod:`glassformer.layers.options`.
 
     Raises:
-        InputError: An odd head_dim or one below 1, base <= 1, or an unknown layout.
+        InputError: An odd head_dim or one below 1, base <= 1, an unknown layout, or too many or few factors.
 
     Source: Su et al. 2021, "RoFormer", arXiv 2104.09864, section 3.2.
     """
 
     def __init__(
-        self, head_dim: int, base: float = 10000.0, *, layout: Layout = "half-split", yarn: Yarn | None = None
+        self,
+        head_dim: int,
+        base: float = 10000.0,
+        *,
+        layout: Layout = "half-split",
+        scaling: RopeScaling | None = None,
     ) -> None:
         super().__init__()
         require_positive(head_dim=head_dim)
         require(head_dim % 2 == 0, f"head_dim = {head_dim}", "an even number", "Rotation works on pairs; use 2 n.")
         require(base > 1, f"base = {base}", "a number above 1", "The paper uses 10000.")
         require_layout(layout)
-        self.head_dim, self.base, self.layout, self.yarn = head_dim, base, layout, yarn
+        self.head_dim, self.base, self.layout, self.scaling = head_dim, base, layout, scaling
         # Not a buffer: those of a model on the meta device are empty, and half precision would blur late positions.
         even = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu")
         self._frequencies = 1.0 / base ** (even / head_dim)
-        if yarn is not None:
-            self._frequencies = yarn_frequencies(self._frequencies, yarn, base)
+        self._long_frequencies = self._frequencies
+        if isinstance(scaling, Yarn):
+            self._frequencies = yarn_frequencies(self._frequencies, scaling, base)
+        elif isinstance(scaling, Llama3):
+            self._frequencies = llama3_frequencies(self._frequencies, scaling)
+        elif isinstance(scaling, Linear):
+            self._frequencies = self._frequencies / scaling.divisor
+        elif isinstance(scaling, Factors):
+            self._frequencies = self._frequencies / _for_pairs(scaling.divisors, self._frequencies)
+        elif isinstance(scaling, LongRope):
+            powers = base ** (even / head_dim)
+            self._frequencies = 1.0 / (_for_pairs(scaling.short, powers) * powers)
+            self._long_frequencies = 1.0 / (_for_pairs(scaling.long, powers) * powers)
+
+    @property
+    def concentration(self) -> float:
+        """The factor on cosines and sines."""
+        return self.scaling.concentration if isinstance(self.scaling, Yarn | LongRope) else 1.0
 
     def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
         """Cosines and sines of positions ``start .. start + length - 1``, each ``[position, head_dim / 2]``.
@@ -67,11 +88,15 @@ class RotaryEmbedding(nn.Module):
         return self.rotation_at(torch.arange(start, start + length, device=device))
 
     def rotation_at(self, positions: Int[Tensor, " position"]) -> Rotation:
-        """Cosines and sines of the given positions, in float32 on their device."""
-        angles = torch.outer(positions.to(torch.float32), self._frequencies.to(positions.device))
-        if self.yarn is None:
+        """Cosines and sines of the given positions, in float32 on their device; the last one is the text's."""
+        frequencies = self._frequencies.to(positions.device)
+        if isinstance(self.scaling, LongRope):
+            is_long = positions[-1] >= self.scaling.original_max_seq_len
+            frequencies = torch.where(is_long, self._long_frequencies.to(positions.device), frequencies)
+        angles = torch.outer(positions.to(torch.float32), frequencies)
+        if self.concentration == 1.0:
             return angles.cos(), angles.sin()
-        return angles.cos() * self.yarn.concentration, angles.sin() * self.yarn.concentration
+        return angles.cos() * self.concentration, angles.sin() * self.concentration
 
     def forward(
         self, x: Float[Tensor, "batch head position head_dim"], start_pos: int = 0
@@ -101,3 +126,23 @@ def yarn_frequencies(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> 
     # In the order of the released models' code: at late positions the last bit of a frequency is many of an angle.
     kept = 1 - ramp.clamp(0, 1)
     return plain / yarn.factor * (1 - kept) + plain * kept
+
+
+def llama3_frequencies(plain: Float[Tensor, " pair"], scaling: Llama3) -> Float[Tensor, " pair"]:
+    """The frequencies stretched as in Llama 3.1, in radians per position, from the plain ones."""
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    # In the order of the released models' code, as for YaRN.
+    wavelengths = 2 * math.pi / plain
+    smooth = ((scaling.original_max_seq_len / wavelengths - low) / (high - low)).clamp(0, 1)
+    between = (1 - smooth) * (plain / scaling.factor) + smooth * plain
+    divided = torch.where(wavelengths > scaling.original_max_seq_len / low, plain / scaling.factor, plain)
+    is_between = (wavelengths <= scaling.original_max_seq_len / low) & (
+        wavelengths >= scaling.original_max_seq_len / high
+    )
+    return torch.where(is_between, between, divided)
+
+
+def _for_pairs(factors: tuple[float, ...], like: Float[Tensor, " pair"]) -> Float[Tensor, " pair"]:
+    got = f"{len(factors)} rotary factors for {len(like)} pairs"
+    require(len(factors) == len(like), got, "one for each pair", "Take factors and sizes from one file.")
+    return torch.tensor(factors, dtype=torch.float32, device="cpu")

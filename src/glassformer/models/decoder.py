@@ -1,9 +1,10 @@
-"""The decoder of the GPT-OSS family: from the course's small one to Mixtral's and gpt-oss's form."""
+"""The decoder: from the course's small one to gpt-oss's form, and those of other families."""
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from glassformer.kernels.rotation import Rotation
 from glassformer.kernels.rule import autocast_dtype
 from glassformer.layers.blocks import Block, is_watched
 from glassformer.layers.cache import Cache, LayerCache
-from glassformer.layers.feedforward import SwiGLU
+from glassformer.layers.feedforward import MLP, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.linear import Linear
-from glassformer.layers.norms import RMSNorm
+from glassformer.layers.norms import make_norm
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.initialisation import initialise
@@ -28,7 +29,7 @@ from glassformer.models.tokens import check_tokens
 
 
 class Decoder(nn.Module):
-    """A decoder-only transformer: token embedding, pre-norm blocks, a last norm, a projection to the vocabulary.
+    """A decoder-only transformer: token embedding, blocks, a last norm, a projection to the vocabulary.
 
     Initialisation: see :func:`~glassformer.models.initialisation.initialise`; the embedding is normal with standard
     deviation ``EMBEDDING_STD``, or ``hidden_dim ** -0.5`` where it is the output projection as well.
@@ -47,10 +48,17 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope_base, layout=config.rope_layout, yarn=config.yarn)
+        self.positions = nn.Embedding(config.max_seq_len, config.hidden_dim) if config.learned_positions else None
+        norm = partial(make_norm, config.norm, config.hidden_dim, config.norm_eps)
+        self.embedding_norm = norm() if config.embedding_norm else None
+        rotated, layout = config.rotary_dim or config.head_dim, config.rope_layout
+        self.rotary = RotaryEmbedding(rotated, config.rope_base, layout=layout, scaling=config.rope_scaling)
+        local = config.local_rope_base
+        self.local_rotary = None if local is None else RotaryEmbedding(rotated, local, layout=layout)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
-        self.final_norm = RMSNorm(config.hidden_dim, config.norm_eps)
+        self.final_norm = norm()
         self.output = Linear(config.hidden_dim, config.vocab_size, bias=False)
+        self.output.cap = config.logit_cap
         self.reset_parameters()
         if config.tied_output:
             self.output.weight = self.embedding.weight
@@ -91,6 +99,8 @@ class Decoder(nn.Module):
         initialise(self, {"layers": 2 * config.num_layers})
         std = config.hidden_dim**-0.5 if config.tied_output else self.EMBEDDING_STD
         nn.init.normal_(self.embedding.weight, std=std)
+        if self.positions is not None:
+            nn.init.normal_(self.positions.weight, std=std)
 
     def forward(
         self,
@@ -141,25 +151,56 @@ class Decoder(nn.Module):
         x = look_up(self.embedding, "tokens", tokens)
         if cache is not None:
             key_padding = cache.begin(batch, length, key_padding)
-        rotation = self.rotary.rotation(length, start, x.device)
-        return self.run_layers(x, rotation, key_padding, None if cache is None else cache.layers, last)
+        positions = torch.arange(start, start + length, device=x.device)
+        x = self.placed(x, positions, key_padding)
+        return self.run_layers(
+            x, self.rotations(x, positions), key_padding, None if cache is None else cache.layers, last
+        )
+
+    def placed(
+        self,
+        x: Float[Tensor, "batch position hidden_dim"],
+        positions: Int[Tensor, " position"],
+        key_padding: Bool[Tensor, "batch seen"] | None = None,
+    ) -> Float[Tensor, "batch position hidden_dim"]:
+        """What the first block reads: embedded tokens, scaled, with learned positions, normalised, as configured.
+
+        Learned positions count the real tokens of a text.
+        """
+        if self.config.embedding_scale != 1.0:
+            x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype)
+        if self.positions is not None:
+            if key_padding is not None:
+                positions = (key_padding.cumsum(1) - 1).clamp(min=0)[:, positions]
+            x = x + self.positions(positions)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def rotations(
+        self, x: Float[Tensor, "batch position hidden_dim"], positions: Int[Tensor, " position"]
+    ) -> list[Rotation | None]:
+        """The rotation of each layer at the positions of ``x``, in the dtype of products; None for a layer without."""
+        dtype = autocast_dtype(x)  # converted once instead of in every layer
+        found: dict[str | None, Rotation | None] = {None: None}
+        for name, rotary in (("global", self.rotary), ("local", self.local_rotary)):
+            if rotary is not None and not self.config.learned_positions:
+                cos, sin = rotary.rotation_at(positions)
+                found[name] = cos.to(dtype), sin.to(dtype)
+        return [found[self.config.layer_rotation(layer)] for layer in range(self.config.num_layers)]
 
     def run_layers(
         self,
         x: Float[Tensor, "batch position hidden_dim"],
-        rotation: Rotation,
+        rotations: Sequence[Rotation | None],
         key_padding: Bool[Tensor, "batch seen"] | None,
         caches: Sequence[LayerCache] | None,
         last: int | None = None,
     ) -> Float[Tensor, "batch last hidden_dim"]:
         """Pass embedded tokens through all blocks and the last norm, unchecked; ``last`` as for :meth:`hidden`."""
-        dtype = autocast_dtype(x)  # converted once instead of in every layer
-        rotation = rotation[0].to(dtype), rotation[1].to(dtype)
         cut = len(self.layers) - 1 if last is not None and self._may_be_cut(self.layers[-1]) else None
         for layer, block in enumerate(self.layers):
             cache = None if caches is None else caches[layer]
             only = {"last": last} if layer == cut else {}  # other blocks need not know the option
-            x = block(x, rotation=rotation, key_padding=key_padding, cache=cache, **only)
+            x = block(x, rotation=rotations[layer], key_padding=key_padding, cache=cache, **only)
         x = self.final_norm(x)
         return x if last is None else x[:, -last:]
 
@@ -196,16 +237,23 @@ def _block(config: DecoderConfig, layer: int) -> Block:
         sinks=config.sinks,
         dropout=config.dropout,
         layout=config.rope_layout,
+        qk_norm=config.qk_norm,
+        norm_eps=config.norm_eps,
+        scale=config.attention_scale,
+        cap=config.attention_cap,
     )
-    return Block(config.hidden_dim, attention, _feed_forward(config), config.norm_eps)
+    form = {"norm": config.norm, "place": config.norm_place, "parallel": config.parallel}
+    return Block(config.hidden_dim, attention, _feed_forward(config), config.norm_eps, **form)
 
 
 def _feed_forward(config: DecoderConfig) -> nn.Module | None:
     width, ff_dim, bias, clamp = config.hidden_dim, config.ff_dim, config.ff_bias, config.clamp
     if ff_dim == 0:
         return None
+    if config.num_experts is None and not config.gated:
+        return MLP(width, ff_dim, config.activation, bias=bias)
     if config.num_experts is None:
-        return SwiGLU(width, ff_dim, bias=bias, clamp=clamp)
+        return SwiGLU(width, ff_dim, bias=bias, clamp=clamp, activation=config.activation)
     # Imported here, so that a dense decoder does not load them.
     if config.expert_format == "mxfp4":
         from glassformer.quantized.packed_experts import PackedMixture

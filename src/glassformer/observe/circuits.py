@@ -193,6 +193,10 @@ class _Reader:
         self._model = model
         decoder = not isinstance(model, Encoder | EncoderDecoder)
         require(decoder, f"circuits of {type(model).__name__}", "a decoder", "Pass a decoder with its output layer.")
+        if isinstance(model, Decoder):
+            nonlinear = [each for each in model.config.beyond_llama() if each.startswith(("qk_norm", "norm_place"))]
+            got = f"circuits of a decoder with {', '.join(nonlinear)}"
+            require(not nonlinear, got, "heads between plain pre-norms", "Read its weights with capture().")
         readout = readout_of(model)
         self._final, self._output = readout.norm, readout.output
         self.points = [point for point in find_hook_points(model) if point.role == "attention"]
@@ -209,7 +213,8 @@ class _Reader:
         norm, (query, key, _) = self._norm(point), self._projections(point)
         q = self._read(norm, query.unflatten(0, (point.heads, -1))[head])
         k = self._read(norm, key.unflatten(0, (point.heads // point.group, -1))[head // point.group])
-        scale = getattr(attention, "scaling", len(q) ** -0.5)
+        own = attention.scale if isinstance(attention, GroupedQueryAttention) else getattr(attention, "scaling", None)
+        scale = len(q) ** -0.5 if own is None else own
         if getattr(attention, "key_weights", None) is not None:
             scale = scale * attention.key_weights[head]
         return Circuit(self._rotated(q, attention, distance).T * scale, self._rotated(k, attention, 0).T)
@@ -252,8 +257,10 @@ class _Reader:
         """The rows of a query or key matrix, rotated as at ``position``, with YaRN's factor."""
         at = torch.tensor([position], device=rows.device)
         if isinstance(self._model, Decoder):
-            rotation: Rotation = self._model.rotary.rotation_at(at)
-            return rotate(rows.T[None, :, None], rotation, attention.layout)[0, :, 0].T
+            layer = next(index for index, block in enumerate(self._model.layers) if block.attention is attention)
+            rotation: Rotation | None = self._model.rotations(rows[None], at)[layer]
+            turned = rows.T[None, :, None]
+            return rows if rotation is None else rotate(turned, rotation, attention.layout)[0, :, 0].T
         rotary = getattr(getattr(self._model, "model", None), "rotary_emb", None)
         if rotary is not None:
             cos, sin = (each[..., : len(rows) // 2] for each in rotary(rows, at[None]))

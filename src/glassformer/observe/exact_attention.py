@@ -36,6 +36,7 @@ def attention_weights(
     scale: float | None = None,
     key_weights: Float[Tensor, " head"] | None = None,
     sinks: Float[Tensor, " head"] | None = None,
+    cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """The weights with which :func:`~glassformer.layers.attention.attend` mixes the values of these arguments.
 
@@ -49,7 +50,7 @@ def attention_weights(
     allowed = pattern.mask(q.shape[2], k.shape[2], q.device)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     q = q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
-    return kernel.weights(q, k, allowed, scale, None if sinks is None else sinks.view(1, -1, 1))
+    return kernel.weights(q, k, allowed, scale, None if sinks is None else sinks.view(1, -1, 1), cap)
 
 
 def seen_keys(inputs: Attended, queries: Sequence[int]) -> tuple[int, int]:
@@ -67,6 +68,7 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
     r"""Rows of the attention matrix of some heads::
 
         scores[h, i, j]  = scale * key_weights[h] * q[h, i] . k[g, j] + mask[i, j]      -inf where forbidden
+                           with a cap, cap * tanh of the product / cap
         weights[h, i, j] = exp(scores[h, i, j]) / (exp(sinks[h]) + sum_j' exp(scores[h, i, j']))
         sinks[h, i]      = exp(sinks[h]) / (exp(sinks[h]) + sum_j' exp(scores[h, i, j']))
 
@@ -122,6 +124,8 @@ def _block(inputs: Attended, heads: range, queries: range, wide: torch.dtype) ->
     k = inputs.k[:, heads.start // inputs.group, low:high].to(wide)
     with torch.autocast(q.device.type, enabled=False):  # which would lower the precision of the product
         scores = (q.reshape(batch, -1, head_dim) @ k.mT).view(batch, len(heads), len(queries), high - low)
+    if inputs.cap is not None:
+        scores = kernel.soft_cap(scores, inputs.cap)
     allowed = None
     padding = inputs.pattern.key_padding
     if inputs.pattern.causal or padding is not None:

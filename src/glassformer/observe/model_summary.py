@@ -18,6 +18,7 @@ from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.options import Yarn
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
@@ -299,7 +300,10 @@ def _seen(attention: GroupedQueryAttention, stack: Stack, half: str) -> str:
 def _extras(attention: GroupedQueryAttention, rotary: RotaryEmbedding | None) -> list[str]:
     extras = []
     if rotary is not None:
-        stretch = "" if rotary.yarn is None else f", stretched {rotary.yarn.factor:g} times by YaRN"
+        scaling = rotary.scaling
+        stretch = "" if scaling is None else f", stretched {scaling}"
+        if isinstance(scaling, Yarn):
+            stretch = f", stretched {scaling.factor:g} times by YaRN"
         extras.append(f"rotary positions, base {rotary.base:,.0f}{stretch}")
     learned = {"sink": attention.sinks, "key weight": attention.key_weights}
     names = [name for name, weight in learned.items() if weight is not None]
