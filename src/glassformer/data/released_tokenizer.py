@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import functools
 import importlib
 import json
 import os
@@ -92,20 +93,20 @@ class ReleasedTokenizer:
         vocab_size: One more than its highest id. A model's may be larger.
         specials: Ids of the special tokens by name; no text encodes to them.
         ordinary: Encodes a text.
+        prompt: Encodes a text in which the names of special tokens stand for these tokens.
         piece: The bytes of an id; None for an unused one.
         begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
         ends: Tokens that end a text or a turn.
-        prompt: Encodes a text in which the names of special tokens stand for these tokens.
     """
 
     source: str
     vocab_size: int
     specials: Mapping[str, int]
     ordinary: Callable[[str], list[int]] = field(repr=False)
+    prompt: Callable[[str], list[int]] = field(repr=False)
     piece: Callable[[int], bytes | None] = field(repr=False)
     begin: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
-    prompt: Callable[[str], list[int]] | None = field(default=None, repr=False)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of ``text``, without ``begin``. A special token's name in it is ordinary text.
@@ -124,11 +125,9 @@ class ReleasedTokenizer:
         ``begin`` is not repeated where the text has it already.
 
         Raises:
-            InputError: A ``text`` that is not a string, or a tokenizer that cannot do this.
+            InputError: A ``text`` that is not a string.
         """
         require_text(text)
-        if self.prompt is None:
-            raise InputError(f"{self.source} for a prompt", "a tokenizer.json or a GGUF file", "Use one of these.")
         tokens = self.prompt(whole_text(text))
         return tokens if tuple(tokens[: len(self.begin)]) == self.begin else [*self.begin, *tokens]
 
@@ -259,6 +258,7 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
         )
         names = {each["content"]: each["id"] for each in marked if each["special"]}
         read = _piece_reader(content)
+        begin = tuple(_before(content))
     except Exception as error:  # the library raises nothing narrower
         raise InputError(f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
     if read is None:
@@ -278,7 +278,7 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
 
     highest = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)
     require(highest >= 0, f"{source} without tokens", "a vocabulary", "Download it again.")
-    return released(source, engine, highest + 1, names, piece, tuple(_before(content, names)), end_tokens(names))
+    return released(source, engine, highest + 1, names, piece, begin, end_tokens(names))
 
 
 def from_ranks(
@@ -306,7 +306,9 @@ def from_ranks(
         "Download it again.",
     )
     engine = tiktoken.Encoding("harmony", pat_str=O200K_PATTERN, mergeable_ranks=dict(ranks), special_tokens=names)
-    return ReleasedTokenizer(source, max(by_id) + 1, names, engine.encode_ordinary, by_id.get)
+    prompt = functools.partial(engine.encode, allowed_special="all")
+    ends = end_tokens(names)
+    return ReleasedTokenizer(source, max(by_id) + 1, names, engine.encode_ordinary, prompt, by_id.get, ends=ends)
 
 
 def tokenizer_places(directory: Path) -> list[Path]:
@@ -497,7 +499,7 @@ def released(
 
         return encode
 
-    return ReleasedTokenizer(source, vocab_size, specials, encoder(False), piece, begin, ends, encoder(True))
+    return ReleasedTokenizer(source, vocab_size, specials, encoder(False), encoder(True), piece, begin, ends)
 
 
 def is_special_name(name: str, *, listed: bool = True) -> bool:
@@ -525,11 +527,11 @@ def _alphabet() -> dict[str, bytes]:
     }
 
 
-def _before(content: Mapping[str, Any], names: Mapping[str, int]) -> Iterator[int]:
-    """The special tokens that the file's template puts before a text."""
+def _before(content: Mapping[str, Any]) -> Iterator[int]:
+    """The tokens that the file's template puts before a text."""
     processor = content.get("post_processor") or {}
     for part in (processor, *(processor.get("processors") or [])):
         for each in part.get("single") or []:
             if "Sequence" in each:
                 return
-            yield names[each["SpecialToken"]["id"]]
+            yield from part["special_tokens"][each["SpecialToken"]["id"]]["ids"]

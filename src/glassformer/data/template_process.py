@@ -14,7 +14,7 @@ import sys
 from datetime import datetime
 from typing import Any
 
-SECONDS, MEMORY, LONGEST = 5, 2**29, 2**23
+SECONDS, MEMORY, LONGEST = 2, 2**29, 2**23
 """Limits: seconds of the processor, bytes of memory, characters of the text."""
 
 
