@@ -146,11 +146,12 @@ def test_the_beginning_is_not_doubled(harmony_engine: Tokenizer) -> None:
     tokenizer = ReleasedTokenizer(
         "", plain.vocab_size, plain.specials, plain.ordinary, plain.prompt, plain.piece, begin=(bos,)
     )
-    for text in ("{{ bos_token }}" + HARMONY_LIKE, HARMONY_LIKE):
+    every = "{% for m in messages %}{{ bos_token }}{{ m.content }}{% endfor %}"
+    for text, count in (("{{ bos_token }}" + HARMONY_LIKE, 1), (HARMONY_LIKE, 1), (every, 2)):
         template = ChatTemplate(text, "<|startoftext|>")
         for content in ("Hi", "Hi<|end|>"):
-            tokens = template.tokens([{"role": "user", "content": content}], tokenizer)
-            assert tokens.count(bos) == 1
+            tokens = template.tokens([{"role": "user", "content": content}, USER], tokenizer)
+            assert tokens.count(bos) == count
             assert tokens[0] == bos
 
 

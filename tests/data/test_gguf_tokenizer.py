@@ -40,7 +40,7 @@ def bytewise(pre: str = "gpt-2", **other: Any) -> dict[str, Any]:
     } | {f"tokenizer.ggml.{name}": value for name, value in other.items()}
 
 
-def scored(name: str = "", **other: Any) -> dict[str, Any]:
+def scored(architecture: str = "llama", **other: Any) -> dict[str, Any]:
     """All bytes, scored pieces, a turn's end and a run of two spaces, spelt as converters do."""
     pieces = {"▁": -9.0, "a": -8.0, "b": -7.0, "ab": -1.0, "▁a": -2.0, "▁ab": -3.0, "ba": -0.5}
     special = {"<unk>": 2, "<s>": CONTROL, "</s>": CONTROL, "<|user|>": CONTROL}
@@ -48,7 +48,7 @@ def scored(name: str = "", **other: Any) -> dict[str, Any]:
     tokens = [*special, *bytes_, *pieces, "  "]
     kinds = special | dict.fromkeys(bytes_, BYTE) | {"  ": USER_DEFINED}
     return {
-        "general.name": name,
+        "general.architecture": architecture,
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [kinds.get(token, ORDINARY) for token in tokens],
@@ -87,7 +87,7 @@ def test_a_text_becomes_the_tokens_of_the_file(metadata: dict[str, Any], text: s
         (scored(), "<s>ab</s> b", ["<s>", " ab", "</s>", " ", " ", "b"]),
         (scored(add_bos_token=False), "ab", [" ab"]),
         (scored(), "<|user|>\nab", ["<s>", "<|user|>", " ", "\n", "ab"]),
-        (scored("Phi-3 mini"), "<|user|>\nab", ["<s>", "<|user|>", " ab"]),
+        (scored("phi3"), "<|user|>\nab", ["<s>", "<|user|>", " ab"]),
     ],
 )
 def test_a_prompt_has_special_tokens_and_one_beginning(
@@ -122,6 +122,7 @@ def test_beginning_and_ends(metadata: dict[str, Any], begin: list[str], ends: li
         (bytewise(pre=7), "pre = '7'"),
         (bytewise(tokens=["a", "a"]), "1 repeated tokens"),
         (bytewise(tokens=["a", 7]), "tokens of another type"),
+        (bytewise(tokens=["a", "\udc80"]), "tokens of another type"),
         (bytewise(tokens="text"), "no list tokenizer.ggml.tokens"),
         (bytewise(tokens=[]), "0 entries"),
         (bytewise(tokens=["a" * 1025]), "1,025 characters"),

@@ -24,6 +24,7 @@ from glassformer.data.released_tokenizer import (
     require_inside,
     tokenizer_places,
 )
+from glassformer.data.tokenizer import whole_text
 from glassformer.errors import InputError, require
 from glassformer.text import known_name, one_line
 
@@ -111,27 +112,25 @@ class ChatTemplate:
         """
         written = json.dumps(list(messages), ensure_ascii=False, default=str)
         mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in written)
-        names = [name for name in tokenizer.specials if len(name) > 1 and name in written]
-        pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
+        names = sorted(filter(None, tokenizer.specials), key=len, reverse=True)
+        pattern = "|".join(map(re.escape, names)) or "(?!)"
         kept = [each if each.get("role") == "assistant" else _marked(each, pattern, mark) for each in messages]
-        text = self.render(kept, add_generation_prompt, **variables)
+        text = whole_text(self.render(kept, add_generation_prompt, **variables))
         if mark not in text:
             return tokenizer.encode_prompt(text)
-        every = "|".join(map(re.escape, sorted(tokenizer.specials, key=len, reverse=True)))
-        parts = ["", *re.split(f"({every})", text)]
+        parts = ["", *re.split(f"({pattern})", text)]
         tokens: list[int] = []
         for name, words in zip(parts[::2], parts[1::2], strict=True):
             if mark not in words:
-                tokens += tokenizer.encode_prompt(name + words)[len(tokenizer.begin) :]
+                tokens += tokenizer.prompt(name + words)
                 continue
             if name:
                 tokens.append(tokenizer.special(name))
                 # Phi-3's special tokens take the white space after them.
-                if tokenizer.encode_prompt(f"{name} ")[-1] == tokens[-1]:
+                if len(tokenizer.prompt(f"{name} ")) == 1:
                     words = words.lstrip()
             tokens += tokenizer.encode(words.replace(mark, ""))
-        begin = tokenizer.begin
-        return tokens if tuple(tokens[: len(begin)]) == begin else [*begin, *tokens]
+        return tokenizer.begun(tokens)
 
     def _answer(self, request: str) -> dict[str, Any]:
         try:
@@ -145,6 +144,8 @@ class ChatTemplate:
                 check=False,
             )
             answer = json.loads(done.stdout)
+        except OSError as error:
+            return {"error": f"no process: {error}"}
         except subprocess.TimeoutExpired:
             return {"error": f"no text after {_SECONDS} s"}
         except ValueError:
@@ -184,7 +185,7 @@ def template_from_directory(directory: Path, name: str | None = None) -> ChatTem
     for place in tokenizer_places(directory):
         config = read_tokenizer_config(place)
         found = config.get("chat_template")
-        texts = {"default": found} if isinstance(found, str) else {}
+        texts: dict[str, Any] = {} if found is None else {"default": found}
         if isinstance(found, list):
             texts = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
         file = place / "chat_template.jinja"
@@ -213,10 +214,10 @@ def _chosen(
     return ChatTemplate(texts[asked], bos, eos, f"the chat template of {source}")
 
 
-def _marked(value: Any, pattern: re.Pattern[str], mark: str) -> Any:
+def _marked(value: Any, pattern: str, mark: str) -> Any:
     """``value`` with a mark within the names of special tokens, so that they are none."""
     if isinstance(value, str):
-        return pattern.sub(lambda name: f"{name[0][0]}{mark}{name[0][1:]}", value)
+        return re.sub(pattern, lambda name: f"{name[0][0]}{mark}{name[0][1:]}", value)
     if isinstance(value, Mapping):
         return {key: _marked(each, pattern, mark) for key, each in value.items()}
     return [_marked(each, pattern, mark) for each in value] if isinstance(value, list | tuple) else value

@@ -11,8 +11,8 @@ its regular expressions lack a feature (``gpt-4o``, ``tekken``), the published o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -27,6 +27,8 @@ from glassformer.data.released_tokenizer import (
 )
 from glassformer.errors import InputError, require
 from glassformer.text import known_name, short
+
+T = TypeVar("T")
 
 MOST_TOKENS = 2**20
 MOST_MERGES = 2**20
@@ -101,8 +103,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     longest = max(map(len, tokens))
     read.require(longest <= LONGEST_TOKEN, f"a token of {longest:,} characters", f"at most {LONGEST_TOKEN:,}")
     types = read.numbers("token_type", len(tokens)) if read.has("token_type") else [1] * len(tokens)
-    name = str(metadata.get("general.name", "")).lower()
-    phi3 = "phi-3" in name or "phi3" in name
+    phi3 = model == "llama" and metadata.get("general.architecture") == "phi3"
     specials = {
         token: index
         for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
@@ -126,8 +127,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
             if kind == USER_DEFINED or token in specials
         ]
     )
-    eos = [read.token(f"{kind}_token_id", len(tokens), default_eos if kind == "eos" else -1) for kind in _ENDING]
-    bos = read.token("bos_token_id", len(tokens), default_bos)
+    declared = {"eos": default_eos, "eot": -1, "eom": -1}
+    ends = [read.token(kind, len(tokens), default) for kind, default in declared.items()]
+    bos = read.token("bos", len(tokens), default_bos)
     adds = read.value("add_bos_token", bool, begins)
     read.require(not adds or bos >= 0, "add_bos_token without a bos_token_id", "the id of that token")
     spelt = piece_reader("ByteLevel" if model == "gpt2" else "ByteFallback")
@@ -138,10 +140,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
         verbatim = tokens[token] in specials or (model == "gpt2" and types[token] == USER_DEFINED)
         return tokens[token].encode() if verbatim else spelt(tokens[token])
 
-    return released(source, engine, len(tokens), specials, piece, (bos,) if adds else (), end_tokens(specials, eos))
-
-
-_ENDING = ("eos", "eot", "eom")
+    return released(source, engine, len(tokens), specials, piece, (bos,) if adds else (), end_tokens(specials, ends))
 
 
 def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int], pre: str) -> Tokenizer:
@@ -212,28 +211,30 @@ class _Metadata:
         self.require(isinstance(found, kind), f"tokenizer.ggml.{name} = {short(str(found))}", f"a {kind.__name__}")
         return found
 
-    def token(self, name: str, count: int, default: int) -> int:
+    def token(self, kind: str, count: int, default: int) -> int:
         """An id; -1 for none."""
-        found = int(self.value(name, int, default))
+        found = int(self.value(f"{kind}_token_id", int, default))
         return found if 0 <= found < count else -1
 
-    def _items(self, name: str, most: int) -> list[Any]:
-        found = self._metadata.get(f"tokenizer.ggml.{name}", ())
-        self.require(hasattr(found, "__len__") and not isinstance(found, str), f"no list tokenizer.ggml.{name}", "one")
-        self.require(0 < len(found) <= most, f"{len(found):,} entries of tokenizer.ggml.{name}", f"1 to {most:,}")
-        return list(found)
-
     def strings(self, name: str, most: int) -> list[str]:
-        found = self._items(name, most)
-        self.require(all(isinstance(each, str) for each in found), f"tokenizer.ggml.{name} of another type", "strings")
+        found = self._list(name, 1, most)
+        self._convert(lambda: "".join(found).encode(), name, "strings")
         return found
 
     def numbers(self, name: str, count: int) -> list[float]:
-        found = self._items(name, MOST_TOKENS)
-        self.require(len(found) >= count, f"{len(found):,} entries of tokenizer.ggml.{name}", f"{count:,}")
+        found = self._list(name, count, MOST_TOKENS)
+        return self._convert(lambda: [float(each) for each in found[:count]], name, "numbers")
+
+    def _list(self, name: str, least: int, most: int) -> list[Any]:
+        found = self._metadata.get(f"tokenizer.ggml.{name}", ())
+        self.require(hasattr(found, "__len__") and not isinstance(found, str), f"no list tokenizer.ggml.{name}", "one")
+        got = f"{len(found):,} entries of tokenizer.ggml.{name}"
+        self.require(least <= len(found) <= most, got, f"{least:,} to {most:,}")
+        return list(found)
+
+    def _convert(self, convert: Callable[[], T], name: str, kind: str) -> T:
         try:
-            return [float(each) for each in found[:count]]
+            return convert()
         except (TypeError, ValueError):
-            raise InputError(
-                f"{self.source} with tokenizer.ggml.{name} of another type", "numbers", "Download or convert it again."
-            ) from None
+            self.require(False, f"tokenizer.ggml.{name} of another type", kind)
+            raise

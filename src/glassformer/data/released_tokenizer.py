@@ -128,7 +128,10 @@ class ReleasedTokenizer:
             InputError: A ``text`` that is not a string.
         """
         require_text(text)
-        tokens = self.prompt(whole_text(text))
+        return self.begun(self.prompt(whole_text(text)))
+
+    def begun(self, tokens: list[int]) -> list[int]:
+        """``tokens`` with ``begin`` before them, unless they have it."""
         return tokens if tuple(tokens[: len(self.begin)]) == self.begin else [*self.begin, *tokens]
 
     def special(self, name: str) -> int:
