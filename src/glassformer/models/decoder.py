@@ -47,7 +47,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope_base, layout=config.rope_layout, yarn=config.yarn)
+        self.rotary = RotaryEmbedding(
+            config.head_dim, config.rope_base, layout=config.rope_layout, scaling=config.rope_scaling
+        )
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
         self.final_norm = RMSNorm(config.hidden_dim, config.norm_eps)
         self.output = Linear(config.hidden_dim, config.vocab_size, bias=False)

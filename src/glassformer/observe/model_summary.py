@@ -18,6 +18,7 @@ from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.options import LongRope, RopeScaling
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
@@ -299,11 +300,22 @@ def _seen(attention: GroupedQueryAttention, stack: Stack, half: str) -> str:
 def _extras(attention: GroupedQueryAttention, rotary: RotaryEmbedding | None) -> list[str]:
     extras = []
     if rotary is not None:
-        stretch = "" if rotary.yarn is None else f", stretched {rotary.yarn.factor:g} times by YaRN"
+        stretch = _stretch(rotary.scaling)
         extras.append(f"rotary positions, base {rotary.base:,.0f}{stretch}")
     learned = {"sink": attention.sinks, "key weight": attention.key_weights}
     names = [name for name, weight in learned.items() if weight is not None]
     return [*extras, f"a learned {' and '.join(names)} in each head"] if names else extras
+
+
+def _stretch(scaling: RopeScaling | None) -> str:
+    if scaling is None:
+        return ""
+    name = {"yarn": "YaRN", "linear": "linear scaling", "llama3": "Llama 3's rule", "longrope": "LongRoPE"}[
+        scaling.kind
+    ]
+    return (
+        f", stretched by {name}" if isinstance(scaling, LongRope) else f", stretched {scaling.factor:g} times by {name}"
+    )
 
 
 def _ffn_details(ffn: nn.Module) -> tuple[str, ...]:
