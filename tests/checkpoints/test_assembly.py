@@ -26,7 +26,7 @@ from refusals import refused
 
 CPU, HERE = torch.device("cpu"), Path("here")
 CONFIG = DecoderConfig(
-    vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, num_experts=4, yarn=Yarn()
+    vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, num_experts=4, rope_scaling=Yarn()
 )
 
 

@@ -31,7 +31,7 @@ GPT_OSS = dataclasses.replace(
     attention_bias=True,
     ff_bias=True,
     clamp=Clamp(),
-    yarn=Yarn(),
+    rope_scaling=Yarn(),
 )
 TOKENS = torch.randint(40, (2, 30))
 

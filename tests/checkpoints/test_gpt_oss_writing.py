@@ -128,7 +128,7 @@ def test_a_full_disk_is_noticed_first(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @settings(max_examples=50, deadline=None)
 @given(
-    yarn=st.none() | st.builds(Yarn, st.integers(2, 64).map(float), st.integers(1, 10**4)),
+    rope_scaling=st.none() | st.builds(Yarn, st.integers(2, 64).map(float), st.integers(1, 10**4)),
     window=st.none() | st.integers(1, 500),
     limit=st.floats(0.5, 50),
     kv=st.sampled_from([1, 2, 4]),
@@ -140,7 +140,7 @@ def test_openais_configuration_is_read_back(
     length = 777 if yarn is None else int(yarn.factor * yarn.original_max_seq_len)
     config = replace(
         CONFIG,
-        yarn=yarn,
+        rope_scaling=yarn,
         window=window,
         clamp=Clamp(limit=limit),
         num_kv_heads=kv,
@@ -162,7 +162,7 @@ def test_openais_configuration_is_read_back(
         ({"key_weights": True}, "key weights"),
         ({"num_experts": None}, "no experts"),
         ({"rope_layout": "interleaved"}, "interleaved"),
-        ({"yarn": Yarn(truncate=True)}, "rounded borders"),
+        ({"rope_scaling": Yarn(truncate=True)}, "rounded borders"),
     ],
 )
 def test_what_openais_configuration_cannot_tell(changes: dict[str, Any], named: str) -> None:

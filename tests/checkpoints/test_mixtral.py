@@ -247,7 +247,7 @@ def test_configurations_that_are_refused(change: dict[str, Any], message: str) -
         ({"attention_bias": True}, "biases in attention"),
         ({"ff_bias": True}, "biases in the experts"),
         ({"clamp": Clamp()}, "clamped"),
-        ({"yarn": Yarn()}, "YaRN"),
+        ({"rope_scaling": Yarn()}, "YaRN"),
         ({"window": 4, "windowed_layers": "odd"}, "window on some layers"),
         ({"ff_dim": 0, "num_experts": None}, "attention-only"),
         ({"sinks": True, "ff_bias": True, "clamp": Clamp()}, "sinks, biases in the experts, a clamped activation"),

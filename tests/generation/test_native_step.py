@@ -113,7 +113,7 @@ def configs(draw: st.DrawFn, expert_format: str = "dense") -> DecoderConfig:
         ff_bias=ff_dim > 0 and draw(st.booleans()),
         clamp=draw(st.sampled_from([None, Clamp(), Clamp(1.5, 0.5)])) if ff_dim else None,
         rope_layout=draw(st.sampled_from(["half-split", "interleaved"])),
-        yarn=draw(st.sampled_from([None, Yarn(4.0, 16)])),
+        rope_scaling=draw(st.sampled_from([None, Yarn(4.0, 16)])),
         max_seq_len=64,
         norm_eps=draw(st.sampled_from([1e-5, 1e-2])),
         **flags,

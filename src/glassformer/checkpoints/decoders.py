@@ -44,6 +44,7 @@ from glassformer.files import new_directory, write_text
 from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.models.decoder_config import renamed
 from glassformer.quantized import DenseFormat
 from glassformer.quantized.int8 import Int8Linear
 from glassformer.quantized.lossless import LosslessLinear
@@ -279,7 +280,7 @@ def _load_own(
 
 def _own_config(directory: Path, stored_config: Mapping[str, Any]) -> DecoderConfig:
     with config_errors(directory / CONFIG_FILE):
-        return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, stored_config)))
+        return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, renamed(dict(stored_config)))))
 
 
 def _convert_experts(decoder: Decoder, experts: Literal["dense", "mxfp4"]) -> None:

@@ -120,6 +120,7 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str,
     also right for programs that expect every second layer of gpt-oss to have one.
     """
     assert config.clamp is not None  # as in every gpt-oss
+    yarn = _yarn_of(config)
     windowed = replace(config, window=1, windowed_layers="even") if config.window is None else config
     kinds = ["sliding_attention" if windowed.layer_window(n) else "full_attention" for n in range(config.num_layers)]
     written: dict[str, Any] = fields_written(config, HUGGING_FACE) | {
@@ -128,10 +129,10 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str,
         "attention_bias": True,
         "experts_per_token": config.top_k,
         "hidden_act": "silu",
-        "initial_context_length": config.yarn.original_max_seq_len if config.yarn else config.max_seq_len,
+        "initial_context_length": yarn.original_max_seq_len if yarn else config.max_seq_len,
         "layer_types": kinds,
         "rope_theta": config.rope_base,
-        "rope_scaling": _write_rope(config.yarn),
+        "rope_scaling": _write_rope(yarn),
         "sliding_window": config.max_seq_len if config.window is None else config.window,
         "swiglu_alpha": config.clamp.alpha,
         "swiglu_limit": config.clamp.limit,
@@ -151,7 +152,7 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
     Raises:
         InputError: Parts that this configuration cannot describe, all of which are named.
     """
-    clamp, yarn = config.clamp, config.yarn
+    clamp, yarn = config.clamp, _yarn_of(config)
     lacking = {
         "no sinks": not config.sinks,
         "no biases": not (config.attention_bias and config.ff_bias),
@@ -181,12 +182,24 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
+def _yarn_of(config: DecoderConfig) -> Yarn | None:
+    """The stretch of a decoder in gpt-oss's form.
+
+    Raises:
+        InputError: Parts that gpt-oss lacks.
+    """
+    found = config.extensions()
+    require(not found, f"a model with {', '.join(found)}", "the parts of gpt-oss", "Write glassformer's own layout.")
+    assert isinstance(config.rope_scaling, Yarn | None)
+    return config.rope_scaling
+
+
 def _write_rope(yarn: Yarn | None) -> dict[str, Any]:
     if yarn is None:
         return {"rope_type": "default"}
     written = asdict(yarn)
-    length = written.pop("original_max_seq_len")
-    return {"rope_type": "yarn", "original_max_position_embeddings": length, **written}
+    length, kind = written.pop("original_max_seq_len"), written.pop("kind")
+    return {"rope_type": kind, "original_max_position_embeddings": length, **written}
 
 
 def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
@@ -206,7 +219,7 @@ def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
         ff_bias=True,
         clamp=Clamp(read.swiglu_alpha, read.swiglu_limit),
         rope_base=rope.rope_theta,
-        yarn=_yarn(rope),
+        rope_scaling=_yarn(rope),
     )
 
 
@@ -223,7 +236,7 @@ def _from_openai(config: Mapping[str, Any]) -> DecoderConfig:
         clamp=Clamp(limit=read.swiglu_limit),
         max_seq_len=math.floor(original * factor) if factor > 1 else original,
         rope_base=read.rope_theta,
-        yarn=Yarn(factor, original, read.rope_ntk_beta, read.rope_ntk_alpha) if factor > 1 else None,
+        rope_scaling=Yarn(factor, original, read.rope_ntk_beta, read.rope_ntk_alpha) if factor > 1 else None,
     )
 
 

@@ -190,6 +190,7 @@ class _Plan:
 
     def _decoder(self, model: Decoder) -> Weights:
         config, width = model.config, model.config.hidden_dim
+        _need(not config.extensions())
         embedding, rotary = self._part(model, "embedding", nn.Embedding), self._part(model, "rotary", RotaryEmbedding)
         layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
         _need(embedding.max_norm is None and rotary.head_dim == config.head_dim)
@@ -212,7 +213,7 @@ class _Plan:
             head_dim=config.head_dim,
             interleaved=rotary.layout == "interleaved",
             final_eps=model.final_norm.eps,
-            concentration=1.0 if rotary.yarn is None else rotary.yarn.concentration,
+            concentration=1.0 if rotary.scaling is None else rotary.scaling.concentration,
         )
 
     def _attention(self, layer: Layer, block: Block, cache: LayerCache, width: int) -> None:
