@@ -21,9 +21,6 @@ VOCAB, LONGEST = 40, 64
 # Shorter than the texts of the tests, as are the windows.
 ORIGINAL = 16
 
-FAMILIES = (
-    "llama mistral qwen2 qwen3 qwen3_moe smollm3 phi3 gemma2 gemma3_text olmo2 olmo3 gpt2 gpt_neox nanochat".split()
-)
 CLASSES = {
     "llama": "Llama",
     "mistral": "Mistral",
@@ -40,6 +37,7 @@ CLASSES = {
     "gpt_neox": "GPTNeoX",
     "nanochat": "NanoChat",
 }
+FAMILIES = tuple(CLASSES)
 
 
 def random_config(family: str, rng: random.Random) -> dict[str, Any]:
@@ -123,6 +121,7 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
     if family == "olmo3":
         config |= {"sliding_window": window, "layer_types": types}
     if family == "nanochat":
+        config["rope_parameters"] = rope if scaled["rope_type"] == "yarn" else scaled
         config["final_logit_softcapping"] = rng.choice([None, 5.0])
     if family == "gpt_neox":
         config["rope_parameters"] = scaled | {"partial_rotary_factor": rng.choice([0.25, 0.5, 1.0])}
@@ -149,7 +148,9 @@ def random_model(family: str, seed: int) -> Any:
     config = getattr(transformers, f"{CLASSES[family]}Config")(**random_config(family, rng))
     torch.manual_seed(seed)
     attention = "eager" if family == "gemma2" else "sdpa"
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation=attention, experts_implementation="eager"
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

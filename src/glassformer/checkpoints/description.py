@@ -171,9 +171,10 @@ def _read_config(
         with config_errors(directory / CONFIG_FILE):
             encoder = bert.read_encoder_config(content)
         return ("glassformer", "glassformer", encoder) if kind == bert.OWN else ("BERT", "Hugging Face", encoder)
+    names = ", ".join(family.name for family in FAMILIES)
     raise CheckpointError(
         f"{directory / CONFIG_FILE} of the model_type {kind!r}",
-        f"{', '.join(family.name for family in FAMILIES)}, gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
+        f"{names}, gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
         "Other architectures are not supported.",
     )
 

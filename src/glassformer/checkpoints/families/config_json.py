@@ -1,4 +1,4 @@
-"""The fields of a ``config.json``, read strictly: every one is known, has a possible value, and contradicts no other."""
+"""The fields of a ``config.json``, read strictly: each is known, has a possible value, and contradicts no other."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from glassformer.errors import require
 
 _FIX = "Download the file again, or take a model whose configuration transformers reads in the same way."
 
-_INERT = frozenset(
-    "architectures attn_implementation auto_map bos_token_id cache_implementation classifier_dropout "
-    "decoder_start_token_id do_sample dtype embd_pdrop embed_dropout eos_token_id finetuning_task gradient_checkpointing "
-    "hidden_dropout id2label initializer_range is_decoder is_llama_config label2id language max_length model_type n_ctx "
-    "no_repeat_ngram_size num_labels output_attentions output_hidden_states output_past output_router_logits "
-    "pad_token_id prefix pretraining_tp problem_type resid_dropout resid_pdrop return_dict "
-    "router_aux_loss_coef router_jitter_noise sep_token_id summary_activation summary_first_dropout "
-    "summary_proj_to_labels summary_type summary_use_proj task_specific_params tokenizer_class torch_dtype "
-    "transformers.js_config transformers_version unk_token_id use_cache".split()
-)
+_INERT = """
+architectures attn_implementation auto_map bos_token_id cache_implementation classifier_dropout decoder_start_token_id
+do_sample dtype embd_pdrop embed_dropout eos_token_id finetuning_task gradient_checkpointing hidden_dropout id2label
+initializer_range is_decoder is_llama_config label2id language max_length model_type n_ctx no_repeat_ngram_size
+num_labels output_attentions output_hidden_states output_past output_router_logits pad_token_id prefix pretraining_tp
+problem_type resid_dropout resid_pdrop return_dict router_aux_loss_coef router_jitter_noise sep_token_id
+summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj task_specific_params
+tokenizer_class torch_dtype transformers.js_config transformers_version unk_token_id use_cache
+"""
 """Fields that change no logits of a decoder in evaluation mode; those that begin with an underscore change none."""
 _OFF = (None, False, 0, 0.0, "", [], {})
 
@@ -31,7 +30,7 @@ class Fields:
     """
 
     def __init__(self, content: Mapping[str, Any], place: str = "", aliases: Mapping[str, str] | None = None) -> None:
-        self.content, self.place, self._known = dict(content), place, set(_INERT)
+        self.content, self.place, self._known = dict(content), place, set(_INERT.split())
         for alias, name in (aliases or {}).items():
             if alias in self.content:
                 value = self.content.pop(alias)

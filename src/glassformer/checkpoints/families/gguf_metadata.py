@@ -22,10 +22,10 @@ from glassformer.models import DecoderConfig
 
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors of a GGUF file that are no weights: factors by which frequencies are divided."""
-_INERT = (
-    "attention.value_length attention.key_length_swa attention.value_length_swa attention.causal rope.scaling.finetuned "
-    "rope.dimension_count_swa tensor_data_layout vocab_size expert_gating_func expert_weights_norm pooling_type"
-).split()
+_INERT = """
+attention.value_length attention.key_length_swa attention.value_length_swa rope.scaling.finetuned
+rope.dimension_count_swa tensor_data_layout vocab_size expert_gating_func expert_weights_norm
+"""
 _FIX = "Convert the model again, or take its safetensors."
 
 
@@ -48,8 +48,9 @@ def read_gguf_config(
     """
     start = f"{metadata['general.architecture']}."
     keys = Fields({name.removeprefix(start): each for name, each in metadata.items() if name.startswith(start)}, start)
-    for name in _INERT:
+    for name in _INERT.split():
         keys.get(name)
+    keys.only("attention.causal", True)
     found = _sizes(keys, shapes) | _biases(shapes) | _windows(keys, family)
     heads = found["head_dim"]
     rotary = keys.whole("rope.dimension_count", heads)

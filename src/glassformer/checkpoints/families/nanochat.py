@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassformer.checkpoints.families.config_json import Fields
+from glassformer.checkpoints.families.rotation import Rope
 from glassformer.checkpoints.families.table import NAMES, Family
 from glassformer.checkpoints.families.tensor_names import ONES, SWAPPED_HALVES
 
@@ -32,6 +33,8 @@ NANOCHAT = Family(
     defaults={"rms_norm_eps": 1e-6, "max_position_embeddings": 2048},
     fixed={"hidden_act": "relu2"},
     parts={"embedding_norm": True, "qk_norm": "head", "activation": "relu2", "gated": False},
+    # YaRN's factor on cosines and sines, which the norms after them would undo, is not among these.
+    rope=Rope(kinds=("default", "linear", "llama3")),
     read=_read,
     write=lambda config: {"final_logit_softcapping": config.logit_cap, "attention_bias": config.attention_bias},
     names={ours: theirs for ours, theirs in _NAMES.items() if ours != "ffn.gate"},

@@ -63,7 +63,7 @@ class Rope:
 
     def _scaling(self, part: Fields, original: Any, width: int, longest: int) -> Any:
         kind = part.get("rope_type", part.get("type", "default"))
-        kind = dict(self.aliases).get(kind, kind)
+        kind = next((new for old, new in self.aliases if old == kind), kind)
         known = kind in self.kinds
         require(known, f"{part.place}rope_type = {kind!r}", f"one of {', '.join(self.kinds)}", "Take another model.")
         part.get("type")

@@ -1,4 +1,4 @@
-"""Names of a decoder's tensors in other programs' files, and how the two are turned into each other, in both directions.
+"""Names of a decoder's tensors in other programs' files, and how one becomes the other, in both directions.
 
 Several of our modules with one foreign name are packed in one tensor, by rows, in the order of the table. A name with
 ``{expert}`` stands for one tensor of each expert. All forms but :data:`TRANSPOSED` and :data:`SHIFTED` only move rows,
