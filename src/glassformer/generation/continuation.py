@@ -135,7 +135,7 @@ class Continuation:
         """Logits after ``tokens``, which continue the text in the cache."""
         model = self._model
         with evaluating(model), torch.inference_mode():
-            return model.output(model.hidden(self._tensor(tokens), cache=self._cache, last=1))[:, -1]
+            return model.logits(model.hidden(self._tensor(tokens), cache=self._cache, last=1))[:, -1]
 
     def _tensor(self, tokens: Sequence[int]) -> Int[Tensor, "1 position"]:
         return torch.tensor([tokens], dtype=torch.int64, device=self._model.embedding.weight.device)

@@ -176,7 +176,7 @@ def _logits_without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -
             tokens = torch.cat([tokens, newest], dim=1)
             real = None if real is None else torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
         with evaluating(model):
-            return model.output(model.hidden(tokens, key_padding=real, last=1))[:, -1]
+            return model.logits(model.hidden(tokens, key_padding=real, last=1))[:, -1]
 
     return logits
 
@@ -195,7 +195,7 @@ def _logits_with_cache(
                 piece = slice(start, start + PREFILL)
                 padding = None if real is None else real[:, piece]
                 last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
-            return model.output(last)[:, -1]
+            return model.logits(last)[:, -1]
 
     return logits
 

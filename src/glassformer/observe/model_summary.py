@@ -29,6 +29,7 @@ Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", 
 AnyBlock: TypeAlias = EncoderBlock | Block | CrossBlock
 StackName = Literal["encoder", "decoder"]
 
+_ACTIVATIONS = {"silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu": "ReLU", "relu2": "ReLU squared"}
 _POOLED = {"mean": "mean over real tokens", "cls": "first token", "max": "largest of each coordinate over real tokens"}
 
 
@@ -97,6 +98,11 @@ def stack_of(model: nn.Module, stack: StackName | None = None) -> Stack:
         fix = "Pass its .encoder, or draw() parts of your own."
         raise InputError(f"a {type(model).__name__}", "an Encoder, a Decoder or an EncoderDecoder", fix)
     require(stack is None, f"stack = {stack!r} for {type(model).__name__}", "None: it has one stack", "Omit stack.")
+    if isinstance(model, Decoder):
+        known = ("norm", "attention_bias", "rope_scaling", "activation", "gated", "attention_scale", "qk_norm")
+        found = [part for part in model.config.extensions() if part.split(" ")[0] not in known]
+        got = f"a summary of a decoder with {', '.join(found)}"
+        require(not found, got, f"no other new parts than {', '.join(known)}", "Use print(model).")
     rotary = model.rotary if isinstance(model, Decoder) else None
     return Stack("", list(model.layers), "layers", model.config.hidden_dim, rotary=rotary)
 
@@ -328,7 +334,9 @@ def _ffn_details(ffn: nn.Module) -> tuple[str, ...]:
 
 def _activation(ffn: MLP | SwiGLU | MixtureOfExperts | PackedMixture) -> str:
     if isinstance(ffn, MLP):
-        return {"relu": "ReLU", "gelu": "GELU"}[ffn.activation]
+        return _ACTIVATIONS[ffn.activation]
+    if isinstance(ffn, SwiGLU) and ffn.activation != "silu":
+        return f"gated by {_ACTIVATIONS[ffn.activation]}"
     return "SwiGLU" if ffn.clamp is None else f"SwiGLU clamped at {ffn.clamp.limit:g}"
 
 
