@@ -204,6 +204,8 @@ def save_decoder(
     planned: dict[str, Planned]
     if family is not None:
         written, planned = family_from_decoder(family, decoder)
+        # Programs would take those of the family's first model for them.
+        extras = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | extras
     elif layout == "gpt_oss":
         model = gpt_oss_from_decoder(decoder)
         written = write_gpt_oss_config(model.config, decoder.embedding.weight.dtype)

@@ -146,9 +146,10 @@ class Family:
         written["torch_dtype"] = str(dtype).removeprefix("torch.")
         if self.rope is not None:
             written |= self.rope.write(config)
-        if self.windows != "none":
+        if self.windows == "all":
             written["sliding_window"] = config.window
         if self.windows == "types":
+            written["sliding_window"] = config.window or config.max_seq_len  # transformers wants one even for no layer
             written["layer_types"] = [_KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
         if self.window_flag:
             written["use_sliding_window"] = config.window is not None
