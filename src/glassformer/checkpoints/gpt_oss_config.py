@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -209,7 +209,7 @@ def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
     method = (read.quantization_config or {}).get("quant_method")
     require(method in (None, "mxfp4"), f"quantization by {method!r}", "'mxfp4' or none", _FIX)
     rope = _rope(read)
-    window, windowed_layers = _windows(read)
+    window, windowed_layers = windows(read.num_hidden_layers, read.layer_types, read.sliding_window)
     return DecoderConfig(
         **fields_read(read, HUGGING_FACE),
         window=window,
@@ -268,18 +268,19 @@ def _yarn(rope: RopeParameters) -> Yarn | None:
     return yarn
 
 
-def _windows(read: HuggingFaceConfig) -> tuple[int | None, Literal["odd", "even", "all"] | tuple[int, ...]]:
-    """The window, and which layers have it."""
-    layers, kinds = read.num_hidden_layers, read.layer_types
+def windows(
+    layers: int, kinds: Sequence[str] | None, window: int | None
+) -> tuple[int | None, Literal["odd", "even", "all"] | tuple[int, ...]]:
+    """The window, and which layers have it, by Hugging Face's ``layer_types``; without them the even ones."""
     if kinds is None:
-        return read.sliding_window, "even"
+        return window, "even"
     require(len(kinds) == layers, f"{len(kinds)} layer_types", f"num_hidden_layers = {layers} of them", _FIX)
     windowed = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
     if not windowed:
         return None, "even"
-    require(read.sliding_window is not None, "sliding_window = None with sliding_attention", "a window", _FIX)
+    require(window is not None, "sliding_window = None with sliding_attention", "a window", _FIX)
     if windowed == tuple(range(0, layers, 2)):
-        return read.sliding_window, "even"
+        return window, "even"
     if windowed == tuple(range(1, layers, 2)):
-        return read.sliding_window, "odd"
-    return read.sliding_window, "all" if len(windowed) == layers else windowed
+        return window, "odd"
+    return window, "all" if len(windowed) == layers else windowed

@@ -42,6 +42,8 @@ class Decoder(nn.Module):
     """
 
     EMBEDDING_STD = 0.5
+    family: str | None = None
+    """The ``model_type`` of the files that it was loaded from, in whose layout it is saved again if it still fits."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -66,7 +68,8 @@ class Decoder(nn.Module):
     def from_pretrained(cls, source: str | Path, **options: Any) -> Decoder:
         """The decoder of a directory or of a model on the Hugging Face hub, such as ``"openai/gpt-oss-20b"``.
 
-        gpt-oss in Hugging Face's and OpenAI's layout, Mixtral, and what :meth:`save_pretrained` wrote.
+        The families of :mod:`glassformer.checkpoints.families`, gpt-oss in Hugging Face's and OpenAI's layout, Mixtral,
+        and what :meth:`save_pretrained` wrote.
 
         Args:
             source: A directory, or a name on the hub.
@@ -80,14 +83,15 @@ class Decoder(nn.Module):
         return decoder
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
-        """Write a directory that other programs read as gpt-oss or Mixtral with the same logits.
+        """Write a directory that other programs read with the same logits: as the family that the decoder was loaded
+        from, as another that has all its parts, or as gpt-oss or Mixtral.
 
         Args:
             directory: The directory to make. It is complete or absent, whatever happens.
             options: Those of :func:`glassformer.checkpoints.decoders.save_decoder`.
 
         Raises:
-            InputError: As there; among others for a model without an equivalent in either format.
+            InputError: As there; among others for a model without an equivalent in any of these.
         """
         pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(self, directory, **options)
 
