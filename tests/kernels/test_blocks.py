@@ -9,23 +9,14 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from glassformer.kernels import plain
-from glassformer.kernels.blocks import KINDS, block_linear, definition, unpack, values
-
-HALVES = {  # where a block's float16 numbers are
-    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), (0,)),
-    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q6_K": (208,),
-    "MXFP4": (),
-}
+from glassformer.kernels.blocks import KINDS, block_linear, definition, finite, unpack, values
 
 
 def random_blocks(kind: str, rows: int, blocks: int, seed: int = 0, *, usual: bool = False) -> torch.Tensor:
     """Any bits, but for finite scales; with ``usual``, scales about 1 / 32."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(256, (rows, blocks, KINDS[kind].nbytes), dtype=torch.uint8, generator=generator)
-    for at in HALVES[kind]:
+    for at in KINDS[kind].halves:
         half = drawn[..., at : at + 2].contiguous().view(torch.int16)
         infinite = (half >> 10 & 31) == 31
         half = torch.where(infinite, half & 0x3FFF, half)
@@ -77,3 +68,16 @@ def test_the_input_has_gradients_of_any_order() -> None:
     assert torch.autograd.gradgradcheck(cubed, x)
     jacobian = torch.func.jacrev(lambda x: block_linear(x, blocks, "Q4_K"))(x[0].detach())
     assert torch.equal(jacobian, values("Q4_K", blocks).double())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_that_are_no_numbers_are_found(kind: str) -> None:
+    blocks = random_blocks(kind, 3, 2)
+    assert finite(kind, blocks)
+    assert values(kind, blocks).isfinite().all() or kind == "MXFP4"  # 2 ** 126 times 12
+    for at in KINDS[kind].halves or (0,):
+        damaged = blocks.clone().view(3, 2, -1)
+        damaged[1, 1, at : at + 2] = torch.tensor([torch.nan], dtype=torch.float16).view(torch.uint8)
+        if kind == "MXFP4":
+            damaged[1, 1, 0] = 255
+        assert not finite(kind, damaged.flatten(1))

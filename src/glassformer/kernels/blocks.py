@@ -42,6 +42,8 @@ class BlockKind:
     """Weights that share a scale and an offset."""
     unpacked: Callable[[Tensor], Unpacked]
     """Of blocks ``[..., nbytes]`` of uint8."""
+    halves: tuple[int, ...]
+    """Where the float16 numbers of a block are."""
 
     def row_bytes(self, width: int) -> int:
         """Bytes of a row of ``width`` weights, a multiple of ``block``."""
@@ -63,6 +65,15 @@ def values(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*r
     codes, scales, offsets = KINDS[kind].unpacked(blocks.unflatten(-1, (-1, KINDS[kind].nbytes)))
     grouped = codes.unflatten(-1, (-1, KINDS[kind].group)) * scales.unsqueeze(-1)
     return (grouped if offsets is None else grouped + offsets.unsqueeze(-1)).flatten(-3)
+
+
+def finite(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> bool:
+    """Whether all weights are numbers: the scales and offsets are neither infinite nor NaN."""
+    cut = blocks.unflatten(-1, (-1, KINDS[kind].nbytes))
+    if kind == "MXFP4":
+        return bool((cut[..., 0] < 255).all())
+    words = cut.view(torch.int16)
+    return all(bool((words[..., at // 2] & 0x7C00 != 0x7C00).all()) for at in KINDS[kind].halves)
 
 
 def definition(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None = None) -> Tensor:
@@ -232,19 +243,19 @@ def _looked_up(table: tuple[int, ...], codes: Tensor) -> Tensor:
 KINDS: dict[str, BlockKind] = {
     kind.name: kind
     for kind in (
-        BlockKind("Q4_0", 32, 18, 32, _q4_0),
-        BlockKind("Q4_1", 32, 20, 32, _q4_1),
-        BlockKind("Q5_0", 32, 22, 32, _q5_0),
-        BlockKind("Q5_1", 32, 24, 32, _q5_1),
-        BlockKind("Q8_0", 32, 34, 32, _q8_0),
-        BlockKind("Q2_K", 256, 84, 16, _q2_k),
-        BlockKind("Q3_K", 256, 110, 16, _q3_k),
-        BlockKind("Q4_K", 256, 144, 32, _q4_k),
-        BlockKind("Q5_K", 256, 176, 32, _q5_k),
-        BlockKind("Q6_K", 256, 210, 16, _q6_k),
-        BlockKind("IQ4_NL", 32, 18, 32, _iq4_nl),
-        BlockKind("IQ4_XS", 256, 136, 32, _iq4_xs),
-        BlockKind("MXFP4", 32, 17, 32, _mxfp4),
+        BlockKind("Q4_0", 32, 18, 32, _q4_0, (0,)),
+        BlockKind("Q4_1", 32, 20, 32, _q4_1, (0, 2)),
+        BlockKind("Q5_0", 32, 22, 32, _q5_0, (0,)),
+        BlockKind("Q5_1", 32, 24, 32, _q5_1, (0, 2)),
+        BlockKind("Q8_0", 32, 34, 32, _q8_0, (0,)),
+        BlockKind("Q2_K", 256, 84, 16, _q2_k, (80, 82)),
+        BlockKind("Q3_K", 256, 110, 16, _q3_k, (108,)),
+        BlockKind("Q4_K", 256, 144, 32, _q4_k, (0, 2)),
+        BlockKind("Q5_K", 256, 176, 32, _q5_k, (0, 2)),
+        BlockKind("Q6_K", 256, 210, 16, _q6_k, (208,)),
+        BlockKind("IQ4_NL", 32, 18, 32, _iq4_nl, (0,)),
+        BlockKind("IQ4_XS", 256, 136, 32, _iq4_xs, (0,)),
+        BlockKind("MXFP4", 32, 17, 32, _mxfp4, ()),
     )
 }
 """The formats by name."""

@@ -7,7 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require
-from glassformer.kernels.attention import soft_cap
 from glassformer.kernels.blocks import KINDS, block_linear, values
 
 
@@ -30,8 +29,6 @@ class BlockLinear(nn.Linear):
     """
 
     blocks: Tensor
-    cap: float | None = None
-    """Soft cap on the output, as of :class:`~glassformer.layers.linear.Linear`."""
 
     def __init__(self, in_features: int, out_features: int, kind: str, bias: bool = False) -> None:
         nn.Module.__init__(self)
@@ -45,9 +42,8 @@ class BlockLinear(nn.Linear):
         return values(self.kind, self.blocks)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
-        """``x @ weight.T + bias``; with a cap, ``cap * tanh`` of that ``/ cap``."""
-        out = block_linear(x, self.blocks, self.kind, self.bias)
-        return out if self.cap is None else soft_cap(out, self.cap)
+        """``x @ weight.T + bias``."""
+        return block_linear(x, self.blocks, self.kind, self.bias)
 
     def extra_repr(self) -> str:
         """As of a linear layer, with the format."""
