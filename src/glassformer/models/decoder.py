@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -223,8 +224,10 @@ class Decoder(nn.Module):
         length = config.max_seq_len if max_seq_len is None else max_seq_len
         got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"
         require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
-        heads, weight = config.num_kv_heads or config.num_heads, self.embedding.weight
-        sizes, dtype, device = (batch, heads, config.head_dim, length), weight.dtype, weight.device
+        heads = config.num_kv_heads or config.num_heads
+        stored = next(chain(self.embedding.parameters(), self.embedding.buffers()))
+        dtype, device = stored.dtype if stored.is_floating_point() else torch.float32, stored.device
+        sizes = batch, heads, config.head_dim, length
         windows = map(config.layer_window, range(config.num_layers))
         return Cache([LayerCache(*sizes, window, dtype=dtype, device=device) for window in windows])
 
