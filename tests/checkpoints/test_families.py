@@ -62,7 +62,9 @@ def check_logits(family: str, seed: int, directory: Path) -> None:
     with torch.no_grad():
         logits = model(tokens).logits
         assert logits.std() > 0.1
-        assert largest(load_decoder(directory).eval()(tokens) - logits) <= 5e-5
+        # Of logits of 10; transformers' own kernels differ by as much.
+        bound = 5e-5 * max(1, largest(logits) / 10)
+        assert largest(load_decoder(directory).eval()(tokens) - logits) <= bound
     ours, theirs = load_decoder(directory, dtype=torch.float64), as_float64(model)
     with no_rounding():
         wanted = theirs(tokens).logits

@@ -55,6 +55,16 @@ QK_NORMS = {"attention.query_norm": "self_attn.q_norm", "attention.key_norm": "s
 """Norms of queries and keys."""
 
 
+def bias(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+    """A ``read`` of ``attention_bias``."""
+    return {"attention_bias": file.flag("attention_bias", False)}
+
+
+def write_bias(config: DecoderConfig) -> dict[str, Any]:
+    """The opposite of :func:`bias`."""
+    return {"attention_bias": config.attention_bias}
+
+
 def _nothing(*_: Any) -> dict[str, Any]:
     return {}
 
