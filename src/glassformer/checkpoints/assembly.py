@@ -93,14 +93,17 @@ def is_released_mixtral(names: Iterable[str]) -> bool:
     return any(".block_sparse_moe." in name for name in names)
 
 
-def check_sizes(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:
+def check_sizes(
+    config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path, of_layer: int = _TENSORS_OF_LAYER
+) -> None:
     """Refuse a configuration that cannot belong to the files, before anything as long or as wide is made.
+
+    ``of_layer`` is the least number of tensors of a layer.
 
     Raises:
         CheckpointError: More layers than tensors, layers and experts that take more tensors than there are (and more
             than a thousand), more experts than numbers in any tensor, or heads wider than 2048.
     """
-    of_layer = _TENSORS_OF_LAYER
     if is_released_mixtral(stored):
         of_layer = _RELEASED_OF_LAYER + _RELEASED_OF_EXPERT * (config.num_experts or 0)
     implied = config.num_layers * of_layer

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoints.equivalent_weights import as_experts, half_split_projections
-from glassformer.checkpoints.gpt_oss_config import beyond_gpt_oss
 from glassformer.checkpoints.gpt_oss_layouts import MATRICES, Matrix, sources
 from glassformer.checkpoints.gpt_oss_writing import PlannedExperts, PlannedModel
 from glassformer.checkpoints.shards import Planned, plan
@@ -49,10 +48,12 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
     ==========================  =======================================================================================
 
     Raises:
-        InputError: Packed experts with the plain SwiGLU, which would have to be rewritten; parts that gpt-oss lacks.
+        InputError: Packed experts with the plain SwiGLU, which would have to be rewritten; or parts that
+            gpt-oss lacks.
     """
     config = decoder.config
-    packed = config.expert_format == "mxfp4"
+    packed, found = config.expert_format == "mxfp4", ", ".join(config.extensions())
+    require(not found, f"a model with {found}", "the parts of gpt-oss", "Keep it in glassformer's own layout.")
     require(
         config.clamp is not None or not packed,
         "packed experts with the plain SwiGLU",
@@ -62,8 +63,6 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
     require(
         config.ff_dim > 0, "an attention-only decoder", "feed-forward networks", "Keep it in glassformer's own layout."
     )
-    beyond = ", ".join(beyond_gpt_oss(config))
-    require(not beyond, beyond, "a decoder that gpt-oss can express", "Keep it in glassformer's own layout.")
     form = replace(
         config,
         num_experts=config.num_experts or 1,

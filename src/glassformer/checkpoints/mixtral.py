@@ -43,6 +43,7 @@ from glassformer.checkpoints.tensor_files import (
 from glassformer.config import config
 from glassformer.errors import CheckpointError, require
 from glassformer.layers.blocks import Block
+from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 
 
@@ -195,11 +196,12 @@ def mixtral_lacks(config: DecoderConfig) -> list[str]:
         "biases in attention": config.attention_bias,
         "biases in the experts": config.ff_bias,
         "a clamped activation": config.clamp is not None,
+        "YaRN": isinstance(config.rope_scaling, Yarn),
         "a window on some layers only": len({config.layer_window(layer) for layer in range(config.num_layers)}) > 1,
         "packed experts": config.expert_format != "dense",
         "attention-only blocks": config.ff_dim == 0,
-    }
-    return [*(part for part, present in parts.items() if present), *config.beyond_llama()]
+    } | dict.fromkeys(config.extensions(), True)
+    return [part for part, present in parts.items() if present]
 
 
 def _write_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:

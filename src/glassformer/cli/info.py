@@ -116,10 +116,8 @@ def _form(found: Description) -> list[tuple[str, str]]:
         ]
     kv = config.num_kv_heads or config.num_heads
     windowed = [layer for layer, window in enumerate(_windows(found)) if window is not None]
-    scaling = config.rope_scaling
-    stretch = (
-        f", {scaling.factor:g} times {scaling.original_max_seq_len:,} by YaRN" if isinstance(scaling, Yarn) else ""
-    )
+    yarn = config.rope_scaling if isinstance(config.rope_scaling, Yarn) else None
+    stretch = f", {yarn.factor:g} times {yarn.original_max_seq_len:,} by YaRN" if yarn else ""
     formats = {"mxfp4": "MXFP4", "dense": "numbers"}
     experts = f"{config.num_experts} of width {config.ff_dim:,}, {config.top_k} for each token, as "
     return [

@@ -23,7 +23,7 @@ from glassformer.layers.experts import MixtureOfExperts, Router, Score, is_colle
 from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.linear import Linear
-from glassformer.layers.norms import RMSNorm
+from glassformer.layers.norms import RMSNorm, SoftCap
 from glassformer.layers.options import LongRope
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
@@ -35,14 +35,14 @@ from glassformer.quantized.packed_experts import PackedMixture
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
-    *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, nn.LayerNorm, Block, GroupedQueryAttention),
+    *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, nn.LayerNorm, SoftCap, Block, GroupedQueryAttention),
     *(NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture, Router, Score, Int8Linear, LosslessLinear),
 )
 # What the native form stands for, unless other methods are in their place.
 _METHODS = [
     (kind, name, getattr(kind, name))
     for kind, name in (
-        *((Decoder, name) for name in ("forward", "hidden", "placed", "rotations", "run_layers")),
+        *((Decoder, name) for name in ("forward", "logits", "hidden", "embed", "rotations", "run_layers")),
         *((kind, "forward") for kind in _KINDS),
     )
 ]
@@ -162,7 +162,7 @@ class _Plan:
         self._model, self._cache, self._caches = model, cache, list(cache.layers)
         self._know({"": model}, "", Decoder)
         _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
-        self.dtype, self._batch, self.size = model.embedding.weight.dtype, len(cache.layers[0].keys), 0
+        self.dtype, self._batch, self.size = model.dtype, len(cache.layers[0].keys), 0
         _need(self.dtype in _DTYPES)
         self.weights = self._decoder(model)
 
@@ -193,17 +193,22 @@ class _Plan:
 
     def _decoder(self, model: Decoder) -> Weights:
         config, width = model.config, model.config.hidden_dim
+        for name in ("positions", "local_rotary", "logit_cap"):
+            if model._modules.get(name) is None:
+                self._hold(model._modules, name, None)
         embedding, table = self._embedding(model, "embedding"), None
         if model.positions is not None:
             table = self._embedding(model, "positions")
         layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
         rotations = self._rotations(model)
+        cap = None if model.logit_cap is None else self._part(model, "logit_cap", SoftCap)
         output, bias = self._linear(model, "output", config.vocab_size, width)
         _need(not bias and not isinstance(config.rope_scaling, LongRope))
         for number, layer in enumerate(layers):
             block = self._part(model.layers, str(number), Block)
             self._attention(layer, block, self._cache.layers[number], width)
-            layer.rotation = {"global": 0, "local": 1, None: -1}[config.layer_rotation(number)]
+            local = model.local_rotary is not None and config.layer_window(number) is not None
+            layer.rotation = -1 if config.learned_positions or number in config.unrotated_layers else int(local)
             self._feed_forward(layer, block, width)
         return Weights(
             embedding=embedding,
@@ -221,7 +226,7 @@ class _Plan:
             head_dim=config.head_dim,
             interleaved=model.rotary.layout == "interleaved",
             embedding_scale=float(torch.tensor(config.embedding_scale, dtype=self.dtype)),
-            logit_cap=getattr(model.output, "cap", None) or 0.0,
+            logit_cap=0.0 if cap is None else cap.cap,
         )
 
     def _embedding(self, model: Decoder, name: str) -> int | None:
@@ -240,7 +245,7 @@ class _Plan:
             _need(rotary.layout == model.config.rope_layout and pairs <= model.config.head_dim // 2)
             frequencies = self._tensor(vars(rotary), "_frequencies", torch.float32, pairs)
             rotation.frequencies, rotation.pairs = frequencies.data_ptr(), pairs
-            rotation.concentration = rotary.concentration
+            rotation.concentration = 1.0 if rotary.scaling is None else rotary.scaling.concentration
         return rotations
 
     def _norm(self, owner: nn.Module, name: str, width: int) -> Norm:

@@ -88,21 +88,21 @@ def attend(
     pattern: Pattern = FULL,
     *,
     scale: float | None = None,
+    cap: float | None = None,
     key_weights: Float[Tensor, " head"] | None = None,
     sinks: Float[Tensor, " head"] | None = None,
     dropout: float = 0.0,
-    cap: float | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
     r"""Attention: each query's mean of the values, weighted by how well query and key agree.
 
     For head h, which reads key-value head g(h) = h // (num_heads / num_kv_heads)::
 
         scores[i, j]  = scale * key_weights[h] * q[h, i] . k[g, j]      -inf where the pattern forbids
-                        with a cap, cap * tanh of that / cap
         weights[i, j] = exp(scores[i, j]) / (exp(sinks[h]) + sum_j' exp(scores[i, j']))
         output[h, i]  = sum_j weights[i, j] * v[g, j]
 
-    Without ``sinks`` that is the softmax. A query without an allowed key gives zeros.
+    With a cap, allowed scores s become ``cap * tanh(s / cap)``. Without ``sinks`` the weights are the softmax. A query
+    without an allowed key gives zeros.
 
     Args:
         q: Queries. With a causal pattern they are the last positions of the keys.
@@ -110,18 +110,19 @@ def attend(
         v: Values. With a ``value_dim`` other than ``head_dim`` all weights are in memory: no fused kernel takes them.
         pattern: Which keys each query may attend to.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
+        cap: Bound of the scores, in which no fused kernel computes: some queries' weights at a time are in memory, and
+            all of them where gradients are wanted.
         key_weights: One factor per query head on its scores (weighted grouped-query attention).
         sinks: One logit per query head that takes part in the softmax and carries no value (gpt-oss).
         dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 - dropout)``. All weights are
             in memory if it is above 0.
-        cap: Soft cap on the scores; some of the weights are in memory with it.
 
     Raises:
         InputError: Sizes that do not fit one another, a pattern that does not fit them, or dropout outside [0, 1).
 
     Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
     Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
-    (windows); Gemma Team 2024, arXiv 2408.00118 (caps).
+    (windows); Gemma Team 2024, arXiv 2408.00118 (cap).
     """
     check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -17,29 +18,34 @@ from glassformer.layers.cache import LayerCache
 from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
 from glassformer.layers.norms import make_norm
-from glassformer.layers.options import NormKind, Place
 
 
 class Block(nn.Module):
-    """A decoder's transformer block::
+    """A transformer block of a decoder. Pre-norm (``norm_place = "before"``)::
 
-        h      = x + attention_post_norm(attention(attention_norm(x)))
-        output = h + ffn_post_norm(ffn(ffn_norm(h)))          ffn_norm(x) if the two parts are parallel
+        h      = x + attention(attention_norm(x))
+        output = h + ffn(ffn_norm(h))
 
-    A norm that is not there changes nothing: before (pre-norm) there are ``attention_norm`` and ``ffn_norm`` only,
-    after (OLMo 2) the other two, both (Gemma) all four.
+    ``"after"`` normalises what each part adds instead (OLMo 2), ``"both"`` does both (Gemma 2)::
+
+        h      = x + attention_post_norm(attention(x))          "after"
+        h      = x + attention_post_norm(attention(attention_norm(x)))          "both"
+
+    and so for ``ffn``. ``parallel``: both parts read the same ``x`` (GPT-NeoX)::
+
+        output = x + attention(attention_norm(x)) + ffn(ffn_norm(x))
 
     Args:
         hidden_dim: Width of the residual stream.
         attention: Its attention.
         ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only block.
-        norm_eps: Added to the mean square, or the variance, before the root.
-        norm: RMSNorm or LayerNorm.
-        place: Where the norms stand.
-        parallel: Whether attention and feed-forward network read the same stream.
+        norm_eps: Added to the mean square, or to the variance, before the root, in all norms.
+        norm: ``"rms"`` or ``"layer"``.
+        norm_place: ``"before"``, ``"after"`` or ``"both"``. Where a norm is not, the block has no weights for it.
+        parallel: Add both parts to the same ``x``; with ``"before"``.
 
-    Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm); Team
-    OLMo 2024, arXiv 2501.00656 (norms after); Wang and Komatsuzaki 2021, GPT-J-6B (parallel).
+    Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm); OLMo
+    Team 2025, arXiv 2501.00656; Gemma Team 2024, arXiv 2408.00118; Black et al. 2022, arXiv 2204.06745 (parallel).
     """
 
     def __init__(
@@ -49,23 +55,23 @@ class Block(nn.Module):
         ffn: nn.Module | None,
         norm_eps: float,
         *,
-        norm: NormKind = "rms",
-        place: Place = "before",
+        norm: Literal["rms", "layer"] = "rms",
+        norm_place: Literal["before", "after", "both"] = "before",
         parallel: bool = False,
     ) -> None:
         super().__init__()
-
-        def made(there: bool) -> nn.Module:
-            return make_norm(norm, hidden_dim, norm_eps) if there else nn.Identity()
-
-        before, after = place != "after", place != "before"
-        self.attention_norm = made(before)
+        make, before, after = (
+            partial(make_norm, norm, hidden_dim, norm_eps),
+            norm_place != "after",
+            norm_place != "before",
+        )
+        # Identities have no weights; with them all blocks have the same hook points.
+        self.attention_norm = make() if before else nn.Identity()
         self.attention = attention
-        self.attention_post_norm = made(after)
-        # Without weights, so that attention-only blocks have the hook points of all blocks.
-        self.ffn_norm = made(before and ffn is not None)
+        self.attention_post_norm = make() if after else None
+        self.ffn_norm = nn.Identity() if ffn is None or not before else make()
         self.ffn = NoFeedForward() if ffn is None else ffn
-        self.ffn_post_norm = made(after and ffn is not None)
+        self.ffn_post_norm = make() if after and ffn is not None else None
         self.parallel = parallel
 
     def forward(
@@ -78,10 +84,11 @@ class Block(nn.Module):
         last: int | None = None,
     ) -> Float[Tensor, "batch last hidden_dim"]:
         """Pass ``x`` through the block; arguments as for the attention."""
-        normed, x = self.attention_norm(x), x if last is None else x[:, -last:]
+        normed, kept = self.attention_norm(x), x if last is None else x[:, -last:]
         added = self.attention(normed, rotation=rotation, key_padding=key_padding, cache=cache, last=last)
-        h = x + self.attention_post_norm(added)
-        return h + self.ffn_post_norm(self.ffn(self.ffn_norm(x if self.parallel else h)))
+        x = kept + (added if self.attention_post_norm is None else self.attention_post_norm(added))
+        added = self.ffn(self.ffn_norm(kept if self.parallel else x))
+        return x + (added if self.ffn_post_norm is None else self.ffn_post_norm(added))
 
 
 def is_watched(*modules: nn.Module) -> bool:

@@ -1,9 +1,8 @@
-"""Feed-forward networks: two layers, two layers with a gate (SwiGLU and its relatives), and none."""
+"""Feed-forward networks: two layers, gated ones such as SwiGLU, and none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +15,20 @@ from glassformer.kernels.swiglu import swiglu
 from glassformer.layers.linear import Linear
 from glassformer.layers.options import Activation
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "relu2": lambda x: F.relu(x).square(),
-}
-"""The functions of :data:`~glassformer.layers.options.Activation`."""
+
+def activate(x: Float[Tensor, "*shape"], activation: Activation) -> Float[Tensor, "*shape"]:
+    """The activation of every number, see :data:`~glassformer.layers.options.Activation`."""
+    match activation:
+        case "silu":
+            return F.silu(x)
+        case "gelu":
+            return F.gelu(x)
+        case "gelu_tanh":
+            return F.gelu(x, approximate="tanh")
+        case "relu":
+            return F.relu(x)
+        case "relu2":
+            return F.relu(x).square()
 
 
 class MLP(nn.Module):
@@ -36,14 +41,14 @@ class MLP(nn.Module):
         ff_dim: Width inside.
         activation: See :data:`~glassformer.layers.options.Activation`.
         dropout: Probability of dropping a number between the layers in training.
-        bias: Give both maps a bias.
+        bias: Give both layers a bias.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
     Raises:
         InputError: A size below 1, an unknown activation, dropout outside [0, 1), or an input of another width.
 
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3.
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3; Hendrycks and Gimpel 2016, arXiv 1606.08415 (GELU).
     """
 
     def __init__(
@@ -58,7 +63,8 @@ class MLP(nn.Module):
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
         require_probability(dropout=dropout)
-        _require_activation(activation)
+        known, got = get_args(Activation), f"activation = {activation!r}"
+        require(activation in known, got, f"one of {', '.join(known)}", "The first transformer has ReLU, BERT GELU.")
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)
         self.activation, self.dropout = activation, dropout
@@ -66,7 +72,7 @@ class MLP(nn.Module):
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.up.in_features)
-        inside = ACTIVATIONS[self.activation](self.up(x))
+        inside = activate(self.up(x), self.activation)
         return self.down(F.dropout(inside, self.dropout) if self.training and self.dropout > 0 else inside)
 
 
@@ -75,12 +81,14 @@ class SwiGLU(nn.Module):
 
         output = down(silu(gate(x)) * up(x))
 
+    With another activation in place of ``silu`` it is GEGLU (``"gelu"``, and ``"gelu_tanh"`` in Gemma) or ReGLU.
+
     Args:
         hidden_dim: Width of input and output.
         ff_dim: Width inside.
         bias: Give the three maps a bias.
         clamp: gpt-oss's clamped activation instead of the plain one.
-        activation: Instead of ``silu``: ``"gelu_tanh"`` makes it Gemma's GeGLU.
+        activation: See :data:`~glassformer.layers.options.Activation`; a clamp needs ``"silu"``.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
@@ -101,7 +109,6 @@ class SwiGLU(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
-        _require_activation(activation)
         self.gate = Linear(hidden_dim, ff_dim, bias=bias)
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)
@@ -111,9 +118,9 @@ class SwiGLU(nn.Module):
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.gate.in_features)
         gate, up = self.gate(x), self.up(x)
-        return self.down(
-            swiglu(gate, up, self.clamp) if self.activation == "silu" else ACTIVATIONS[self.activation](gate) * up
-        )
+        if self.activation != "silu":
+            return self.down(activate(gate, self.activation) * up)
+        return self.down(swiglu(gate, up, self.clamp))
 
 
 class NoFeedForward(nn.Module):
@@ -122,8 +129,3 @@ class NoFeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Zeros."""
         return torch.zeros_like(x)
-
-
-def _require_activation(activation: str) -> None:
-    known = ", ".join(map(repr, ACTIVATIONS))
-    require(activation in ACTIVATIONS, f"activation = {activation!r}", f"one of {known}", "Use one of these.")

@@ -16,7 +16,6 @@ from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.linear import Linear
 from glassformer.layers.norms import RMSNorm
-from glassformer.layers.options import HeadNorm
 
 KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
 """Keys and values of a source, split into heads."""
@@ -25,8 +24,9 @@ KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor,
 class GroupedQueryAttention(nn.Module):
     """Multi-head attention in which groups of query heads share keys and values::
 
-        q, k, v = heads of query(x), key(source), value(source);   q and k are normalised if there are norms for them,
-                                                                   and rotated if positions are given
+        q, k, v = heads of query(x), key(source), value(source)
+        q, k    = query_norm(q), key_norm(k)           if there are norms
+        q, k    = rotated q, rotated k                 if positions are given
         output  = output(concatenated attend(q, k, v))
 
     ``num_kv_heads = num_heads`` is ordinary multi-head attention, 1 is multi-query attention.
@@ -38,22 +38,22 @@ class GroupedQueryAttention(nn.Module):
         num_kv_heads: Key-value heads, a divisor of ``num_heads``; ``num_heads`` when None.
         causal: Each position sees itself and earlier ones only.
         window: Keys a query sees at most, itself included; needs ``causal``.
-        bias: Give the four projections biases, or with ``"qkv"`` all but the output.
+        bias: Give the four projections biases; ``"qkv"``: all but the output.
         key_weights: A learned factor per query head on its scores, 1 at first.
         sinks: A learned logit per query head that takes part in the softmax and carries no value, 0 at first.
         dropout: Probability of dropping an attention weight in training.
         layout: Layout of the rotation that is given to :meth:`forward`.
-        qk_norm: An RMSNorm of queries and one of keys: over each head, or over all heads together.
-        norm_eps: Added to the mean square in these.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
-        cap: Soft cap on the scores.
+        cap: Scores become ``cap * tanh(scores / cap)``, see :func:`~glassformer.layers.attention.attend`.
+        qk_norm: RMSNorm of queries and keys: of each ``"head"`` with the same weight, or of ``"all"`` heads together.
+        norm_eps: Added to the mean square in these norms.
 
     Raises:
         InputError: Sizes that do not divide, a window without ``causal`` or below 1, dropout outside [0, 1), or an
             unknown layout.
 
-    Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855; Henry et
-    al. 2020, arXiv 2010.04245 (norms of queries and keys).
+    Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855; Henry
+    et al. 2020, arXiv 2010.04245 (norms of queries and keys).
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class GroupedQueryAttention(nn.Module):
         sinks: bool = False,
         dropout: float = 0.0,
         layout: Layout = "half-split",
-        qk_norm: HeadNorm | None = None,
-        norm_eps: float = 1e-5,
         scale: float | None = None,
         cap: float | None = None,
+        qk_norm: Literal["head", "all"] | None = None,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -89,14 +89,14 @@ class GroupedQueryAttention(nn.Module):
         self.pattern = Pattern(causal, window)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.dropout, self.layout, self.scale, self.cap = dropout, layout, scale, cap
-        self.query: nn.Linear = Linear(hidden_dim, num_heads * head_dim, bias=bool(bias))
-        self.key: nn.Linear = Linear(hidden_dim, num_kv_heads * head_dim, bias=bool(bias))
-        self.value: nn.Linear = Linear(hidden_dim, num_kv_heads * head_dim, bias=bool(bias))
-        self.output: nn.Linear = Linear(num_heads * head_dim, hidden_dim, bias=bias is True)
-        widths = {None: (0, 0), "head": (head_dim, head_dim), "all": (num_heads * head_dim, num_kv_heads * head_dim)}
-        of_queries, of_keys = widths[qk_norm]
-        self.query_norm = RMSNorm(of_queries, norm_eps) if qk_norm else None
-        self.key_norm = RMSNorm(of_keys, norm_eps) if qk_norm else None
+        of_queries, of_keys = num_heads * head_dim, num_kv_heads * head_dim
+        self.query: nn.Linear = Linear(hidden_dim, of_queries, bias=bool(bias))
+        self.key: nn.Linear = Linear(hidden_dim, of_keys, bias=bool(bias))
+        self.value: nn.Linear = Linear(hidden_dim, of_keys, bias=bool(bias))
+        self.output: nn.Linear = Linear(of_queries, hidden_dim, bias=bias is True)
+        widths = {"head": (head_dim, head_dim), "all": (of_queries, of_keys)}
+        self.query_norm = None if qk_norm is None else RMSNorm(widths[qk_norm][0], norm_eps)
+        self.key_norm = None if qk_norm is None else RMSNorm(widths[qk_norm][1], norm_eps)
         self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
 
@@ -140,18 +140,17 @@ class GroupedQueryAttention(nn.Module):
         if key_padding is not None:
             pattern = Pattern(pattern.causal, pattern.window, key_padding)
         dropout = self.dropout if self.training else 0.0
-        more = {"key_weights": self.key_weights, "sinks": self.sinks, "dropout": dropout, "cap": self.cap}
-        out = attend(q, k, v, pattern, scale=self.scale, **more)
+        per_head = {"key_weights": self.key_weights, "sinks": self.sinks}
+        out = attend(q, k, v, pattern, scale=self.scale, cap=self.cap, dropout=dropout, **per_head)
         return self.output(out.transpose(1, 2).flatten(2))
 
     def keys_and_values(self, source: Float[Tensor, "batch key hidden_dim"]) -> KeysAndValues:
         """Keys and values of ``source``, so that they can be reused across decoding steps: see :meth:`forward`."""
-        keys = self._heads(self.key(source), self.num_kv_heads, self.key_norm)
-        return keys, self._heads(self.value(source), self.num_kv_heads)
+        k = self._heads(self.key(source), self.num_kv_heads, self.key_norm)
+        return k, self._heads(self.value(source), self.num_kv_heads)
 
     def _heads(self, projected: Tensor, heads: int, norm: RMSNorm | None = None) -> Tensor:
-        """Heads [batch, head, position, head_dim], normalised each by itself or before they are split."""
-        if norm is not None and norm.normalized_shape[0] == projected.shape[-1]:
-            projected, norm = norm(projected), None
-        split = projected.view(*projected.shape[:-1], heads, self.head_dim)
-        return (split if norm is None else norm(split)).transpose(1, 2)
+        if norm is not None:
+            # As many numbers at a time as the norm has weights: a head, or all.
+            projected = norm(projected.unflatten(-1, (-1, norm.weight.shape[0]))).flatten(-2)
+        return projected.view(*projected.shape[:-1], heads, self.head_dim).transpose(1, 2)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt
 
 from glassformer.config import Config, Positive, Size, config
 from glassformer.errors import require
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
-"""Activations of feed-forward networks::
-
-    relu(x) = max(x, 0)      relu2(x) = relu(x) ** 2      silu(x) = x / (1 + exp(-x))
-    gelu(x) = x P(Z <= x) for a standard normal Z
-    gelu_tanh(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x ** 3))) / 2, an approximation of gelu
-
-Source: Hendrycks and Gimpel 2016, arXiv 1606.08415 (GELU); So et al. 2021, arXiv 2109.08668 (squared ReLU).
-"""
-
-NormKind = Literal["rms", "layer"]
-"""RMSNorm, or LayerNorm with weight and bias."""
-HeadNorm = Literal["head", "all"]
-"""What an RMSNorm of queries or keys is over: each head by itself, or all heads together."""
-Place = Literal["before", "after", "both"]
-"""Where a block's norms stand: before attention and feed-forward network, after them, or both."""
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+"""``silu(x) = x / (1 + exp(-x))``; ``gelu(x) = x P(Z <= x)`` for a standard normal Z, exact; ``gelu_tanh(x) = x (1 +
+tanh(sqrt(2 / pi) (x + 0.044715 x ** 3))) / 2``, which approximates it; ``relu(x) = max(x, 0)``; ``relu2(x) = relu(x) **
+2``."""
+EncoderActivation = Literal["relu", "gelu"]
+"""Those of encoders: the first transformer has ReLU, BERT GELU."""
 
 
 @config
@@ -42,6 +32,7 @@ class Yarn(Config):
         beta_fast: Turns above which nothing changes.
         beta_slow: Turns below which everything changes.
         truncate: Round the two borders outwards to whole pairs (Hugging Face's default; gpt-oss does not).
+        kind: Its name in a ``config.json``.
 
     Source: Peng et al. 2023, arXiv 2309.00071, sections 3.2-3.4.
     """
@@ -51,6 +42,7 @@ class Yarn(Config):
     beta_fast: float = 32.0
     beta_slow: Positive = 1.0
     truncate: bool = False
+    kind: Literal["yarn"] = "yarn"
 
     def __post_init__(self) -> None:
         betas = f"beta_fast = {self.beta_fast}, beta_slow = {self.beta_slow}"
@@ -64,62 +56,74 @@ class Yarn(Config):
 
 @config
 class Linear(Config):
-    """Linear interpolation of positions: every frequency is divided by ``divisor``.
+    """All frequencies divided by ``factor``: position p turns as position ``p / factor`` did before.
 
-    Source: Chen et al. 2023, arXiv 2306.15595.
+    Source: Chen et al. 2023, "Position Interpolation", arXiv 2306.15595.
     """
 
-    divisor: Annotated[float, Gt(0)]
+    factor: Positive
+    kind: Literal["linear"] = "linear"
+    concentration: ClassVar[float] = 1.0
 
 
 @config
 class Llama3(Config):
-    """Llama 3.1's stretch. With ``turns = original_max_seq_len * frequency / (2 pi)``, a pair keeps its frequency if it
-    turns more than ``high_freq_factor`` times, and is divided by ``factor`` if it turns less than ``low_freq_factor``
-    times; between the two the change is linear in ``turns``.
+    """Llama 3.1's: slow pairs are slowed down by ``factor``, fast ones keep their frequency f::
 
-    Source: Grattafiori et al. 2024, arXiv 2407.21783; ``apply_scaling`` of Meta's reference implementation.
+        turns  = original_max_seq_len * f / (2 pi)                          within the original length
+        kept   = (turns - low_turns) / (high_turns - low_turns)             clamped to [0, 1]
+        output = f * kept + f / factor * (1 - kept)
+
+    Args:
+        factor: How many times longer, > 1.
+        original_max_seq_len: The length the model was trained on, in tokens.
+        low_turns: Turns below which the frequency is divided by ``factor`` (``low_freq_factor`` in Hugging Face).
+        high_turns: Turns above which nothing changes (``high_freq_factor``).
+        kind: Its name in a ``config.json``.
+
+    Source: Meta 2024, llama-models, ``apply_scaling``.
     """
 
-    factor: Annotated[float, Gt(0)]
-    low_freq_factor: Positive
-    high_freq_factor: Positive
-    original_max_seq_len: Size
+    factor: Annotated[float, Gt(1)]
+    original_max_seq_len: Size = 8192
+    low_turns: Positive = 1.0
+    high_turns: Positive = 4.0
+    kind: Literal["llama3"] = "llama3"
+    concentration: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        factors = f"low_freq_factor = {self.low_freq_factor}, high_freq_factor = {self.high_freq_factor}"
-        require(self.high_freq_factor > self.low_freq_factor, factors, "the first below the second", "Swap them.")
+        turns = f"low_turns = {self.low_turns}, high_turns = {self.high_turns}"
+        require(self.high_turns > self.low_turns, turns, "high_turns > low_turns", "Llama 3.1 has 1 and 4.")
 
 
 @config
 class LongRope(Config):
-    """LongRoPE: the frequency of each pair is divided by its own factor: by ``short``, or by ``long`` once a text has
-    more than ``original_max_seq_len`` tokens. Cosines and sines are multiplied by ``concentration``.
+    """LongRoPE: the frequency of each pair is divided by a factor of its own.
 
-    A cache keeps the keys as they were rotated when they were read.
+    Texts of up to ``original_max_seq_len`` tokens take the factors ``short``, longer ones ``long``, for all their
+    positions. Keys of a text that grows past that length would have to be rotated again, so a cache cannot cross it.
 
-    Source: Ding et al. 2024, arXiv 2402.13753; transformers' ``Phi3RotaryEmbedding``.
+    Args:
+        short: A factor for each pair of coordinates, fastest first.
+        long: The same for longer texts.
+        original_max_seq_len: The length the model was first trained on, in tokens.
+        concentration: The factor on cosines and sines; Phi-3's is ``sqrt(1 + ln(s) / ln(original_max_seq_len))`` for a
+            model of ``s * original_max_seq_len`` positions.
+        kind: Its name in a ``config.json``.
+
+    Source: Ding et al. 2024, arXiv 2402.13753; Microsoft 2024, Phi-3, arXiv 2404.14219.
     """
 
     short: tuple[Positive, ...]
     long: tuple[Positive, ...]
     original_max_seq_len: Size
-    concentration: Positive
+    concentration: Positive = 1.0
+    kind: Literal["longrope"] = "longrope"
 
     def __post_init__(self) -> None:
-        lengths = f"{len(self.short)} short factors and {len(self.long)} long ones"
-        require(len(self.short) == len(self.long), lengths, "one of each for every pair", "Take both from one file.")
+        sizes = f"{len(self.short)} short and {len(self.long)} long factors"
+        require(len(self.short) == len(self.long), sizes, "as many", "There is one for each pair of coordinates.")
 
 
-@config
-class Factors(Config):
-    """The frequency of each pair is divided by its own factor, as files in GGUF's format say it.
-
-    Source: llama.cpp, ``rope_freqs``.
-    """
-
-    divisors: tuple[Positive, ...]
-
-
-RopeScaling = Yarn | Llama3 | Linear | LongRope | Factors
-"""Stretches of the rotary frequencies to longer texts."""
+RopeScaling = Yarn | Linear | Llama3 | LongRope
+"""Changes of the rotary frequencies that let a model read longer texts than it was trained on."""

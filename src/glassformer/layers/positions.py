@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive
 from glassformer.kernels.options import Layout
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
-from glassformer.layers.options import Factors, Linear, Llama3, LongRope, RopeScaling, Yarn
+from glassformer.layers.options import Llama3, LongRope, RopeScaling, Yarn
 
 
 class RotaryEmbedding(nn.Module):
@@ -33,10 +33,10 @@ class RotaryEmbedding(nn.Module):
         head_dim: Even.
         base: The slowest frequency is about 1 / base.
         layout: ``"half-split"`` or ``"interleaved"``.
-        scaling: Stretch to longer texts, see :mod:`glassformer.layers.options`.
+        scaling: Stretch to longer texts: :data:`~glassformer.layers.options.RopeScaling`.
 
     Raises:
-        InputError: An odd head_dim or one below 1, base <= 1, an unknown layout, or too many or few factors.
+        InputError: An odd head_dim or one below 1, base <= 1, or an unknown layout.
 
     Source: Su et al. 2021, "RoFormer", arXiv 2104.09864, section 3.2.
     """
@@ -57,46 +57,34 @@ class RotaryEmbedding(nn.Module):
         self.head_dim, self.base, self.layout, self.scaling = head_dim, base, layout, scaling
         # Not a buffer: those of a model on the meta device are empty, and half precision would blur late positions.
         even = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu")
-        self._frequencies = 1.0 / base ** (even / head_dim)
-        self._long_frequencies = self._frequencies
-        if isinstance(scaling, Yarn):
-            self._frequencies = yarn_frequencies(self._frequencies, scaling, base)
-        elif isinstance(scaling, Llama3):
-            self._frequencies = llama3_frequencies(self._frequencies, scaling)
-        elif isinstance(scaling, Linear):
-            self._frequencies = self._frequencies / scaling.divisor
-        elif isinstance(scaling, Factors):
-            self._frequencies = self._frequencies / _for_pairs(scaling.divisors, self._frequencies)
-        elif isinstance(scaling, LongRope):
-            powers = base ** (even / head_dim)
-            self._frequencies = 1.0 / (_for_pairs(scaling.short, powers) * powers)
-            self._long_frequencies = 1.0 / (_for_pairs(scaling.long, powers) * powers)
-
-    @property
-    def concentration(self) -> float:
-        """The factor on cosines and sines."""
-        return self.scaling.concentration if isinstance(self.scaling, Yarn | LongRope) else 1.0
+        powers = base ** (even / head_dim)
+        self._frequencies = frequencies(powers, scaling, base)
+        self._long_frequencies = frequencies(powers, scaling, base, long=True)
 
     def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
         """Cosines and sines of positions ``start .. start + length - 1``, each ``[position, head_dim / 2]``.
 
         Raises:
-            InputError: ``start < 0`` or ``length < 1``.
+            InputError: ``start < 0`` or ``length < 1``; or, with :class:`LongRope`, positions that continue a text of
+                short factors where those of long ones begin.
         """
         require(start >= 0, f"start = {start}", "0 or more", "Positions count from 0.")
         require_positive(length=length)
-        return self.rotation_at(torch.arange(start, start + length, device=device))
-
-    def rotation_at(self, positions: Int[Tensor, " position"]) -> Rotation:
-        """Cosines and sines of the given positions, in float32 on their device; the last one is the text's."""
-        frequencies = self._frequencies.to(positions.device)
+        long = False
         if isinstance(self.scaling, LongRope):
-            is_long = positions[-1] >= self.scaling.original_max_seq_len
-            frequencies = torch.where(is_long, self._long_frequencies.to(positions.device), frequencies)
-        angles = torch.outer(positions.to(torch.float32), frequencies)
-        if self.concentration == 1.0:
+            border = self.scaling.original_max_seq_len
+            long = start + length > border
+            got, fix = f"positions up to {start + length} after {start} cached ones", "Read the text again, uncached."
+            require(not long or start == 0 or start > border, got, f"no cache across position {border} (LongRoPE)", fix)
+        return self.rotation_at(torch.arange(start, start + length, device=device), long=long)
+
+    def rotation_at(self, positions: Int[Tensor, " position"], *, long: bool = False) -> Rotation:
+        """Cosines and sines of the given positions, in float32 on their device; ``long``: see :class:`LongRope`."""
+        chosen = self._long_frequencies if long else self._frequencies
+        angles = torch.outer(positions.to(torch.float32), chosen.to(positions.device))
+        if self.scaling is None or self.scaling.concentration == 1:
             return angles.cos(), angles.sin()
-        return angles.cos() * self.concentration, angles.sin() * self.concentration
+        return angles.cos() * self.scaling.concentration, angles.sin() * self.scaling.concentration
 
     def forward(
         self, x: Float[Tensor, "batch head position head_dim"], start_pos: int = 0
@@ -109,6 +97,25 @@ class RotaryEmbedding(nn.Module):
             "Build the rotary embedding with the head_dim of the heads.",
         )
         return rotate(x, self.rotation(x.shape[-2], start_pos, x.device), self.layout)
+
+
+def frequencies(
+    powers: Float[Tensor, " pair"], scaling: RopeScaling | None, base: float, *, long: bool = False
+) -> Float[Tensor, " pair"]:
+    """The frequency of each pair in radians per position: ``1 / powers``, stretched."""
+    # All in the order of the released models' code, see below.
+    if isinstance(scaling, LongRope):
+        return 1.0 / (torch.tensor(scaling.long if long else scaling.short, device=powers.device) * powers)
+    plain = 1.0 / powers
+    if scaling is None:
+        return plain
+    if isinstance(scaling, Yarn):
+        return yarn_frequencies(plain, scaling, base)
+    if isinstance(scaling, Llama3):
+        turns = scaling.original_max_seq_len / (2 * math.pi / plain)
+        kept = ((turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns)).clamp(0, 1)
+        return (1 - kept) * plain / scaling.factor + kept * plain
+    return plain / scaling.factor
 
 
 def yarn_frequencies(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> Float[Tensor, " pair"]:
@@ -126,23 +133,3 @@ def yarn_frequencies(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> 
     # In the order of the released models' code: at late positions the last bit of a frequency is many of an angle.
     kept = 1 - ramp.clamp(0, 1)
     return plain / yarn.factor * (1 - kept) + plain * kept
-
-
-def llama3_frequencies(plain: Float[Tensor, " pair"], scaling: Llama3) -> Float[Tensor, " pair"]:
-    """The frequencies stretched as in Llama 3.1, in radians per position, from the plain ones."""
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    # In the order of the released models' code, as for YaRN.
-    wavelengths = 2 * math.pi / plain
-    smooth = ((scaling.original_max_seq_len / wavelengths - low) / (high - low)).clamp(0, 1)
-    between = (1 - smooth) * (plain / scaling.factor) + smooth * plain
-    divided = torch.where(wavelengths > scaling.original_max_seq_len / low, plain / scaling.factor, plain)
-    is_between = (wavelengths <= scaling.original_max_seq_len / low) & (
-        wavelengths >= scaling.original_max_seq_len / high
-    )
-    return torch.where(is_between, between, divided)
-
-
-def _for_pairs(factors: tuple[float, ...], like: Float[Tensor, " pair"]) -> Float[Tensor, " pair"]:
-    got = f"{len(factors)} rotary factors for {len(like)} pairs"
-    require(len(factors) == len(like), got, "one for each pair", "Take factors and sizes from one file.")
-    return torch.tensor(factors, dtype=torch.float32, device="cpu")

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
-from typing import Annotated, Literal, Self
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 from annotated_types import Gt
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import require
 from glassformer.kernels.options import Clamp, Layout
-from glassformer.layers.options import Activation, HeadNorm, NormKind, Place, RopeScaling
-
-_FORM = (
-    *("qk_norm", "attention_scale", "attention_cap", "activation", "gated", "rope_scaling", "local_rope_base"),
-    *("rotary_dim", "unrotated_layers", "learned_positions", "embedding_scale", "embedding_norm", "norm", "norm_place"),
-    *("parallel", "logit_cap"),
-)
+from glassformer.layers.options import Activation, LongRope, RopeScaling, Yarn
 
 
 @config
@@ -59,19 +53,9 @@ class DecoderConfig(Config):
     sinks: bool = False
     """A learned sink logit per query head."""
     attention_bias: bool | Literal["qkv"] = False
-    """Biases on the projections of attention; "qkv": on all but the output (Qwen 2)."""
-    qk_norm: HeadNorm | None = None
-    """RMSNorm of queries and of keys before the rotation: over each head (Qwen 3), or over all together (OLMo 2)."""
-    attention_scale: Positive | None = None
-    """Factor on the scores; None: ``head_dim ** -0.5``."""
-    attention_cap: Positive | None = None
-    """Soft cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2)."""
+    """Biases on the projections of attention; "qkv": on all but the output (Qwen2)."""
     ff_bias: bool = False
     """Biases in feed-forward networks, experts and routers."""
-    activation: Activation = "silu"
-    """Activation of dense feed-forward networks."""
-    gated: bool = True
-    """``down(activation(gate(x)) * up(x))``, as SwiGLU; otherwise ``down(activation(up(x)))``."""
     clamp: Clamp | None = None
     """gpt-oss's clamped SwiGLU; None: the plain one."""
     dropout: Probability = 0.0
@@ -84,46 +68,47 @@ class DecoderConfig(Config):
     """Which coordinates rotate together."""
     rope_scaling: RopeScaling | None = None
     """Stretch of the rotary frequencies to longer texts."""
-    local_rope_base: Annotated[float, Gt(1)] | None = None
-    """Base in windowed layers, whose frequencies are then not stretched (Gemma 3); None: as in the others."""
-    rotary_dim: Size | None = None
-    """Coordinates of a head that rotate, the first ones (GPT-NeoX); None: all."""
-    unrotated_layers: tuple[Count, ...] = ()
-    """Layers without rotation (SmolLM3)."""
-    learned_positions: bool = False
-    """A learned vector for each position is added to the embedding, and nothing rotates (GPT-2)."""
-    embedding_scale: Positive = 1.0
-    """Factor on the embedding, in the dtype of the weights (Gemma)."""
-    embedding_norm: bool = False
-    """A norm of the embedding (nanochat)."""
-    norm: NormKind = "rms"
-    """RMSNorm, or LayerNorm with weight and bias (GPT-2)."""
-    norm_place: Place = "before"
-    """``x + f(norm(x))``, ``x + norm(f(x))`` (OLMo 2), or ``x + norm(f(norm(x)))`` (Gemma)."""
     norm_eps: Positive = 1e-5
-    """Added to the mean square in RMSNorm, or to the variance in LayerNorm."""
-    parallel: bool = False
-    """Attention and feed-forward network read the same stream: ``x + attention(norm(x)) + ffn(norm(x))`` (GPT-NeoX)."""
-    logit_cap: Positive | None = None
-    """Soft cap: logits become ``cap * tanh(logits / cap)`` (Gemma 2)."""
+    """Added to the mean square, or to the variance, in norms."""
     tied_output: bool = False
     """Use the embedding as the output projection."""
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """As of other configurations; what earlier versions wrote as ``yarn`` is ``rope_scaling``."""
-        with suppress(ValueError):  # which the next line reports
-            fields = json.loads(text)
-            if isinstance(fields, dict) and "yarn" in fields:
-                text = json.dumps({"rope_scaling": fields.pop("yarn"), **fields})
-        return super().from_json(text)
+    norm: Literal["rms", "layer"] = "rms"
+    """RMSNorm, x / sqrt(mean(x ** 2) + norm_eps) * weight; or LayerNorm, (x - mean(x)) / sqrt(var(x) + norm_eps) *
+    weight + bias (GPT-2, GPT-NeoX)."""
+    norm_place: Literal["before", "after", "both"] = "before"
+    """Norms of a part f of a block: x + f(norm(x)); x + norm(f(x)) (OLMo 2, arXiv 2501.00656); or
+    x + norm2(f(norm1(x))) (Gemma 2, arXiv 2408.00118)."""
+    parallel: bool = False
+    """x + attention(attention_norm(x)) + ffn(ffn_norm(x)), both of the same x (GPT-NeoX, arXiv 2204.06745)."""
+    qk_norm: Literal["head", "all"] | None = None
+    """RMSNorm of queries and of keys before their rotation: of each head by itself, with one weight of head_dim numbers
+    (Qwen3, Gemma 3; Henry et al. 2020, arXiv 2010.04245), or of all heads together (OLMo 2)."""
+    activation: Activation = "silu"
+    """Activation of the dense feed-forward network, see glassformer.layers.options."""
+    gated: bool = True
+    """down(activation(gate(x)) * up(x)), arXiv 2002.05202; otherwise down(activation(up(x)))."""
+    rotary_dim: Size | None = None
+    """First coordinates of a head that rotate, an even number; the others pass (GPT-NeoX). None: all."""
+    local_rope_base: Annotated[float, Gt(1)] | None = None
+    """Base of the rotary frequencies in windowed layers, where rope_scaling does not act (Gemma 3: 10000; OLMo 3:
+    rope_base). None: these layers rotate as the others."""
+    unrotated_layers: tuple[Count, ...] = ()
+    """Layers without rotation, counted from 0 (SmolLM3; Yang et al. 2025, arXiv 2501.18795)."""
+    learned_positions: bool = False
+    """Add a learned vector for each position to the embedding, and rotate nothing (GPT-2)."""
+    attention_scale: Positive | None = None
+    """Factor on the scores; None: head_dim ** -0.5."""
+    attention_cap: Positive | None = None
+    """Scores become cap * tanh(scores / cap) before the mask and the softmax (Gemma 2: 50)."""
+    logit_cap: Positive | None = None
+    """Logits become cap * tanh(logits / cap) (Gemma 2: 30, nanochat: 15)."""
+    embedding_scale: Positive = 1.0
+    """Factor on the embedding, rounded to its dtype (Gemma: sqrt(hidden_dim))."""
+    embedding_norm: bool = False
+    """A norm right after the embedding (nanochat)."""
 
     def __post_init__(self) -> None:
-        rotated = self.rotary_dim or self.head_dim
-        require(
-            rotated % 2 == 0, f"{rotated} coordinates of a head rotate", "an even number", "Rotation works on pairs."
-        )
-        require(rotated <= self.head_dim, f"rotary_dim = {rotated}", f"at most head_dim = {self.head_dim}", "Lower it.")
+        require(self.head_dim % 2 == 0, f"head_dim = {self.head_dim}", "an even number", "Rotation works on pairs.")
         require(
             self.num_heads % (self.num_kv_heads or 1) == 0,
             f"num_kv_heads = {self.num_kv_heads} with num_heads = {self.num_heads}",
@@ -137,15 +122,7 @@ class DecoderConfig(Config):
                 "numbers below num_layers",
                 "Layers count from 0.",
             )
-        for fault, present in (
-            ("learned_positions with settings of the rotation", self.learned_positions and self._rotates()),
-            ("a parallel block with norms after its parts", self.parallel and self.norm_place != "before"),
-            ("num_experts with another activation than SwiGLU", bool(self.num_experts) and not self._is_swiglu()),
-            ("clamp with another activation than SwiGLU", self.clamp is not None and not self._is_swiglu()),
-            ("rope_layout = 'interleaved' with rotary_dim", self.rope_layout != "half-split" and bool(self.rotary_dim)),
-        ):
-            require(not present, fault, "fields that go together", "Leave one of them out.")
-        given = [name for name in ("num_experts", "clamp", "ff_bias") if getattr(self, name) not in (None, False)]
+        given = [name for name in ("num_experts", "clamp", "ff_bias", "parallel") if getattr(self, name)]
         require(
             self.ff_dim > 0 or not given,
             f"ff_dim = 0 with {', '.join(given)}",
@@ -163,24 +140,61 @@ class DecoderConfig(Config):
             "experts whose widths are multiples of 32",
             "32 weights of a row share one exponent.",
         )
+        self._check_feed_forward()
+        self._check_positions()
 
-    def _is_swiglu(self) -> bool:
-        return self.gated and self.activation == "silu"
+    def _check_feed_forward(self) -> None:
+        special = [name for name in ("num_experts", "clamp") if getattr(self, name) is not None]
+        plain = self.activation == "silu" and self.gated
+        got = f"activation = {self.activation!r}, gated = {self.gated} with {' and '.join(special)}"
+        require(plain or not special, got, "'silu' and gated", "Experts and the clamped activation are SwiGLU.")
+        got = f"parallel with norm_place = {self.norm_place!r}"
+        require(not self.parallel or self.norm_place == "before", got, "'before'", "Both parts read a norm of x.")
 
-    def _rotates(self) -> bool:
-        """Whether a field that has a meaning for rotating heads only is set."""
-        return bool(self.rope_scaling or self.local_rope_base or self.rotary_dim or self.unrotated_layers)
+    def _check_positions(self) -> None:
+        turned, scaling = self.head_dim if self.rotary_dim is None else self.rotary_dim, self.rope_scaling
+        got = f"rotary_dim = {turned} with head_dim = {self.head_dim}"
+        fits = turned % 2 == 0 and turned <= self.head_dim
+        require(fits, got, "an even number, at most head_dim", "Rotation works on pairs.")
+        if isinstance(scaling, LongRope):
+            got = f"{len(scaling.short)} factors in rope_scaling"
+            require(len(scaling.short) == turned // 2, got, f"{turned // 2}, one for each pair", "Change the factors.")
+        got = f"local_rope_base = {self.local_rope_base} without a window"
+        require(
+            self.local_rope_base is None or self.window is not None, got, "a window", "Set window, or leave it out."
+        )
+        got = f"unrotated_layers = {self.unrotated_layers} with num_layers = {self.num_layers}"
+        inside = all(layer < self.num_layers for layer in self.unrotated_layers)
+        require(inside, got, "numbers below num_layers", "Layers count from 0.")
+        names = ("rotary_dim", "rope_scaling", "local_rope_base", "unrotated_layers")
+        given = [name for name in names if getattr(self, name)]
+        got = f"learned_positions with {', '.join(given)}"
+        require(not (self.learned_positions and given), got, "positions of one kind", "Nothing rotates beside them.")
 
-    def beyond_llama(self) -> list[str]:
-        """Fields with a form that a Llama does not have: what is made for that form refuses them, or knows them."""
-        found = [f"{name} = {getattr(self, name)!r}" for name in _FORM if getattr(self, name) != _default(name)]
-        return [*found, *(["attention_bias = 'qkv'"] if self.attention_bias == "qkv" else [])]
+    @classmethod
+    def from_json(cls, text: str) -> DecoderConfig:
+        """The configuration that :meth:`to_json` wrote, also by a version that called ``rope_scaling`` ``yarn``.
 
-    def layer_rotation(self, layer: int) -> Literal["global", "local"] | None:
-        """Which of the two rotations a layer has: windowed ones the local one, where there is one."""
-        if self.learned_positions or layer in self.unrotated_layers:
-            return None
-        return "local" if self.local_rope_base is not None and self.layer_window(layer) else "global"
+        Raises:
+            InputError: Text that is not a JSON object, or fields that the configuration refuses.
+        """
+        try:
+            stored = json.loads(text)
+        except ValueError:
+            stored = None  # refused below
+        return super().from_json(json.dumps(renamed(stored)) if isinstance(stored, dict) else text)
+
+    def extensions(self) -> list[str]:
+        """The parts, as ``name = value``, that neither gpt-oss nor Mixtral has: what was added to the first decoder.
+
+        Code that knows that decoder only, such as another format, refuses a configuration with any of them.
+        """
+        defaults = {field.name: field.default for field in fields(self)}
+        names = list(defaults)[list(defaults).index("norm") :]
+        found = [name for name in names if getattr(self, name) != defaults[name]]
+        found += ["attention_bias"] if self.attention_bias == "qkv" else []
+        found += [] if isinstance(self.rope_scaling, Yarn | None) else ["rope_scaling"]
+        return [f"{name} = {getattr(self, name)!r}" for name in found]
 
     def layer_window(self, layer: int) -> int | None:
         """The window of this layer; None for full attention."""
@@ -190,5 +204,6 @@ class DecoderConfig(Config):
         return self.window if layers == "all" or (layer % 2 == 1) == (layers == "odd") else None
 
 
-def _default(name: str) -> object:
-    return DecoderConfig.__dataclass_fields__[name].default
+def renamed(stored: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a stored configuration, with today's names."""
+    return {"rope_scaling" if name == "yarn" else name: value for name, value in stored.items()}

@@ -34,9 +34,9 @@ def attention_weights(
     pattern: Pattern = FULL,
     *,
     scale: float | None = None,
+    cap: float | None = None,
     key_weights: Float[Tensor, " head"] | None = None,
     sinks: Float[Tensor, " head"] | None = None,
-    cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """The weights with which :func:`~glassformer.layers.attention.attend` mixes the values of these arguments.
 
@@ -68,12 +68,12 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
     r"""Rows of the attention matrix of some heads::
 
         scores[h, i, j]  = scale * key_weights[h] * q[h, i] . k[g, j] + mask[i, j]      -inf where forbidden
-                           with a cap, cap * tanh of the product / cap
         weights[h, i, j] = exp(scores[h, i, j]) / (exp(sinks[h]) + sum_j' exp(scores[h, i, j']))
         sinks[h, i]      = exp(sinks[h]) / (exp(sinks[h]) + sum_j' exp(scores[h, i, j']))
 
-    with g = h // group. Besides the result, memory holds a few times ``BLOCK_BYTES``: each block of queries meets only
-    the keys that it can see, and keys are not copied.
+    with g = h // group, and ``cap * tanh(product / cap)`` in place of the product where there is a cap. Besides the
+    result, memory holds a few times ``BLOCK_BYTES``: each block of queries meets only the keys that it can see, and
+    keys are not copied.
 
     ``heads`` and ``queries`` are ascending; ``what`` says which of "weights", "scores" and "sinks" to compute, in
     float32 or wider. A row that may see no key has weights of 0.
@@ -124,8 +124,7 @@ def _block(inputs: Attended, heads: range, queries: range, wide: torch.dtype) ->
     k = inputs.k[:, heads.start // inputs.group, low:high].to(wide)
     with torch.autocast(q.device.type, enabled=False):  # which would lower the precision of the product
         scores = (q.reshape(batch, -1, head_dim) @ k.mT).view(batch, len(heads), len(queries), high - low)
-    if inputs.cap is not None:
-        scores = kernel.soft_cap(scores, inputs.cap)
+    scores = scores if inputs.cap is None else kernel.soft_capped(scores, inputs.cap)
     allowed = None
     padding = inputs.pattern.key_padding
     if inputs.pattern.causal or padding is not None:

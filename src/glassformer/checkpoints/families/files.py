@@ -1,0 +1,166 @@
+"""A family's directories: read tensor by tensor, checked before memory is taken, and written in the same names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.checkpoints.assembly import check_sizes, config_errors, read_decoder
+from glassformer.checkpoints.equivalent_weights import half_split_projections
+from glassformer.checkpoints.families import FAMILIES
+from glassformer.checkpoints.families.table import Family
+from glassformer.checkpoints.families.tensor_names import SHIFTED, Entry, tensors_of_layer
+from glassformer.checkpoints.shards import Planned
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    DTYPES,
+    StoredTensor,
+    Wanted,
+    check_tensors,
+    open_tensors,
+    stored_tensors,
+)
+from glassformer.errors import CheckpointError, InputError
+from glassformer.layers.blocks import Block
+from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.models import Decoder, DecoderConfig
+
+# Masks and frequencies that older versions of transformers saved beside the weights.
+_BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)")
+
+
+def load_family(
+    family: Family,
+    directory: Path,
+    content: Mapping[str, Any],
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device,
+) -> Decoder:
+    """The decoder of a directory with this content of ``config.json``; options as
+    :func:`~glassformer.checkpoints.decoders.load_decoder`."""
+    stored = _named(family, stored_tensors(directory))
+    config = checked_config(family, directory, content, stored)
+    entries = family.entries(config)
+    embedding = next(entry.theirs[0] for entry in entries if entry.ours == ("embedding.weight",))
+    with open_tensors(stored) as read:
+
+        def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+            _check_tied(family, config, stored, read, embedding)
+            found: dict[str, Tensor] = {}
+            for entry in entries:
+                for name, tensor in entry.read(lambda name: read(name).to(device, dtype)).items():
+                    # A shifted weight keeps the digits of its sum.
+                    found[name] = tensor.to(device) if SHIFTED in entry.parts else tensor.to(device, dtype)
+            return found
+
+        decoder = read_decoder(
+            config, directory, state, stored_dtype=DTYPES[stored[embedding].kind], dtype=dtype, device=device
+        )
+    decoder.family = family.model_type
+    return decoder
+
+
+def checked_config(
+    family: Family, directory: Path, content: Mapping[str, Any], stored: Mapping[str, StoredTensor]
+) -> DecoderConfig:
+    """The decoder's configuration, checked against the tensors of the directory. None of them is read.
+
+    Raises:
+        CheckpointError: A configuration that the family does not have, or tensors that are missing, unknown or of
+            another shape or kind.
+    """
+    stored = _named(family, stored)
+    with config_errors(directory / CONFIG_FILE):
+        config = family.read_config(content)
+    check_sizes(config, stored, directory, tensors_of_layer(family.names, config))
+    with config_errors(directory / CONFIG_FILE):
+        entries = family.entries(config)
+        wanted = {name: Wanted(shape) for entry in entries for name, shape in entry.shapes().items()}
+    output = f"{family.names['output']}.weight"
+    if config.tied_output and output in stored:
+        wanted[output] = Wanted([config.vocab_size, config.hidden_dim])
+    check_tensors(stored, wanted, directory)
+    return config
+
+
+def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
+    """The first family that can hold a decoder of this configuration, the one that it was loaded from before others;
+    None: none can."""
+    first = [family for family in FAMILIES if family.model_type == loaded]
+    for family in (*first, *FAMILIES):
+        try:
+            family.write_config(rewritten(config), torch.float32)
+            family.entries(rewritten(config))
+        except InputError:
+            continue
+        return family
+    return None
+
+
+def rewritten(config: DecoderConfig) -> DecoderConfig:
+    """The configuration without key weights and interleaved rotation, where these can be rewritten."""
+    return config if config.qk_norm else replace(config, key_weights=False, rope_layout="half-split")
+
+
+def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:
+    """The content of ``config.json`` and the tensors that compute the same logits, made when they are written.
+
+    Key weights are multiplied into the query projections, and an interleaved rotary layout is rewritten as half-split.
+
+    Raises:
+        InputError: A decoder with parts that the family lacks: all of them are named.
+    """
+    config, state = rewritten(decoder.config), {name: each.detach() for name, each in decoder.state_dict().items()}
+    dtype = decoder.embedding.weight.dtype
+    written = family.write_config(config, dtype)
+    if config != decoder.config:
+        for layer, block in enumerate(decoder.layers):
+            assert isinstance(block, Block)
+            assert isinstance(block.attention, GroupedQueryAttention)
+            for name, tensor in half_split_projections(block.attention, decoder.config.rope_layout).items():
+                state[f"layers.{layer}.{name}"] = tensor.detach()
+    planned: dict[str, Planned] = {}
+    for entry in family.entries(config):
+        if not entry.theirs:
+            entry.write(state)  # refuses a weight that the file cannot hold
+        for index, (name, shape) in enumerate(entry.shapes().items()):
+            planned[name] = _planned(entry, index, shape, state, dtype)
+    return written, planned
+
+
+def _named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Tensors by the names of the table, which some files cut, without masks and frequencies."""
+    kept = (family.base, f"{family.names['output']}.")
+    named = {name if name.startswith(kept) else f"{family.base}{name}": tensor for name, tensor in stored.items()}
+    return {name: tensor for name, tensor in named.items() if not _BUFFERS.fullmatch(name)}
+
+
+def _planned(entry: Entry, index: int, shape: list[int], state: Mapping[str, Tensor], dtype: torch.dtype) -> Planned:
+    def made() -> Tensor:
+        return entry.write(state)[index].to(dtype)
+
+    return Planned(shape, dtype, lambda: [made()], made, entry.theirs[index])
+
+
+def _check_tied(
+    family: Family,
+    config: DecoderConfig,
+    stored: Mapping[str, StoredTensor],
+    read: Callable[[str], Tensor],
+    embedding: str,
+) -> None:
+    output = f"{family.names['output']}.weight"
+    if config.tied_output and output in stored and not torch.equal(read(output), read(embedding)):
+        raise CheckpointError(
+            f"{stored[output].file} with an {output} that differs from {embedding}, and tie_word_embeddings = True in "
+            f"{CONFIG_FILE}",
+            "one tensor for both",
+            "Set tie_word_embeddings to False to keep both.",
+        )
