@@ -154,6 +154,10 @@ def test_saved_back_bit_for_bit(family: str, dtype: torch.dtype, tmp_path: Path)
         else:
             assert torch.equal(got[name], tensor), name
     assert read_decoder_config(tmp_path / "ours") == decoder.config
+    save_decoder(decoder, tmp_path / "own", layout="glassformer")
+    for name, tensor in load_decoder(tmp_path / "own").state_dict().items():
+        assert tensor.dtype == decoder.state_dict()[name].dtype
+        assert torch.equal(tensor, decoder.state_dict()[name])
     tokens, logits = some_tokens(), []
     for directory in (tmp_path / "theirs", tmp_path / "ours"):
         options = {"dtype": dtype, "experts_implementation": "eager", "output_loading_info": True}

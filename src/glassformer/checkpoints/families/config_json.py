@@ -93,9 +93,9 @@ class Fields:
         require(possible, self._got(name, value), f"{length} of {accepted}", _FIX)
         return list(value)
 
-    def turns(self, name: str, length: int, accepted: Iterable[str], default: Any) -> list[str]:
+    def turns(self, name: str, length: int, accepted: Iterable[str]) -> list[str]:
         """The items of lists that are repeated: ``[[["global", "local"], 12]]``; 24 of them."""
-        value, accepted = self.get(name, default), list(accepted)
+        value, accepted = self.get(name), list(accepted)
         possible = isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value)
         possible = possible and all(isinstance(items, list) and type(times) is int for items, times in value)
         every = (item for items, times in (value if possible else []) for _ in range(times) for item in items)

@@ -10,15 +10,13 @@ from glassformer.checkpoints.families.gpt2 import GPT2
 from glassformer.checkpoints.families.table import KEYS, windowed
 from glassformer.checkpoints.families.tensor_names import ABSENT
 
-_KINDS = "global", "local"
 _SIZES = {"num_layers": "num_layers", "num_heads": "num_heads", "norm_eps": "layer_norm_epsilon"}
 _QKV = {f"attention.{ours}": f"attn.attention.{ours[0]}_proj" for ours in ("query", "key", "value")}
 _OWN = _QKV | dict.fromkeys((f"{name}.bias" for name in _QKV), ABSENT) | {"attention.output": "attn.attention.out_proj"}
 
 
 def _read(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    kinds = file.turns("attention_types", found["num_layers"], _KINDS, [[[*_KINDS], 12]])
-    file.only("attention_layers", kinds)
+    file.only("attention_layers", kinds := file.turns("attention_types", found["num_layers"], ("global", "local")))
     seen = windowed([kind == "local" for kind in kinds], file.whole("window_size", 256))
     return GPT2.read(file, found) | seen | {"attention_scale": 1.0}
 
