@@ -46,10 +46,13 @@ def largest(difference: Tensor) -> float:
 def weight_of(model: Any, name: str, of: Callable[[Tensor], Tensor | None]) -> Tensor:
     """A tensor of a model in memory, or its gradient, by the name that it has in files."""
     parameters = dict(model.named_parameters())
-    name = name.replace("embed_out.", "lm_head.")
+    name = name.replace("embed_out.", "lm_head.").replace("block_sparse_moe.gate", "mlp.gate")
     if ".experts." in name:
         layer, _, rest = name.partition(".experts.")
         expert, matrix, _ = rest.split(".")
+        # Mixtral's files have names of their own.
+        layer = layer.replace("block_sparse_moe", "mlp")
+        matrix = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(matrix, matrix)
         packed = of(parameters[f"{layer}.experts.{'down_proj' if matrix == 'down_proj' else 'gate_up_proj'}"])
         assert packed is not None
         one = packed[int(expert)]
