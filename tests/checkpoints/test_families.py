@@ -303,6 +303,9 @@ def test_masks_and_short_names_of_old_files(tmp_path: Path) -> None:
     save_file(short | {"h.0.attn.bias": torch.ones(4, 4)}, tmp_path / "model.safetensors")
     for name, tensor in load_decoder(tmp_path).state_dict().items():
         assert torch.equal(tensor, whole[name])
+    save_file(short | {"transformer.wte.weight": short["wte.weight"].clone()}, tmp_path / "model.safetensors")
+    with refused("wte.weight twice", error=CheckpointError):
+        load_decoder(tmp_path)
 
 
 VALUES = (

@@ -176,6 +176,9 @@ def _named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, Stor
     """Tensors by the names of the table, which some files cut, without masks and frequencies."""
     kept = (family.base, f"{family.names['output']}.")
     named = {name if name.startswith(kept) else f"{family.base}{name}": tensor for name, tensor in stored.items()}
+    if len(named) < len(stored):
+        twice = next(name for name in stored if not name.startswith(kept) and f"{family.base}{name}" in stored)
+        raise CheckpointError(f"{twice} twice, also after {family.base}", "unique names", "Download the files again.")
     return {name: tensor for name, tensor in named.items() if not _BUFFERS.fullmatch(name)}
 
 
