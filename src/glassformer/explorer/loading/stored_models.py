@@ -34,8 +34,10 @@ NUMBERS = "1 2 3 5 1 6 0 6"
 """The initial text of decoders trained on a recurrence."""
 _BYTES_OF = "Once upon a time"
 _TOKENS = "1 2 3", "token numbers between spaces"
-_MIXTURES = {"mixtral": "Mixtral", "gpt_oss": "gpt-oss"}
-_DECODERS = {family.model_type: family.name for family in FAMILIES} | _MIXTURES | {decoders.OWN: "glassformer"}
+_DECODERS = {family.model_type: family.name for family in FAMILIES} | {
+    "gpt_oss": "gpt-oss",
+    decoders.OWN: "glassformer",
+}
 _ENCODERS = (*bert.FAMILY, bert.OWN)
 
 
@@ -82,7 +84,7 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
     if kind in _DECODERS or layout_of(config) is not None:
         experts = config.get("num_experts", config.get("num_local_experts"))
-        dense = experts is None and kind not in _MIXTURES
+        dense = experts is None and kind not in ("mixtral", "gpt_oss")
         return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"), dense)
     return _encoder(place) if kind in _ENCODERS else None
 
