@@ -106,6 +106,7 @@ def by_hand(smollm2, objects, texts, *edits):
         return objects.metric(smollm2.model(texts)).mean().item()
 
 
+@pytest.mark.slow
 def test_the_differences_of_logits(smollm2, objects):
     assert objects.clean.shape == (16, 14)
     assert objects.metric(smollm2.model(objects.clean)).tolist() == pytest.approx(DIFFERENCES, abs=2e-3)
@@ -115,6 +116,7 @@ def test_the_differences_of_logits(smollm2, objects):
         assert objects.metric(smollm2.model(objects.clean))[0].item() == pytest.approx(3.0759, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_each_head_set_to_zero(smollm2, objects):
     found = ablation_sweep(smollm2.model, objects.clean, objects.metric)
     assert found.clean == pytest.approx(5.3019, abs=5e-4)
@@ -125,6 +127,7 @@ def test_each_head_set_to_zero(smollm2, objects):
     assert [order.index(9 * layer + head) + 1 for layer, head in ((1, 3), (1, 5), (1, 4))] == [2, 4, 10]
 
 
+@pytest.mark.slow
 def test_each_head_set_to_its_mean_over_other_texts(smollm2, objects):
     with capture(smollm2.model, what="heads") as seen:
         smollm2.model(objects.third)
@@ -137,6 +140,7 @@ def test_each_head_set_to_its_mean_over_other_texts(smollm2, objects):
         )
 
 
+@pytest.mark.slow
 def test_each_head_of_the_clean_run_in_the_flipped_one(smollm2, objects):
     found = patch_sweep(smollm2.model, objects.clean, objects.flipped, objects.metric)
     for (layer, head), (_, _, expected, _) in HEADS.items():
@@ -165,6 +169,7 @@ def test_what_the_last_token_attends_to(smollm2, objects):
         assert found == pytest.approx(expected, abs=6e-3), (layer, head)
 
 
+@pytest.mark.slow
 def test_where_the_residual_stream_carries_the_answer(smollm2, objects):
     found = patch_sweep(
         smollm2.model,
@@ -238,6 +243,7 @@ REPEATED_HEADS = {
 }
 
 
+@pytest.mark.slow
 def test_heads_by_what_they_attend_to_in_repeated_tokens(smollm2):
     found = head_scores(smollm2.model, repeated_tokens(49152, 50, 8, seed=0))
     for kind, expected in REPEATED_HEADS.items():
@@ -265,6 +271,7 @@ def removed(heads):
     ]
 
 
+@pytest.mark.slow
 def test_repetition_rests_on_induction_heads(smollm2):
     tokens = repeated_tokens(49152, 50, 8, seed=0)
     assert halves(smollm2, tokens) == pytest.approx((14.159, 2.836), abs=5e-3)
@@ -277,6 +284,7 @@ def test_repetition_rests_on_induction_heads(smollm2):
     assert [found[18, 6].item(), found[17, 3].item()] == pytest.approx([0.186, 0.008], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_previous_token_heads_compose_with_induction_heads(smollm2):
     found = composition_scores(smollm2.model)
     expected = {((16, 0), (17, 3)): 0.168, ((16, 0), (18, 7)): 0.165, ((16, 0), (18, 6)): 0.161}

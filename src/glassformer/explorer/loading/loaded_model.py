@@ -206,7 +206,7 @@ def final_logits(
     model allows it.
     """
     if isinstance(model, Decoder):
-        logits = model.output(model.hidden(tokens)[:, place])
+        logits = model.logits(model.hidden(tokens)[:, place])
     else:
         known = signature(model.forward).parameters
         options: dict[str, Any] = {"logits_to_keep": torch.tensor([place]), "use_cache": False}
