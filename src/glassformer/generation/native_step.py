@@ -12,6 +12,7 @@ from torch.nn.modules import module as hooks
 from torch.utils.hooks import RemovableHandle
 
 from glassformer.kernels import native
+from glassformer.kernels.blocks import KINDS
 from glassformer.kernels.decode_step import ACTIVATIONS, Layer, Matrix, Norm, Rotation, decode_step
 from glassformer.kernels.decode_step import Decoder as Weights
 from glassformer.kernels.lossless import fits
@@ -29,14 +30,16 @@ from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
 from glassformer.models.tokens import check_tokens
 from glassformer.modes import evaluating
+from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.quantized.int8 import Int8Linear
 from glassformer.quantized.lossless import LosslessLinear
 from glassformer.quantized.packed_experts import PackedMixture
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
-    *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, nn.LayerNorm, SoftCap, Block, GroupedQueryAttention),
-    *(NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture, Router, Score, Int8Linear, LosslessLinear),
+    *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, nn.LayerNorm, Block, GroupedQueryAttention),
+    *(NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture, Router, Score, SoftCap),
+    *(Int8Linear, LosslessLinear, BlockLinear, BlockEmbedding),
 )
 # What the native form stands for, unless other methods are in their place.
 _METHODS = [
@@ -196,9 +199,9 @@ class _Plan:
         for name in ("positions", "local_rotary", "logit_cap"):
             if model._modules.get(name) is None:
                 self._hold(model._modules, name, None)
-        embedding, table = self._embedding(model, "embedding"), None
+        embedding, positions = self._embedding(model, "embedding"), Matrix()
         if model.positions is not None:
-            table = self._embedding(model, "positions")
+            positions = self._embedding(model, "positions")
         layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
         rotations = self._rotations(model)
         cap = None if model.logit_cap is None else self._part(model, "logit_cap", SoftCap)
@@ -212,7 +215,7 @@ class _Plan:
             self._feed_forward(layer, block, width)
         return Weights(
             embedding=embedding,
-            positions=table,
+            positions=positions,
             embedding_norm=self._norm(model, "embedding_norm", width),
             final_norm=self._norm(model, "final_norm", width),
             output=output,
@@ -229,10 +232,17 @@ class _Plan:
             logit_cap=0.0 if cap is None else cap.cap,
         )
 
-    def _embedding(self, model: Decoder, name: str) -> int | None:
-        table = self._part(model, name, nn.Embedding)
+    def _embedding(self, model: Decoder, name: str) -> Matrix:
+        table, width = self._part(model, name, nn.Embedding, BlockEmbedding), model.config.hidden_dim
         _need(table.max_norm is None)
-        return self._vector(table, "weight", table.num_embeddings, model.config.hidden_dim)
+        if isinstance(table, BlockEmbedding):
+            return self._blocks(table, table.num_embeddings, width)
+        return self._matrix(table, "weight", table.num_embeddings, width)
+
+    def _blocks(self, owner: BlockLinear | BlockEmbedding, rows: int, width: int) -> Matrix:
+        _need(self.dtype == torch.float32)  # in which their layers compute
+        kind = KINDS[owner.kind]
+        return Matrix.blocks(self._tensor(owner._buffers, "blocks", torch.uint8, rows, kind.row_bytes(width)), kind)
 
     def _rotations(self, model: Decoder) -> Any:
         """The rotation of all layers and that of windowed ones; none with learned positions."""
@@ -370,9 +380,11 @@ class _Plan:
 
     def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> Any:
         """The weights of a linear layer and the address of its bias."""
-        linear = self._part(owner, name, *(kinds or (Linear, nn.Linear, Int8Linear, LosslessLinear)))
+        linear = self._part(owner, name, *(kinds or (Linear, nn.Linear, Int8Linear, LosslessLinear, BlockLinear)))
         self.size += rows * width
         bias = self._vector(linear, "bias", rows)
+        if isinstance(linear, BlockLinear):
+            return self._blocks(linear, rows, width), bias
         if isinstance(linear, LosslessLinear):
             packed: Any
             index: Any

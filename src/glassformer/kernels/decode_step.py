@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from glassformer.kernels.blocks import BlockKind, number
 from glassformer.kernels.native import Library
 
 _FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 3, torch.uint8: 4}
@@ -35,6 +36,11 @@ class Matrix(ctypes.Structure):
     def lossless(cls, packed: Tensor, index: Tensor, width: int) -> Matrix:
         """Of what :func:`~glassformer.quantized.lossless.encode` made of rows of ``width`` numbers."""
         return cls(packed.data_ptr(), index.data_ptr(), _LOSSLESS, width)
+
+    @classmethod
+    def blocks(cls, blocks: Tensor, kind: BlockKind) -> Matrix:
+        """Of GGUF's blocks ``[out, bytes]``."""
+        return cls(blocks.data_ptr(), None, number(kind.name), kind.width(blocks.shape[1]))
 
 
 def _fields(kind: type, names: str) -> list[tuple[str, type]]:
@@ -76,9 +82,8 @@ class Decoder(ctypes.Structure):
     """A decoder, whose layers are an array of :class:`Layer`."""
 
     _fields_ = (
-        *_fields(c_void_p, "embedding positions"),
+        *_fields(Matrix, "embedding positions output"),
         *_fields(Norm, "embedding_norm final_norm"),
-        ("output", Matrix),
         ("rotations", ctypes.POINTER(Rotation)),
         ("layers", ctypes.POINTER(Layer)),
         *_fields(c_int64, "num_rotations num_layers bfloat16 vocab_size hidden_dim head_dim interleaved"),

@@ -58,9 +58,8 @@ struct Layer {
 };
 
 struct Decoder {
-  const void *embedding, *positions;
+  Matrix embedding, positions, output;
   Norm embedding_norm, final_norm;
-  Matrix output;
   const Rotation* rotations;
   const Layer* layers;
   int64_t num_rotations, num_layers, bfloat16, vocab_size, hidden_dim, head_dim, interleaved;
@@ -147,7 +146,7 @@ struct Tokens {
 };
 
 inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* room) {
-  if (m.format < INT8) return {reinterpret_cast<const char*>(x), m.width * 4, count};
+  if (m.format < INT8 || m.format >= BLOCKS) return {reinterpret_cast<const char*>(x), m.width * 4, count};
   CALL(prepare)(m.format, x, m.width, count, room);
   return {room, token_bytes(m.width), count};
 }
@@ -155,6 +154,14 @@ inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* roo
 // out[t * stride + r - first] = row r times token t, for the rows from first to last
 inline void multiply(const Matrix& m, Tokens x, int64_t first, int64_t last, float* out, int64_t stride) {
   CALL(some_rows)(m.format, m.data, m.scales, x.data, m.width, x.count, first, last, out - first, stride);
+}
+
+// The numbers of a row, of FLOAT32, BFLOAT16 or blocks.
+inline void row_of(const Matrix& m, int64_t row, float* out) {
+  const Numbers table{m.data, m.format == BFLOAT16};
+  if (m.format >= BLOCKS) CALL(expand_blocks)(m.format, m.data, out, row, row + 1, m.width, 1);
+  else
+    for (int64_t i = 0; i < m.width; ++i) out[i] = table[row * m.width + i];
 }
 
 // ---- the step -------------------------------------------------------------------------------------------------------
@@ -238,19 +245,16 @@ struct Thread {
   }
 
   void run() {
-    const Numbers table = s.vector(d.embedding), positions = s.vector(d.positions);
     const float scale = static_cast<float>(d.embedding_scale);
-    for (int64_t t = index; t < s.total; t += threads)
-      for (int64_t i = 0; i < d.hidden_dim; ++i)
-        s.x[t * d.hidden_dim + i] = scale * table[s.tokens[t] * d.hidden_dim + i];
-    for (int64_t t = index; positions && t < s.total; t += threads)
-      for (int64_t i = 0; i < d.hidden_dim; ++i)
-        s.x[t * d.hidden_dim + i] += positions[(s.start + t % s.count) * d.hidden_dim + i];
-    if (d.embedding_norm.weight != nullptr) {
-      for (int64_t t = index; t < s.total; t += threads) {
-        float* x = s.x + t * d.hidden_dim;
-        normalise(d.embedding_norm, d.bfloat16, x, 1, d.hidden_dim, x);
+    for (int64_t t = index; t < s.total; t += threads) {
+      float* x = s.x + t * d.hidden_dim;
+      row_of(d.embedding, s.tokens[t], x);
+      for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] *= scale;
+      if (d.positions.data != nullptr) {
+        row_of(d.positions, s.start + t % s.count, normed);
+        for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] += normed[i];
       }
+      if (d.embedding_norm.weight != nullptr) normalise(d.embedding_norm, d.bfloat16, x, 1, d.hidden_dim, x);
     }
     // Cosines and sines of the new positions; an angle is rounded to float32, as in RotaryEmbedding.
     for (int64_t r = 0; r < d.num_rotations; ++r) {
