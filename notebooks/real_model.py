@@ -39,7 +39,7 @@ model = lm.model
 
 def best(tokens, count=4):
     shares, found = model(tokens)[0, -1].softmax(-1).topk(count)
-    return ", ".join(f"{word!r} {share:.1%}" for word, share in zip(lm.strings(found), shares.tolist()))
+    return ", ".join(f"{word!r} {share:.1%}" for word, share in zip(lm.strings(found), shares.tolist(), strict=True))
 
 
 print(lm)
@@ -66,7 +66,7 @@ for key in (1, 9):
     print(f"{words[key]!r} at {key} is read by {reads}")
 
 # %% [markdown]
-# What each head adds to the logit of " Mary" over that of " John", directly, and what its removal does. Removal by zeros
+# What each head adds directly to the logit of the one name over the other, and what its removal does. Removal by zeros
 # takes away what a head gives in *every* text; the mean over texts with a third name takes away what it knows of *this*
 # one. Heads of layer 1 matter only to the first.
 
@@ -90,7 +90,10 @@ subjects = torch.tensor([lm.tokens(f" {name}").item() for _, _, _, name, _, _ in
 
 def difference(logits):
     copies = logits[:, -1].unflatten(0, (-1, len(texts)))
-    return (copies.gather(2, objects.expand(len(copies), -1)[..., None]) - copies.gather(2, subjects.expand(len(copies), -1)[..., None])).flatten()
+    return (
+        copies.gather(2, objects.expand(len(copies), -1)[..., None])
+        - copies.gather(2, subjects.expand(len(copies), -1)[..., None])
+    ).flatten()
 
 
 swept = ablation_sweep(model, clean, difference)
@@ -185,7 +188,12 @@ for layer in (0, 5, 11, 15, 20, 25, 29):
 # answers.
 
 # %%
-good = ["I had a wonderful day.", "Everything went right today.", "The sun was shining and I felt happy.", "I am so grateful."]
+good = [
+    "I had a wonderful day.",
+    "Everything went right today.",
+    "The sun was shining and I felt happy.",
+    "I am so grateful.",
+]
 bad = ["I had a terrible day.", "Everything went wrong today.", "It was raining and I felt sad.", "I am so angry."]
 
 
