@@ -97,15 +97,9 @@ def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any
     Raises:
         InputError: A decoder with parts that the family lacks: all of them are named.
     """
-    config, state = decoder.config, {name: tensor.detach() for name, tensor in decoder.state_dict().items()}
+    config, folded = half_split(decoder)
+    state = {name: tensor.detach() for name, tensor in decoder.state_dict().items()} | folded
     dtype = decoder.embedding.weight.dtype
-    if (config.key_weights or config.rope_layout != "half-split") and config.qk_norm is None:
-        for layer, block in enumerate(decoder.layers):
-            assert isinstance(block, Block)
-            assert isinstance(block.attention, GroupedQueryAttention)
-            for name, tensor in half_split_projections(block.attention, config.rope_layout).items():
-                state[f"layers.{layer}.{name}"] = tensor.detach()
-        config = replace(config, key_weights=False, rope_layout="half-split")
     written = family.write_config(config, dtype)
     planned: dict[str, Planned] = {}
     for entry in family.entries(config):
@@ -114,6 +108,21 @@ def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any
         for index, (name, shape) in enumerate(entry.shapes().items()):
             planned[name] = _planned(entry, index, shape, state, dtype)
     return written, planned
+
+
+def half_split(decoder: Decoder) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """The configuration without key weights and without interleaved rotation, and the projections that replace them;
+    as it is where norms of queries and keys stand between."""
+    config = decoder.config
+    folded: dict[str, Tensor] = {}
+    if (config.key_weights or config.rope_layout != "half-split") and config.qk_norm is None:
+        for layer, block in enumerate(decoder.layers):
+            assert isinstance(block, Block)
+            assert isinstance(block.attention, GroupedQueryAttention)
+            for name, tensor in half_split_projections(block.attention, config.rope_layout).items():
+                folded[f"layers.{layer}.{name}"] = tensor.detach()
+        config = replace(config, key_weights=False, rope_layout="half-split")
+    return config, folded
 
 
 def _named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:

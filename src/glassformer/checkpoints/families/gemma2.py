@@ -5,6 +5,7 @@ Source: Gemma Team 2024, arXiv 2408.00118.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from glassformer.checkpoints.families.config_json import Fields
@@ -40,11 +41,17 @@ def write_gemma(config: DecoderConfig) -> dict[str, Any]:
     return caps | {"query_pre_attn_scalar": scalar, "attention_bias": config.attention_bias}
 
 
-def gguf_gemma(metadata: Any, found: dict[str, Any], largest: int = 46) -> dict[str, Any]:
+def gguf_gemma(found: dict[str, Any], largest: int) -> dict[str, Any]:
     """The scales, for which GGUF has no key: the largest model's, which its number of layers tells, is another."""
     width, heads = found["hidden_dim"], found["num_heads"]
-    scale = (width / heads) ** -0.5 if found["num_layers"] == largest else None
+    # llama.cpp divides whole numbers.
+    scale = (width // heads) ** -0.5 if found["num_layers"] == largest else None
     return {"embedding_scale": width**0.5, "attention_scale": scale}
+
+
+def _gguf_gemma2(metadata: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    caps = {ours: DEFAULT_CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in metadata}
+    return caps | gguf_gemma(found, 46)
 
 
 GEMMA2 = Family(
@@ -63,5 +70,5 @@ GEMMA2 = Family(
     names=GEMMA_NAMES,
     forms=dict.fromkeys(NORMS, SHIFTED),
     gguf="gemma2",
-    gguf_read=gguf_gemma,
+    gguf_read=_gguf_gemma2,
 )

@@ -36,5 +36,5 @@ GEMMA3 = replace(
     names=GEMMA_NAMES | QK_NORMS,
     forms=dict.fromkeys((*NORMS, *QK_NORMS), SHIFTED),
     gguf="gemma3",
-    gguf_read=lambda metadata, found: gguf_gemma(metadata, found, 62),
+    gguf_read=lambda _, found: gguf_gemma(found, 62),
 )
