@@ -10,8 +10,8 @@ from pathlib import Path
 
 llama, *directories = sys.argv[1:]
 sys.path[:0] = [llama, f"{llama}/gguf-py"]
-import conversion
-import gguf
+import conversion  # noqa: E402 - from that directory
+import gguf  # noqa: E402
 
 
 def no_vocabulary(self) -> None:

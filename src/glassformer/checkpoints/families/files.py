@@ -13,6 +13,7 @@ from torch import Tensor
 
 from glassformer.checkpoints.assembly import check_sizes, config_errors, read_decoder
 from glassformer.checkpoints.equivalent_weights import half_split_projections
+from glassformer.checkpoints.families import FAMILIES
 from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.families.tensor_names import SHIFTED, Entry, tensors_of_layer
 from glassformer.checkpoints.shards import Planned
@@ -25,7 +26,7 @@ from glassformer.checkpoints.tensor_files import (
     open_tensors,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, InputError
 from glassformer.layers.blocks import Block
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models import Decoder, DecoderConfig
@@ -89,6 +90,38 @@ def checked_config(
     return config
 
 
+def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
+    """The first family that can hold a decoder of this configuration, the one that it was loaded from before others;
+    None: none can."""
+    first = [family for family in FAMILIES if family.model_type == loaded]
+    for family in (*first, *FAMILIES):
+        try:
+            family.write_config(rewritten(config), torch.float32)
+            family.entries(rewritten(config))
+        except InputError:
+            continue
+        return family
+    return None
+
+
+def rewritten(config: DecoderConfig) -> DecoderConfig:
+    """The configuration without key weights and interleaved rotation, where these can be rewritten."""
+    return config if config.qk_norm else replace(config, key_weights=False, rope_layout="half-split")
+
+
+def rewritten_weights(decoder: Decoder) -> dict[str, Tensor]:
+    """The projections of the rewritten configuration, where it differs."""
+    if rewritten(decoder.config) == decoder.config:
+        return {}
+    found: dict[str, Tensor] = {}
+    for layer, block in enumerate(decoder.layers):
+        assert isinstance(block, Block)
+        assert isinstance(block.attention, GroupedQueryAttention)
+        projections = half_split_projections(block.attention, decoder.config.rope_layout)
+        found |= {f"layers.{layer}.{name}": tensor.detach() for name, tensor in projections.items()}
+    return found
+
+
 def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:
     """The content of ``config.json`` and the tensors that compute the same logits, made when they are written.
 
@@ -97,8 +130,8 @@ def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any
     Raises:
         InputError: A decoder with parts that the family lacks: all of them are named.
     """
-    config, folded = half_split(decoder)
-    state = {name: tensor.detach() for name, tensor in decoder.state_dict().items()} | folded
+    config = rewritten(decoder.config)
+    state = {name: each.detach() for name, each in decoder.state_dict().items()} | rewritten_weights(decoder)
     dtype = decoder.embedding.weight.dtype
     written = family.write_config(config, dtype)
     planned: dict[str, Planned] = {}
@@ -108,21 +141,6 @@ def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any
         for index, (name, shape) in enumerate(entry.shapes().items()):
             planned[name] = _planned(entry, index, shape, state, dtype)
     return written, planned
-
-
-def half_split(decoder: Decoder) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The configuration without key weights and without interleaved rotation, and the projections that replace them;
-    as it is where norms of queries and keys stand between."""
-    config = decoder.config
-    folded: dict[str, Tensor] = {}
-    if (config.key_weights or config.rope_layout != "half-split") and config.qk_norm is None:
-        for layer, block in enumerate(decoder.layers):
-            assert isinstance(block, Block)
-            assert isinstance(block.attention, GroupedQueryAttention)
-            for name, tensor in half_split_projections(block.attention, config.rope_layout).items():
-                folded[f"layers.{layer}.{name}"] = tensor.detach()
-        config = replace(config, key_weights=False, rope_layout="half-split")
-    return config, folded
 
 
 def _named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:

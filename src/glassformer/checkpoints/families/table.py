@@ -6,7 +6,7 @@ A family adds no code to the network. Its row says what its fields are called, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -36,6 +36,8 @@ KEYS = {
 }
 """Fields of :class:`DecoderConfig` and their names in a ``config.json`` like Llama's."""
 
+KINDS = ("sliding_attention", "full_attention")
+"""Values of ``layer_types``."""
 NAMES = {
     "embedding": "model.embed_tokens",
     "attention_norm": "input_layernorm",
@@ -53,6 +55,16 @@ NAMES = {
 """Modules of a decoder and their names in files like Llama's; those of a layer follow a prefix."""
 QK_NORMS = {"attention.query_norm": "self_attn.q_norm", "attention.key_norm": "self_attn.k_norm"}
 """Norms of queries and keys."""
+
+
+def bias(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+    """A ``read`` of ``attention_bias``."""
+    return {"attention_bias": file.flag("attention_bias", False)}
+
+
+def write_bias(config: DecoderConfig) -> dict[str, Any]:
+    """The opposite of :func:`bias`."""
+    return {"attention_bias": config.attention_bias}
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -142,7 +154,7 @@ class Family:
         """
         config = canonical(config)
         written = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
-        written |= self.fixed | {"architectures": [self.architecture], "model_type": self.model_type}
+        written |= dict(self.fixed) | {"architectures": [self.architecture], "model_type": self.model_type}
         written["torch_dtype"] = str(dtype).removeprefix("torch.")
         if self.rope is not None:
             written |= self.rope.write(config)
@@ -150,7 +162,7 @@ class Family:
             written["sliding_window"] = config.window
         if self.windows == "types":
             written["sliding_window"] = config.window or config.max_seq_len  # transformers wants one even for no layer
-            written["layer_types"] = [_KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
+            written["layer_types"] = [KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
         if self.window_flag:
             written["use_sliding_window"] = config.window is not None
         written |= self.write(config)
@@ -177,12 +189,14 @@ class Family:
                 found[ours] = file.flag(theirs, self.tied)
             elif ours in ("norm_eps", "dropout"):
                 found[ours] = file.number(theirs, 0.0 if ours == "dropout" else default)
-            elif theirs in _OPTIONAL and file.get(theirs, default) is None:
+            elif file.get(theirs, default) is None and (theirs in _OPTIONAL or theirs in self.defaults):
                 found[ours] = None
             else:
                 found[ours] = file.whole(theirs, default)
         heads = found["num_heads"]
         require(heads > 0, f"{self.keys['num_heads']} = 0", "1 or more heads", "Download the file again.")
+        layers, longest = found["num_layers"], f"fewer than {_MOST_LAYERS} layers"
+        require(layers < _MOST_LAYERS, f"{self.keys['num_layers']} = {layers}", longest, "Download the file again.")
         found["head_dim"] = found.get("head_dim") or found["hidden_dim"] // heads
         found["num_kv_heads"] = found.get("num_kv_heads") or heads
         return found
@@ -195,36 +209,37 @@ class Family:
         window = None if window is None or not used else file.whole("sliding_window", self.window)
         if self.windows == "all":
             return {"window": window, "windowed_layers": "all"}
-        kinds = file.names("layer_types", layers, _KINDS) if layers < _MOST_LAYERS else None
+        kinds = file.names("layer_types", layers, KINDS)
         if kinds is None:
             full = file.whole("max_window_layers", 28) if self.window_flag else None
             kinds = [
-                _KINDS[window is None or ((layer + 1) % self.period == 0 if full is None else layer < full)]
-                for layer in range(min(layers, _MOST_LAYERS))
+                KINDS[window is None or ((layer + 1) % self.period == 0 if full is None else layer < full)]
+                for layer in range(layers)
             ]
         file.get("max_window_layers")
-        window, windowed = windows(len(kinds), kinds, window)
-        return {"window": window, "windowed_layers": windowed}
+        return windowed([kind == KINDS[0] for kind in kinds], window)
 
 
-_OPTIONAL = ("num_key_value_heads", "head_dim", "n_inner")
-_KINDS = ("sliding_attention", "full_attention")
-# More layers than any model has; check_sizes refuses such a number with the names of the tensors.
+_OPTIONAL = ("num_key_value_heads", "head_dim")
+# More than any model has: what there is for each layer stays small.
 _MOST_LAYERS = 2**16
+
+
+def windowed(layers: Sequence[bool], window: int | None) -> dict[str, Any]:
+    """Our fields for windows in these layers."""
+    seen, places = windows(len(layers), [KINDS[not each] for each in layers], window)
+    return {"window": seen, "windowed_layers": places}
 
 
 def canonical(config: DecoderConfig) -> DecoderConfig:
     """The same decoder with one spelling of what can be said in several ways; what only training reads is left out."""
-    layers = range(min(config.num_layers, _MOST_LAYERS))
-    kinds = [_KINDS[config.layer_window(layer) is None] for layer in layers]
-    window, windowed = windows(len(kinds), kinds, config.window)
+    seen = windowed([config.layer_window(layer) is not None for layer in range(config.num_layers)], config.window)
     local = config.local_rope_base
-    as_others = window is None or (local == config.rope_base and config.rope_scaling is None)
+    as_others = seen["window"] is None or (local == config.rope_base and config.rope_scaling is None)
     return replace(
         config,
         num_kv_heads=config.num_kv_heads or config.num_heads,
-        window=window,
-        windowed_layers=windowed,
+        **seen,
         local_rope_base=None if as_others else local,
         rotary_dim=None if config.rotary_dim == config.head_dim else config.rotary_dim,
         attention_scale=None if config.attention_scale == config.head_dim**-0.5 else config.attention_scale,
