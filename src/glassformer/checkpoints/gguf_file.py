@@ -243,7 +243,8 @@ class _Header:
         if name == "?":
             raise ValueError(f"a value of the unknown type {kind}")
         found = self._numbers(name, 1)[0]
-        return found.item()
+        # Of all numbers that float32 rounds to this one the shortest is what was meant: 1e-5, not 9.99999975e-6.
+        return float(str(found)) if name == "<f4" else found.item()
 
     def _array(self) -> Any:
         kind, count = self.take("<I"), self.take("<Q")

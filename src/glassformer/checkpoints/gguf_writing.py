@@ -37,6 +37,7 @@ _ALIGNMENT = 32
 # What llama.cpp's code of these architectures has, or needs; the others' has not, or does not.
 _WINDOWED, _PACKED, _BIASED = ("gemma2", "gemma3", "olmo2"), ("gpt2", "gptneox", "phi3"), ("gpt2", "gptneox", "llama")
 _SQUARE, _UNTIED = ("qwen2", "phi3", "olmo2", "gpt2", "gptneox"), ("olmo2", "gptneox")
+_CAPPED, _MIXTURES = ("gemma2", "gemma3"), ("llama", "qwen3moe")
 
 
 @torch.no_grad()
@@ -127,6 +128,10 @@ def _not_run(gguf: str, config: DecoderConfig) -> list[str]:
         "ff_bias = True": config.ff_bias and gguf not in _BIASED,
         f"heads of {width} together, hidden_dim = {config.hidden_dim}": gguf in _SQUARE and width != config.hidden_dim,
         "tied_output = False": gguf == "gemma2" and not config.tied_output,
+        "attention_cap": gguf == "gemma3" and config.attention_cap is not None,
+        "learned_positions": config.learned_positions and gguf != "gpt2",
+        f"num_experts = {config.num_experts}": config.num_experts is not None and gguf not in _MIXTURES,
+        "num_experts = None": config.num_experts is None and gguf == "qwen3moe",
     }
     return [name for name, refused in found.items() if refused]
 
@@ -148,17 +153,18 @@ def _metadata(family: Family, config: DecoderConfig) -> dict[str, Any]:
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
         f"attention.layer_norm_{'rms_' if config.norm == 'rms' else ''}epsilon": config.norm_eps,
-        "attn_logit_softcapping": config.attention_cap,
-        "final_logit_softcapping": config.logit_cap,
     }
-    if config.norm == "layer" and not config.learned_positions:
+    if family.gguf in _CAPPED:
+        values |= {"attn_logit_softcapping": config.attention_cap, "final_logit_softcapping": config.logit_cap}
+    if family.gguf == "gptneox":
         values["use_parallel_residual"] = config.parallel
     if config.num_experts:
         values |= {"expert_count": config.num_experts, "expert_used_count": config.top_k}
         values["expert_feed_forward_length"] = config.ff_dim
     if family.rope is not None:
         values["rope.dimension_count"] = config.rotary_dim or config.head_dim
-        values |= {"rope.freq_base": config.rope_base, "rope.freq_base_swa": config.local_rope_base}
+        values["rope.freq_base"] = config.rope_base
+        values["rope.freq_base_swa"] = config.local_rope_base if family.gguf in _WINDOWED else None
         values |= _scaling(config.rope_scaling)
     if family.gguf in _WINDOWED and config.window is not None:
         values["attention.sliding_window"] = config.window
