@@ -5,6 +5,7 @@
 Each becomes DIRECTORY.gguf in float32; what the converter refuses is printed and has no file.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -21,11 +22,13 @@ def no_vocabulary(self) -> None:
 
 
 for directory in map(Path, directories):
-    hparams = conversion.ModelBase.load_hparams(directory, False)
+    # transformers renames some fields that the converter asks for.
+    fields = json.loads((directory / "config.json").read_text())
+    hparams = conversion.ModelBase.load_hparams(directory, False) | fields
     model = conversion.get_model_class(conversion.get_model_architecture(hparams, conversion.ModelType.TEXT))
     try:
         type("Model", (model,), {"set_vocab": no_vocabulary, "model_arch": model.model_arch})(
-            directory, gguf.LlamaFileType.ALL_F32, directory.with_suffix(".gguf")
+            directory, gguf.LlamaFileType.ALL_F32, directory.with_suffix(".gguf"), hparams=hparams
         ).write()
     except Exception as error:
         directory.with_suffix(".gguf").unlink(missing_ok=True)
