@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from glassformer.checkpoints.description import describe_gguf
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
 from glassformer.checkpoints.gguf_writing import write_gguf
@@ -99,6 +100,16 @@ def test_the_header_is_that_of_the_package(smollm2: GgufFile) -> None:
         tensor = smollm2.tensors[each.name]
         assert (tensor.start, tensor.nbytes) == (each.data_offset, each.n_bytes)
         assert tensor.shape == tuple(each.shape.tolist()[::-1])
+
+
+def test_described_without_reading(smollm2: GgufFile, gemma: GgufFile) -> None:
+    found = describe_gguf(smollm2)
+    assert (found.family, found.layout, found.total) == ("Llama", "GGUF", 134515008)
+    assert {kind: number for kind, (number, _) in found.kinds.items()} == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
+    for file in (smollm2, gemma):
+        loaded = load_gguf(file).state_dict()
+        tensors = {tensor.data_ptr(): tensor.nbytes for tensor in loaded.values()}
+        assert describe_gguf(file).held == sum(tensors.values())
 
 
 def test_headers_are_read_quickly(file: GgufFile) -> None:
