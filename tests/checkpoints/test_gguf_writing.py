@@ -85,6 +85,15 @@ def test_q8_0_is_held_in_blocks_or_expanded(tied: bool, tmp_path: Path) -> None:
     assert torch.equal(load_gguf(tmp_path / "b.gguf")(x), dense(x))
 
 
+def test_a_tied_output_beside_packed_layers(tmp_path: Path) -> None:
+    """Rows of 40 are float16, those of 96 blocks."""
+    decoder = Decoder(replace(PLAIN, hidden_dim=40, tied_output=True))
+    write_gguf(decoder, tmp_path / "a.gguf", kind="Q8_0")
+    held = load_gguf(tmp_path / "a.gguf")
+    assert isinstance(held.layers[0].ffn.down, BlockLinear)
+    assert held.output.weight is held.embedding.weight
+
+
 def test_rows_that_no_blocks_fill_become_float16(tmp_path: Path) -> None:
     write_gguf(Decoder(replace(PLAIN, hidden_dim=40)), tmp_path / "a.gguf", kind="Q8_0")
     kinds = {name: each.kind for name, each in read_gguf(tmp_path / "a.gguf").tensors.items()}
