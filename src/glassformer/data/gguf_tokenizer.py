@@ -143,6 +143,19 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     return released(source, engine, len(tokens), specials, piece, (bos,) if adds else (), end_tokens(specials, ends))
 
 
+def byte_vocabulary() -> dict[str, Any]:
+    """The ``tokenizer.ggml.*`` of a model whose 256 tokens are bytes, such as ``glassformer train`` makes of a text."""
+    spelt = piece_reader("ByteLevel")
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet(), key=spelt)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * 256,
+        "tokenizer.ggml.merges": [],
+    }
+
+
 def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int], pre: str) -> Tokenizer:
     """Byte-level encoding by a list of merges."""
     if pre not in _SPLITS:
@@ -150,7 +163,7 @@ def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int]
             f"{read.source} with tokenizer.ggml.pre = {short(pre)}", ", ".join(_SPLITS), known_name(pre, list(_SPLITS))
         )
     pairs: list[tuple[str, str]] = []
-    for merge in read.strings("merges", MOST_MERGES):
+    for merge in read.strings("merges", MOST_MERGES, least=0):
         # The first part may begin with a space.
         cut = merge.find(" ", 1)
         pair = merge[:cut], merge[cut + 1 :]
@@ -216,8 +229,8 @@ class _Metadata:
         found = int(self.value(f"{kind}_token_id", int, default))
         return found if 0 <= found < count else -1
 
-    def strings(self, name: str, most: int) -> list[str]:
-        found = self._list(name, 1, most)
+    def strings(self, name: str, most: int, least: int = 1) -> list[str]:
+        found = self._list(name, least, most)
         self._convert(lambda: "".join(found).encode(), name, "strings")
         return found
 
