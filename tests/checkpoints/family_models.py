@@ -55,7 +55,7 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
         "rms_norm_eps": rng.choice([1e-5, 1e-6]),
         "tie_word_embeddings": rng.random() < 0.5,
         "attention_bias": rng.random() < 0.5,
-        "initializer_range": 0.3,
+        "initializer_range": 0.2,
         **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
     }
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": rng.choice([100.0, 10000.0, 500000.0])}
@@ -137,7 +137,7 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
             "n_positions": LONGEST,
             **{"n_embd": size, "n_layer": layers, "n_head": heads, "n_inner": rng.choice([None, 24])},
             "tie_word_embeddings": config["tie_word_embeddings"],
-            **{"initializer_range": 0.3, "bos_token_id": 1, "eos_token_id": 2},
+            **{"initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2},
         }
     return config
 

@@ -341,7 +341,7 @@ def test_both_of_gpt_osss_layouts_are_known(openai_files: Callable[..., Path], t
     assert load_decoder(tmp_path / "theirs", device="meta").output.weight.is_meta
 
 
-@pytest.mark.parametrize(("windows", "peer"), [(False, MixtralForCausalLM), (True, GptOssForCausalLM)])
+@pytest.mark.parametrize(("windows", "peer"), [(False, LlamaForCausalLM), (True, GptOssForCausalLM)])
 @pytest.mark.filterwarnings("ignore:.*other logits")
 def test_a_model_of_the_lab_is_read_by_hugging_face(tmp_path: Path, windows: bool, peer: Any) -> None:
     model = Transformer(40, 4, 32, 64, 4, 8, windows, window_size=6, use_moe=windows, num_kv_heads=2).eval()

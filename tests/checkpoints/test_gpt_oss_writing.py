@@ -128,7 +128,7 @@ def test_a_full_disk_is_noticed_first(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @settings(max_examples=50, deadline=None)
 @given(
-    rope_scaling=st.none() | st.builds(Yarn, st.integers(2, 64).map(float), st.integers(1, 10**4)),
+    yarn=st.none() | st.builds(Yarn, st.integers(2, 64).map(float), st.integers(1, 10**4)),
     window=st.none() | st.integers(1, 500),
     limit=st.floats(0.5, 50),
     kv=st.sampled_from([1, 2, 4]),

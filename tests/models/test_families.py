@@ -19,8 +19,12 @@ from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.capture import capture
-from glassformer.observe.edits import change
+from glassformer.observe.complexity import complexity
+from glassformer.observe.edits import change, zero
 from glassformer.observe.intervene import intervene
+from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.observe.sweep import ablation_sweep
+from refusals import refused
 
 VOCAB, HIDDEN, LAYERS, HEADS, KV, HEAD, FF, LONGEST, WINDOW = 40, 64, 4, 4, 2, 16, 48, 96, 7
 State = dict[str, Tensor]
@@ -107,8 +111,8 @@ def gpt2(state: State, one: float) -> State:
             for name, part in (("attention_norm", "ln_1"), ("ffn_norm", "ln_2")):
                 found[f"{ours}.{name}.{kind}"] = state[f"{theirs}.{part}.{kind}"]
             for name, part in (("attention.output", "attn.c_proj"), ("ffn.up", "mlp.c_fc"), ("ffn.down", "mlp.c_proj")):
-                found[f"{ours}.{name}.{kind}"] = state[f"{theirs}.{part}.{kind}"].T
-            for name, rows in zip("qkv", state[f"{theirs}.attn.c_attn.{kind}"].T.chunk(3), strict=True):
+                found[f"{ours}.{name}.{kind}"] = state[f"{theirs}.{part}.{kind}"].t()
+            for name, rows in zip("qkv", state[f"{theirs}.attn.c_attn.{kind}"].t().chunk(3), strict=True):
                 names = {"q": "query", "k": "key", "v": "value"}
                 found[f"{ours}.attention.{names[name]}.{kind}"] = rows
     found["output.weight"] = found["embedding.weight"]
@@ -490,3 +494,33 @@ def test_the_native_step_leaves_new_parts_to_the_ordinary_pass(name: str) -> Non
     found = torch.cat([step(tokens[:, at : at + 1]) for at in (9, 10, 11)], dim=1)
     assert (step._plan is None) == bool(ours.config.extensions())
     torch.testing.assert_close(found, ours(tokens)[:, 9:], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gemma 2", "olmo 3", "pythia", "nanochat", "gpt-2"])
+@torch.no_grad()
+def test_sweeps_and_lenses_are_right_or_refused(name: str) -> None:
+    ours, _ = pair(FAMILIES[name])
+    tokens = torch.randint(VOCAB, (2, 9))
+    logits = ours(tokens)
+    torch.testing.assert_close(logit_lens(ours, tokens)[-1], logits, rtol=0, atol=1e-12)
+    for site in ("attention", "ffn"):
+        swept = ablation_sweep(ours, tokens, lambda logits: logits[:, 0, 3], site=site, by=("layer", "position"))
+        with intervene(ours, zero(site, layers=[1], queries=[4])):
+            expected = ours(tokens)[:, -1, 3].mean()
+        torch.testing.assert_close(swept.values[1, 4], expected, rtol=0, atol=1e-10)
+    normed = ours.config.norm_place != "before"
+    if normed or ours.config.logit_cap is not None:
+        with refused("norms after its parts, or with capped logits"):
+            direct_logits(ours, tokens, 3)
+    else:
+        found = direct_logits(ours, tokens, 3)
+        torch.testing.assert_close(found.values.sum(0), logits[:, -1, 3], rtol=0, atol=1e-10)
+    if normed:
+        with refused("a sweep over heads"):
+            ablation_sweep(ours, tokens, lambda logits: logits[:, 0, 3], site="heads")
+    if ours.config.parallel:
+        with refused("residual_between"), capture(ours, what="residual_between"):
+            pass
+    if ours.config.extensions():
+        with refused("a decoder with"):
+            complexity(ours.config, 1, 8)

@@ -24,7 +24,7 @@ from glassformer.checkpoints.assembly import (
     require_no_nan,
 )
 from glassformer.checkpoints.families import FAMILIES, Family, family_of
-from glassformer.checkpoints.families.files import family_from_decoder, load_family
+from glassformer.checkpoints.families.files import family_for, family_from_decoder, load_family
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
@@ -33,6 +33,7 @@ from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, 
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
+    DTYPES,
     FLOATS,
     StoredTensor,
     Wanted,
@@ -199,7 +200,7 @@ def save_decoder(
         "weights as they were stored",
         "Load it without dense=...",
     )
-    layout = layout or layout_for(decoder)
+    layout = layout or layout_for(decoder.config, decoder.family)
     family = family_of(layout)
     planned: dict[str, Planned]
     if family is not None:
@@ -228,16 +229,12 @@ def save_decoder(
         write_tensors(draft, planned, shard_bytes=shard_bytes)
 
 
-def layout_for(decoder: Decoder) -> str:
-    """The layout of :func:`save_decoder` that fits a decoder best."""
-    loaded = [family for family in FAMILIES if family.model_type == decoder.family]
-    for family in (*loaded, *FAMILIES):
-        try:
-            family_from_decoder(family, decoder)
-        except InputError:
-            continue
+def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:
+    """The layout of :func:`save_decoder` that fits a decoder best; ``loaded`` is that of the files it was read from."""
+    family = family_for(config, loaded)
+    if family is not None:
         return family.model_type
-    return "gpt_oss" if mixtral_lacks(decoder.config) else "mixtral"
+    return "gpt_oss" if mixtral_lacks(config) else "mixtral"
 
 
 def require_device(device: str | torch.device) -> torch.device:
@@ -291,13 +288,16 @@ def _load_own(
 ) -> Decoder:
     config = _own_config(directory, stored_config)
     stored = stored_tensors(directory)
-    shapes = own_tensors(config, stored, directory)
+    shapes, as_stored = own_tensors(config, stored, directory), dtype is None
     with open_tensors(stored) as read:
 
         def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
             found = {}
             for name, tensor in shapes.items():
-                found[name] = read(name).to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+                # Norms that were read as 1 + w have more digits than the embedding.
+                wide = DTYPES[stored[name].kind] if "norm" in name else dtype
+                kept = torch.promote_types(dtype, wide) if as_stored else dtype
+                found[name] = read(name).to(device, kept if tensor.is_floating_point() else tensor.dtype)
                 if name.endswith("_scales"):
                     require_no_nan(found[name], stored[name])
             return found

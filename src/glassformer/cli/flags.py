@@ -77,7 +77,7 @@ class LabFlags:
 @config
 class GenerateFlags:
     """Continue a prompt; prints the prompt and its continuation. Use --run for the best model of a run of 'glassformer
-    train' or of the gpt-oss lab, --model for a downloaded or converted model: gpt-oss, Mixtral, or glassformer's own.
+    train' or of the gpt-oss lab, --model for a downloaded or converted model: of a known family, or glassformer's own.
     """
 
     prompt: Annotated[str, tyro.conf.arg(metavar="TEXT")]
@@ -380,7 +380,7 @@ class InfoFlags:
     """Print what a directory of weights contains and how much memory it needs on this machine. Reads headers only."""
 
     directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
-    """A directory with config.json and weights: gpt-oss in Hugging Face's or OpenAI's layout, Mixtral, BERT models,
+    """A directory with config.json and weights: a known family, gpt-oss also in OpenAI's layout, BERT models,
     glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face hub, whose
     weights are not downloaded."""
 
@@ -392,7 +392,7 @@ class InfoFlags:
 class ConvertFlags:
     """Write a decoder's weights in another layout, with the same logits.
 
-    gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Mixtral, glassformer's
+    gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Others, glassformer's
     own directories and runs (of 'glassformer train' or of the gpt-oss lab) are loaded into memory. Parts that the new
     layout lacks are rewritten as equivalent ones, or refused.
     """
@@ -404,8 +404,8 @@ class ConvertFlags:
     """Output directory. It is written completely or not at all."""
 
     to: Target
-    """gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: mixtral if it has all parts, otherwise
-    gpt_oss. openai: gpt-oss in OpenAI's layout. glassformer: every part unchanged."""
+    """gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the family that IN is of, or the first that
+    has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's layout. glassformer: every part unchanged."""
 
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""

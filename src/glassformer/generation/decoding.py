@@ -195,6 +195,7 @@ def _logits_with_cache(
                 piece = slice(start, start + PREFILL)
                 padding = None if real is None else real[:, piece]
                 last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
+            assert last is not None
             return model.logits(last)[:, -1]
 
     return logits

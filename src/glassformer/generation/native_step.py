@@ -190,7 +190,7 @@ class _Plan:
 
     def _decoder(self, model: Decoder) -> Weights:
         config, width = model.config, model.config.hidden_dim
-        _need(not config.extensions())
+        _need(not config.extensions() and model.positions is model.embedding_norm is model.logit_cap is None)
         embedding, rotary = self._part(model, "embedding", nn.Embedding), self._part(model, "rotary", RotaryEmbedding)
         layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
         _need(embedding.max_norm is None and rotary.head_dim == config.head_dim)
@@ -219,6 +219,9 @@ class _Plan:
     def _attention(self, layer: Layer, block: Block, cache: LayerCache, width: int) -> None:
         norm = self._part(block, "attention_norm", RMSNorm)
         attention = self._part(block, "attention", GroupedQueryAttention)
+        _need(not block.parallel and block.attention_post_norm is None and block.ffn_post_norm is None)
+        _need(attention.scale is None and attention.cap is None)
+        _need(attention.query_norm is None and attention.key_norm is None)
         heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
         rotary, window = self._model.rotary, attention.pattern.window
         _need(head_dim == rotary.head_dim and attention.layout == rotary.layout and type(cache) is LayerCache)
@@ -245,6 +248,7 @@ class _Plan:
         if ffn.clamp is not None:
             layer.clamped, layer.alpha, layer.limit = True, ffn.clamp.alpha, ffn.clamp.limit
         if isinstance(ffn, SwiGLU):
+            _need(ffn.activation == "silu")
             layer.num_experts = layer.top_k = 1
             layer.ff_dim = ffn.gate.out_features
             for name in ("gate", "up"):

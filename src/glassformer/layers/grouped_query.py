@@ -95,8 +95,8 @@ class GroupedQueryAttention(nn.Module):
         self.value: nn.Linear = Linear(hidden_dim, of_keys, bias=bool(bias))
         self.output: nn.Linear = Linear(of_queries, hidden_dim, bias=bias is True)
         widths = {"head": (head_dim, head_dim), "all": (of_queries, of_keys)}
-        norms = [None, None] if qk_norm is None else [RMSNorm(width, norm_eps) for width in widths[qk_norm]]
-        self.query_norm, self.key_norm = norms
+        self.query_norm = None if qk_norm is None else RMSNorm(widths[qk_norm][0], norm_eps)
+        self.key_norm = None if qk_norm is None else RMSNorm(widths[qk_norm][1], norm_eps)
         self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
 
@@ -140,8 +140,8 @@ class GroupedQueryAttention(nn.Module):
         if key_padding is not None:
             pattern = Pattern(pattern.causal, pattern.window, key_padding)
         dropout = self.dropout if self.training else 0.0
-        factors = {"scale": self.scale, "cap": self.cap, "key_weights": self.key_weights, "sinks": self.sinks}
-        out = attend(q, k, v, pattern, **factors, dropout=dropout)
+        per_head = {"key_weights": self.key_weights, "sinks": self.sinks}
+        out = attend(q, k, v, pattern, scale=self.scale, cap=self.cap, dropout=dropout, **per_head)
         return self.output(out.transpose(1, 2).flatten(2))
 
     def keys_and_values(self, source: Float[Tensor, "batch key hidden_dim"]) -> KeysAndValues:

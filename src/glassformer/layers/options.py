@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt
 
@@ -63,11 +63,7 @@ class Linear(Config):
 
     factor: Positive
     kind: Literal["linear"] = "linear"
-
-    @property
-    def concentration(self) -> float:
-        """The factor on cosines and sines."""
-        return 1.0
+    concentration: ClassVar[float] = 1.0
 
 
 @config
@@ -93,15 +89,11 @@ class Llama3(Config):
     low_turns: Positive = 1.0
     high_turns: Positive = 4.0
     kind: Literal["llama3"] = "llama3"
+    concentration: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         turns = f"low_turns = {self.low_turns}, high_turns = {self.high_turns}"
         require(self.high_turns > self.low_turns, turns, "high_turns > low_turns", "Llama 3.1 has 1 and 4.")
-
-    @property
-    def concentration(self) -> float:
-        """The factor on cosines and sines."""
-        return 1.0
 
 
 @config

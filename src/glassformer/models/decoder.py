@@ -249,8 +249,15 @@ def _block(config: DecoderConfig, layer: int) -> Block:
         qk_norm=config.qk_norm,
         norm_eps=config.norm_eps,
     )
-    form = {"norm": config.norm, "norm_place": config.norm_place, "parallel": config.parallel}
-    return Block(config.hidden_dim, attention, _feed_forward(config), config.norm_eps, **form)
+    return Block(
+        config.hidden_dim,
+        attention,
+        _feed_forward(config),
+        config.norm_eps,
+        norm=config.norm,
+        norm_place=config.norm_place,
+        parallel=config.parallel,
+    )
 
 
 def _feed_forward(config: DecoderConfig) -> nn.Module | None:

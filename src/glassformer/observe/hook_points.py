@@ -98,7 +98,7 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
                 yield HookPoint("embedding", name, module, **place)
             pre_norm = isinstance(module, Block) or module.norm_first
             before = module.cross_attention_norm if isinstance(module, CrossBlock) else module.attention_norm
-            between = module.ffn_norm if pre_norm else before
+            between: nn.Module | None = module.ffn_norm if pre_norm else before
             if isinstance(module, Block) and module.parallel:
                 between = None
             yield HookPoint("block", name, module, **place, between=between, pre_norm=pre_norm)

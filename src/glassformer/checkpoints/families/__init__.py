@@ -15,7 +15,8 @@ from glassformer.checkpoints.families.nanochat import NANOCHAT
 from glassformer.checkpoints.families.olmo2 import OLMO2, OLMO3
 from glassformer.checkpoints.families.phi3 import PHI3
 from glassformer.checkpoints.families.qwen2 import QWEN2
-from glassformer.checkpoints.families.qwen3 import QWEN3, QWEN3_MOE
+from glassformer.checkpoints.families.qwen3 import QWEN3
+from glassformer.checkpoints.families.qwen3_moe import QWEN3_MOE
 from glassformer.checkpoints.families.smollm3 import SMOLLM3
 from glassformer.checkpoints.families.table import Family
 

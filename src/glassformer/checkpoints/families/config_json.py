@@ -20,7 +20,7 @@ summary_activation summary_first_dropout summary_proj_to_labels summary_type sum
 tokenizer_class torch_dtype transformers.js_config transformers_version unk_token_id use_cache
 """
 """Fields that change no logits of a decoder in evaluation mode; those that begin with an underscore change none."""
-_OFF = (None, False, 0, 0.0, "", [], {})
+_OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", [], {})
 
 
 class Fields:

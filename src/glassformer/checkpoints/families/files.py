@@ -13,6 +13,7 @@ from torch import Tensor
 
 from glassformer.checkpoints.assembly import check_sizes, config_errors, read_decoder
 from glassformer.checkpoints.equivalent_weights import half_split_projections
+from glassformer.checkpoints.families import FAMILIES
 from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.families.tensor_names import SHIFTED, Entry, tensors_of_layer
 from glassformer.checkpoints.shards import Planned
@@ -25,7 +26,7 @@ from glassformer.checkpoints.tensor_files import (
     open_tensors,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError
+from glassformer.errors import CheckpointError, InputError
 from glassformer.layers.blocks import Block
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models import Decoder, DecoderConfig
@@ -87,6 +88,25 @@ def checked_config(
         wanted[output] = Wanted([config.vocab_size, config.hidden_dim])
     check_tensors(stored, wanted, directory)
     return config
+
+
+def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
+    """The first family that can hold a decoder of this configuration, the one that it was loaded from before others;
+    None: none can."""
+    first = [family for family in FAMILIES if family.model_type == loaded]
+    for family in (*first, *FAMILIES):
+        try:
+            family.write_config(rewritten(config), torch.float32)
+            family.entries(rewritten(config))
+        except InputError:
+            continue
+        return family
+    return None
+
+
+def rewritten(config: DecoderConfig) -> DecoderConfig:
+    """The configuration without key weights and interleaved rotation, where these can be rewritten."""
+    return config if config.qk_norm else replace(config, key_weights=False, rope_layout="half-split")
 
 
 def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:

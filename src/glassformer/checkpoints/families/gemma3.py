@@ -1,7 +1,4 @@
-"""Gemma 3, its text models: Gemma 2 with norms of queries and keys instead of caps, and another rotation in windows.
-
-Source: Gemma Team 2025, arXiv 2503.19786.
-"""
+"""Gemma 3's text models (arXiv 2503.19786): norms of queries and keys, and another rotation in windowed layers."""
 
 from __future__ import annotations
 
@@ -9,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.checkpoints.families.config_json import Fields
-from glassformer.checkpoints.families.gemma2 import GEMMA2, GEMMA_NAMES, NORMS, PARTS, gguf_gemma, read_gemma
+from glassformer.checkpoints.families.gemma import GEMMA_NAMES, NORMS, PARTS, gguf_gemma, read_gemma
+from glassformer.checkpoints.families.gemma2 import GEMMA2
 from glassformer.checkpoints.families.rotation import Rope
 from glassformer.checkpoints.families.table import QK_NORMS
 from glassformer.checkpoints.families.tensor_names import SHIFTED
@@ -36,5 +34,5 @@ GEMMA3 = replace(
     names=GEMMA_NAMES | QK_NORMS,
     forms=dict.fromkeys((*NORMS, *QK_NORMS), SHIFTED),
     gguf="gemma3",
-    gguf_read=lambda _, found: gguf_gemma(found, 62),
+    gguf_read=lambda _, found: gguf_gemma(found, largest=62),
 )

@@ -116,7 +116,7 @@ def _sizes(keys: Fields, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     eps = "attention.layer_norm_rms_epsilon"
     if eps not in keys.content and "attention.layer_norm_epsilon" in keys.content:
         eps = "attention.layer_norm_epsilon"
-    found = {
+    found: dict[str, Any] = {
         "vocab_size": int(shapes["token_embd.weight"][0]),
         "num_layers": size("block_count"),
         "hidden_dim": hidden,

@@ -11,7 +11,7 @@ from typing import Any
 
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.rotation import Rope
-from glassformer.checkpoints.families.table import NAMES, Family
+from glassformer.checkpoints.families.table import NAMES, Family, bias, write_bias
 from glassformer.checkpoints.families.tensor_names import ONES, SWAPPED_HALVES
 
 _NORMS = ("embedding_norm", "attention_norm", "attention.query_norm", "attention.key_norm", "ffn_norm", "final_norm")
@@ -20,10 +20,8 @@ _NAMES = NAMES | dict.fromkeys(_NORMS, ONES) | {"ffn.up": "mlp.fc1", "ffn.down":
 
 def _read(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     cap = file.get("final_logit_softcapping", 15.0)
-    return {
-        "logit_cap": None if cap is None else file.number("final_logit_softcapping", 15.0),
-        "attention_bias": file.flag("attention_bias", False),
-    }
+    capped = {"logit_cap": None if cap is None else file.number("final_logit_softcapping", 15.0)}
+    return capped | bias(file, found)
 
 
 NANOCHAT = Family(
@@ -36,7 +34,7 @@ NANOCHAT = Family(
     # YaRN's factor on cosines and sines, which the norms after them would undo, is not among these.
     rope=Rope(kinds=("default", "linear", "llama3")),
     read=_read,
-    write=lambda config: {"final_logit_softcapping": config.logit_cap, "attention_bias": config.attention_bias},
+    write=lambda config: {"final_logit_softcapping": config.logit_cap} | write_bias(config),
     names={ours: theirs for ours, theirs in _NAMES.items() if ours != "ffn.gate"},
     forms=dict.fromkeys(("attention.query", "attention.key"), SWAPPED_HALVES),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassformer.checkpoints.families.rotation import Rope
-from glassformer.checkpoints.families.table import NAMES, QK_NORMS, Family
+from glassformer.checkpoints.families.table import NAMES, QK_NORMS, Family, bias, write_bias
 
 _AFTER = {"attention_post_norm": "post_attention_layernorm", "ffn_post_norm": "post_feedforward_layernorm"}
 _BEFORE = ("attention_norm", "ffn_norm")
@@ -18,8 +18,8 @@ OLMO2 = Family(
     architecture="Olmo2ForCausalLM",
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
     parts={"norm_place": "after", "qk_norm": "all"},
-    read=lambda file, found: {"attention_bias": file.flag("attention_bias", False)},
-    write=lambda config: {"attention_bias": config.attention_bias},
+    read=bias,
+    write=write_bias,
     names={ours: theirs for ours, theirs in NAMES.items() if ours not in _BEFORE} | _AFTER | QK_NORMS,
 )
 OLMO3 = replace(

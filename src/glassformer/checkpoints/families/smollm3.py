@@ -1,7 +1,4 @@
-"""SmolLM3: Llama with layers that do not rotate, every fourth unless the file says which.
-
-Source: Yang et al. 2025, arXiv 2501.18795 (layers without rotation); Hugging Face 2025, SmolLM3.
-"""
+"""SmolLM3 (Hugging Face 2025): Llama with layers that do not rotate (arXiv 2501.18795), every fourth by default."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ from glassformer.models import DecoderConfig
 
 
 def _read(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    layers, every = found["num_layers"], file.whole("no_rope_layer_interval", 4) or 4
-    rotated = file.names("no_rope_layers", layers, (0, 1))
-    unrotated = [n for n in range(layers) if (n % every == every - 1 if rotated is None else not rotated[n])]
-    return read_biases(file, found) | {"unrotated_layers": tuple(unrotated)}
+    layers, every = range(found["num_layers"]), file.whole("no_rope_layer_interval", 4) or 4
+    rotated = file.names("no_rope_layers", len(layers), (0, 1)) or [(n + 1) % every for n in layers]
+    return read_biases(file, found) | {"unrotated_layers": tuple(n for n in layers if not rotated[n])}
 
 
 def _write(config: DecoderConfig) -> dict[str, Any]:
-    rotated = [int(layer not in config.unrotated_layers) for layer in range(config.num_layers)]
-    return write_biases(config) | {"no_rope_layers": rotated}
+    return write_biases(config) | {
+        "no_rope_layers": [int(n not in config.unrotated_layers) for n in range(config.num_layers)]
+    }
 
 
 SMOLLM3 = replace(

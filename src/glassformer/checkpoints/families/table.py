@@ -55,6 +55,16 @@ QK_NORMS = {"attention.query_norm": "self_attn.q_norm", "attention.key_norm": "s
 """Norms of queries and keys."""
 
 
+def bias(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+    """A ``read`` of ``attention_bias``."""
+    return {"attention_bias": file.flag("attention_bias", False)}
+
+
+def write_bias(config: DecoderConfig) -> dict[str, Any]:
+    """The opposite of :func:`bias`."""
+    return {"attention_bias": config.attention_bias}
+
+
 def _nothing(*_: Any) -> dict[str, Any]:
     return {}
 
@@ -142,7 +152,7 @@ class Family:
         """
         config = canonical(config)
         written = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
-        written |= self.fixed | {"architectures": [self.architecture], "model_type": self.model_type}
+        written |= dict(self.fixed) | {"architectures": [self.architecture], "model_type": self.model_type}
         written["torch_dtype"] = str(dtype).removeprefix("torch.")
         if self.rope is not None:
             written |= self.rope.write(config)
@@ -183,6 +193,8 @@ class Family:
                 found[ours] = file.whole(theirs, default)
         heads = found["num_heads"]
         require(heads > 0, f"{self.keys['num_heads']} = 0", "1 or more heads", "Download the file again.")
+        layers, longest = found["num_layers"], f"fewer than {_MOST_LAYERS} layers"
+        require(layers < _MOST_LAYERS, f"{self.keys['num_layers']} = {layers}", longest, "Download the file again.")
         found["head_dim"] = found.get("head_dim") or found["hidden_dim"] // heads
         found["num_kv_heads"] = found.get("num_kv_heads") or heads
         return found
@@ -195,29 +207,28 @@ class Family:
         window = None if window is None or not used else file.whole("sliding_window", self.window)
         if self.windows == "all":
             return {"window": window, "windowed_layers": "all"}
-        kinds = file.names("layer_types", layers, _KINDS) if layers < _MOST_LAYERS else None
+        kinds = file.names("layer_types", layers, _KINDS)
         if kinds is None:
             full = file.whole("max_window_layers", 28) if self.window_flag else None
             kinds = [
                 _KINDS[window is None or ((layer + 1) % self.period == 0 if full is None else layer < full)]
-                for layer in range(min(layers, _MOST_LAYERS))
+                for layer in range(layers)
             ]
         file.get("max_window_layers")
-        window, windowed = windows(len(kinds), kinds, window)
+        window, windowed = windows(layers, kinds, window)
         return {"window": window, "windowed_layers": windowed}
 
 
 _OPTIONAL = ("num_key_value_heads", "head_dim", "n_inner")
 _KINDS = ("sliding_attention", "full_attention")
-# More layers than any model has; check_sizes refuses such a number with the names of the tensors.
+# More than any model has: what there is for each layer stays small.
 _MOST_LAYERS = 2**16
 
 
 def canonical(config: DecoderConfig) -> DecoderConfig:
     """The same decoder with one spelling of what can be said in several ways; what only training reads is left out."""
-    layers = range(min(config.num_layers, _MOST_LAYERS))
-    kinds = [_KINDS[config.layer_window(layer) is None] for layer in layers]
-    window, windowed = windows(len(kinds), kinds, config.window)
+    kinds = [_KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
+    window, windowed = windows(config.num_layers, kinds, config.window)
     local = config.local_rope_base
     as_others = window is None or (local == config.rope_base and config.rope_scaling is None)
     return replace(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.checkpoints import bert, decoders
+from glassformer.checkpoints.families import FAMILIES
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
 from glassformer.classifier import load_classifier
@@ -33,7 +34,8 @@ NUMBERS = "1 2 3 5 1 6 0 6"
 """The initial text of decoders trained on a recurrence."""
 _BYTES_OF = "Once upon a time"
 _TOKENS = "1 2 3", "token numbers between spaces"
-_DECODERS = {"mixtral": "Mixtral", "gpt_oss": "gpt-oss", decoders.OWN: "glassformer"}
+_MIXTURES = {"mixtral": "Mixtral", "gpt_oss": "gpt-oss"}
+_DECODERS = {family.model_type: family.name for family in FAMILIES} | _MIXTURES | {decoders.OWN: "glassformer"}
 _ENCODERS = (*bert.FAMILY, bert.OWN)
 
 
@@ -79,8 +81,8 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
         card = model_card(place, "encoder", about, ["attention", "whatif"], _REVIEW, help_text)
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
     if kind in _DECODERS or layout_of(config) is not None:
-        # Those of other makers are always mixtures of experts.
-        dense = kind == decoders.OWN and config.get("num_experts") is None
+        experts = config.get("num_experts", config.get("num_local_experts"))
+        dense = experts is None and kind not in _MIXTURES
         return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"), dense)
     return _encoder(place) if kind in _ENCODERS else None
 
