@@ -290,6 +290,112 @@ class ExploreFlags:
 
 
 @config
+class CaptureFlags:
+    """Print what a language model computes while it reads TEXT: attention weights, the lens, or what each head adds.
+
+    --save writes the arrays too, with the tokens and their texts.
+    """
+
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
+    smollm2, gemma-3-270m, gpt-oss-20b."""
+
+    text: Annotated[Positional[str], tyro.conf.arg(metavar="TEXT")]
+    """What the model reads."""
+
+    what: Literal["weights", "lens", "heads"] = "weights"
+    """weights: the largest attention weights of the position. lens: the next token after each layer. heads: what each
+    head and network adds to the logit of the most likely next token."""
+
+    layer: int | None = None
+    """Layer, from 0; negative ones count from the last. None: all."""
+
+    head: int | None = None
+    """Head, from 0. None: all."""
+
+    position: int = -1
+    """Token whose row is shown, from 0; -1 is the last."""
+
+    top: Size = 12
+    """Number of lines of the table."""
+
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the arrays to this .npz or .safetensors file. Weights are then of all positions."""
+
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Replace the file of --save if it exists."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto (a GPU if there is one)."""
+
+    def __post_init__(self) -> None:
+        kinds = (".npz", ".safetensors")
+        require(
+            self.save is None or self.save.suffix in kinds,
+            f"--save {self.save}",
+            f"a file that ends with {' or '.join(kinds)}",
+            "Choose such a name.",
+        )
+        require(
+            self.save is None or self.overwrite or not self.save.exists(),
+            f"{self.save}, which exists",
+            "a new file",
+            "Pass --overwrite.",
+        )
+
+
+@config
+class InterveneFlags:
+    """Print the next tokens of TEXT as a language model is, and with parts of it changed.
+
+    --without 23.3 sets head 3 of layer 23 to zero. --steer adds to the residual stream the difference between two
+    texts' last tokens: --steer " love" " hate" --layer 12.
+    """
+
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
+    smollm2, gemma-3-270m, gpt-oss-20b."""
+
+    text: Annotated[Positional[str], tyro.conf.arg(metavar="TEXT")]
+    """What the model reads."""
+
+    without: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART")] = ()
+    """Parts that are set to zero: LAYER.HEAD, LAYER.attention or LAYER.ffn."""
+
+    steer: Annotated[tuple[str, str] | None, tyro.conf.arg(metavar="TOWARDS AWAY")] = None
+    """Two texts; the stream after --layer is moved towards the first and away from the second, at every token."""
+
+    layer: int | None = None
+    """Layer of --steer."""
+
+    strength: float = 1.0
+    """Factor on the direction of --steer."""
+
+    top: Size = 5
+    """Likely tokens of each run that are shown."""
+
+    generate: Count = 0
+    """Continue TEXT by this many tokens, before and after."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto (a GPU if there is one)."""
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.without) or self.steer is not None,
+            "no change",
+            "--without or --steer",
+            "Pass --without 23.3, for example; 'glassformer capture' shows what heads do.",
+        )
+        require(
+            (self.steer is None) == (self.layer is None),
+            "--steer without --layer" if self.layer is None else "--layer without --steer",
+            "both of them",
+            "Pass --steer TOWARDS AWAY --layer 12, for example.",
+        )
+
+
+@config
 class DesignFlags:
     """Build the weights of an attention head that solves a task, prove that it does, and write them.
 

@@ -43,6 +43,8 @@ COMMANDS: dict[str, Command] = {
         ("chat", "flags.ChatFlags", "talk with gpt-oss"),
         ("classify", "flags.ClassifyFlags", "print the class of texts, and which tokens mattered"),
         ("explore", "flags.ExploreFlags", "look inside models in the browser, or save the page as one file"),
+        ("capture", "flags.CaptureFlags", "print or save what a language model computes while it reads a text"),
+        ("intervene", "flags.InterveneFlags", "change parts of a language model and print what it says then"),
         ("design", "flags.DesignFlags", "build an attention head that solves a task, with its proof"),
         ("compile", "flags.CompileFlags", "compile a program into the weights of a transformer, with its proof"),
         ("run-program", "flags.RunProgramFlags", "run a compiled program on a text"),
