@@ -159,7 +159,7 @@ class _Plan:
         self._model, self._cache, self._caches = model, cache, list(cache.layers)
         self._know({"": model}, "", Decoder)
         _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
-        self.dtype, self._batch, self.size = model.embedding.weight.dtype, len(cache.layers[0].keys), 0
+        self.dtype, self._batch, self.size = model.dtype, len(cache.layers[0].keys), 0
         _need(self.dtype in _DTYPES)
         self.weights = self._decoder(model)
 
