@@ -112,7 +112,7 @@ def test_padded_batches_and_caches(family: str, tmp_path: Path) -> None:
     real[1, :5] = False
     with no_rounding():
         # Angles at other positions are other float32 numbers; learned positions count real tokens.
-        places = (real.cumsum(1) - 1).clamp(min=0) if family == "gpt2" else torch.arange(12).expand(2, 12)
+        places = (real.cumsum(1) - 1).clamp(min=0) if family in ("gpt2", "gpt_neo") else torch.arange(12).expand(2, 12)
         wanted = model(tokens, attention_mask=real.long(), position_ids=places).logits
     bound = 1e-6 if family == "nanochat" else 1e-10
     assert largest((decoder(tokens, key_padding=real) - wanted)[real]) <= bound
@@ -154,6 +154,10 @@ def test_saved_back_bit_for_bit(family: str, dtype: torch.dtype, tmp_path: Path)
         else:
             assert torch.equal(got[name], tensor), name
     assert read_decoder_config(tmp_path / "ours") == decoder.config
+    save_decoder(decoder, tmp_path / "own", layout="glassformer")
+    for name, tensor in load_decoder(tmp_path / "own").state_dict().items():
+        assert tensor.dtype == decoder.state_dict()[name].dtype
+        assert torch.equal(tensor, decoder.state_dict()[name])
     tokens, logits = some_tokens(), []
     for directory in (tmp_path / "theirs", tmp_path / "ours"):
         options = {"dtype": dtype, "experts_implementation": "eager", "output_loading_info": True}

@@ -35,7 +35,7 @@ _KINDS |= {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 20: "IQ4_
 _UNREAD = {9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S"}
 _UNREAD |= {24: "I8", 25: "I16", 26: "I32", 27: "I64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4", 41: "Q1_0"}
 # Types of values by their number.
-_NUMBERS = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "bool", "text", "array", "<u8", "<i8", "<f8")
+_NUMBERS = ["<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "bool", "text", "array", "<u8", "<i8", "<f8"]
 # Bounds of a header: the largest vocabularies have 262,144 tokens and twice as many merges, in less than 16 MiB.
 _HEADER, _ITEMS, _TENSORS, _KEYS, _NAME, _ALIGNMENT, _CHUNK = 2**26, 2**20, 2**16, 2**12, 64, 2**16, 2**20
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
@@ -133,8 +133,9 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
         try:
             with _Pieces(pieces) as file:
                 found, own = _header(file, number)
-            if (found.get("split.no", 0), found.get("split.count", 1) or 1) != (number, len(parts)):
-                got = f"part {found.get('split.no', 0)} of {found.get('split.count', 1)}"
+            place = found.get("split.no", 0), found.get("split.count", 1) or 1
+            if place != (number, len(parts)):
+                got = f"part {cut(str(place[0]))} of {cut(str(place[1]))}"
                 raise ValueError(f"{got}, where {number} of {len(parts)} is expected")
             if number and own.keys() & tensors.keys():
                 raise ValueError("tensors that another part has, too")
@@ -145,7 +146,7 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
     total = metadata.get("split.tensors.count", len(tensors))
     if total != len(tensors):
         got = f"{first} and its other parts with {len(tensors)} tensors"
-        raise CheckpointError(got, f"the {total} of the model", "Take all parts from one model.")
+        raise CheckpointError(got, f"the {cut(str(total))} of the model", "Take all parts from one model.")
     return GgufFile(first, metadata, tensors, tuple(map(tuple, parts)))
 
 
@@ -198,13 +199,16 @@ class _Header:
     """The bytes of a header, read as they are needed."""
 
     def __init__(self, file: _Pieces) -> None:
-        self._file, self.data, self.at = file, bytearray(), 0
+        self._file, self.data, self.at, self._items = file, bytearray(), 0, 0
 
     def need(self, end: int) -> None:
         if end > min(_HEADER, self._file.size):
             raise ValueError("it ends within the header" if end > self._file.size else "a header beyond 64 MiB")
         while len(self.data) < end:
-            self.data += self._file.read(max(_CHUNK, end - len(self.data))) or b""
+            more = self._file.read(max(_CHUNK, end - len(self.data)))
+            if not more:
+                raise ValueError("it became shorter")
+            self.data += more
 
     def take(self, form: str) -> Any:
         at, self.at = self.at, self.at + struct.calcsize(form)
@@ -246,6 +250,9 @@ class _Header:
         name = _NUMBERS[kind] if kind < len(_NUMBERS) else "?"
         if name in ("array", "?") or count > _ITEMS:
             raise ValueError(f"an array of {count} values of type {kind}")
+        self._items += count
+        if self._items > 2 * _ITEMS:
+            raise ValueError(f"{self._items} values in arrays")
         return self.texts(count) if name == "text" else self._numbers(name, count)
 
     def _numbers(self, name: str, count: int) -> np.ndarray:

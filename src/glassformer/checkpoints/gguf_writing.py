@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.families import FAMILIES, Family
-from glassformer.checkpoints.families.files import half_split
+from glassformer.checkpoints.families.files import rewritten, rewritten_weights
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries, read_gguf_config
 from glassformer.checkpoints.families.table import canonical, differences
 from glassformer.checkpoints.families.tensor_names import Entry
@@ -66,8 +66,7 @@ def write_gguf(
             unknown kind; weights that it cannot hold; or a tokenizer of another size.
     """
     require(kind in _NUMBERS, f"kind = {kind!r}", f"one of {', '.join(get_args(GgufKind))}", "Use one of these.")
-    config, folded = half_split(decoder)
-    family, config, metadata, factors = _described(decoder.family, config)
+    family, config, metadata, factors = _described(decoder.family, rewritten(decoder.config))
     metadata |= {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
     metadata |= _vocabulary(tokenizer, chat_template, config.vocab_size)
     entries = _entries(family, config)
@@ -76,7 +75,7 @@ def write_gguf(
     kinds = {name: _kind(name, shape, kind) for name, shape in described.items()}
     with new_file(Path(path)) as draft, draft.open("wb") as file:
         file.write(_header(metadata, described, kinds))
-        for name, tensor in _tensors(decoder, entries, folded, factors):
+        for name, tensor in _tensors(decoder, entries, factors):
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             file.write(_encoded(tensor, kinds[name], name))
         file.write(b"\0" * (-file.tell() % _ALIGNMENT))
@@ -220,14 +219,16 @@ def _kind(name: str, shape: list[int], kind: GgufKind) -> GgufKind:
 
 
 def _tensors(
-    decoder: Decoder, entries: list[Entry], folded: Mapping[str, Tensor], factors: Mapping[str, list[float]]
+    decoder: Decoder, entries: list[Entry], factors: Mapping[str, list[float]]
 ) -> Iterator[tuple[str, Tensor]]:
     for name, each in factors.items():
         yield name, torch.tensor(each)
 
+    changed = rewritten_weights(decoder)
+
     def weight(name: str) -> Tensor:
-        if name in folded:
-            return folded[name].detach()
+        if name in changed:
+            return changed[name]
         module, _, part = name.rpartition(".")
         found: Tensor = getattr(decoder.get_submodule(module), part)  # packed layers expand their weight here
         return found.detach()

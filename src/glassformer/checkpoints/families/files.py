@@ -109,6 +109,19 @@ def rewritten(config: DecoderConfig) -> DecoderConfig:
     return config if config.qk_norm else replace(config, key_weights=False, rope_layout="half-split")
 
 
+def rewritten_weights(decoder: Decoder) -> dict[str, Tensor]:
+    """The projections of the rewritten configuration, where it differs."""
+    if rewritten(decoder.config) == decoder.config:
+        return {}
+    found: dict[str, Tensor] = {}
+    for layer, block in enumerate(decoder.layers):
+        assert isinstance(block, Block)
+        assert isinstance(block.attention, GroupedQueryAttention)
+        projections = half_split_projections(block.attention, decoder.config.rope_layout)
+        found |= {f"layers.{layer}.{name}": tensor.detach() for name, tensor in projections.items()}
+    return found
+
+
 def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:
     """The content of ``config.json`` and the tensors that compute the same logits, made when they are written.
 
@@ -117,8 +130,8 @@ def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any
     Raises:
         InputError: A decoder with parts that the family lacks: all of them are named.
     """
-    config, folded = half_split(decoder)
-    state = {name: tensor.detach() for name, tensor in decoder.state_dict().items()} | folded
+    config = rewritten(decoder.config)
+    state = {name: each.detach() for name, each in decoder.state_dict().items()} | rewritten_weights(decoder)
     dtype = decoder.embedding.weight.dtype
     written = family.write_config(config, dtype)
     planned: dict[str, Planned] = {}
@@ -128,21 +141,6 @@ def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any
         for index, (name, shape) in enumerate(entry.shapes().items()):
             planned[name] = _planned(entry, index, shape, state, dtype)
     return written, planned
-
-
-def half_split(decoder: Decoder) -> tuple[DecoderConfig, dict[str, Tensor]]:
-    """The configuration without key weights and without interleaved rotation, and the projections that replace them;
-    as it is where norms of queries and keys stand between."""
-    config = decoder.config
-    folded: dict[str, Tensor] = {}
-    if (config.key_weights or config.rope_layout != "half-split") and config.qk_norm is None:
-        for layer, block in enumerate(decoder.layers):
-            assert isinstance(block, Block)
-            assert isinstance(block.attention, GroupedQueryAttention)
-            for name, tensor in half_split_projections(block.attention, config.rope_layout).items():
-                folded[f"layers.{layer}.{name}"] = tensor.detach()
-        config = replace(config, key_weights=False, rope_layout="half-split")
-    return config, folded
 
 
 def _named(family: Family, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:

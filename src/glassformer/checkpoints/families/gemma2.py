@@ -5,29 +5,11 @@ Source: Gemma Team 2024, arXiv 2408.00118.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from glassformer.checkpoints.families.gemma import (
-    CAPS,
-    GEMMA_NAMES,
-    NORMS,
-    PARTS,
-    gguf_gemma,
-    read_gemma,
-    write_gemma,
-)
+from glassformer.checkpoints.families.gemma import CAPS, GEMMA_NAMES, NORMS, PARTS, gguf_gemma, read_gemma, write_gemma
 from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.families.tensor_names import SHIFTED
 
 _CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-
-
-def _read_gguf(metadata: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    caps = {ours: _CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in metadata}
-    return caps | gguf_gemma(found, largest=46)
-
-
 GEMMA2 = Family(
     name="Gemma 2",
     model_type="gemma2",
@@ -44,5 +26,8 @@ GEMMA2 = Family(
     names=GEMMA_NAMES,
     forms=dict.fromkeys(NORMS, SHIFTED),
     gguf="gemma2",
-    gguf_read=_read_gguf,
+    # llama.cpp has the same defaults.
+    gguf_read=lambda keys, found: (
+        {ours: _CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in keys} | gguf_gemma(found, largest=46)
+    ),
 )

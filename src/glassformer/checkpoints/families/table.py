@@ -6,7 +6,7 @@ A family adds no code to the network. Its row says what its fields are called, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -36,6 +36,8 @@ KEYS = {
 }
 """Fields of :class:`DecoderConfig` and their names in a ``config.json`` like Llama's."""
 
+KINDS = ("sliding_attention", "full_attention")
+"""Values of ``layer_types``."""
 NAMES = {
     "embedding": "model.embed_tokens",
     "attention_norm": "input_layernorm",
@@ -160,7 +162,7 @@ class Family:
             written["sliding_window"] = config.window
         if self.windows == "types":
             written["sliding_window"] = config.window or config.max_seq_len  # transformers wants one even for no layer
-            written["layer_types"] = [_KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
+            written["layer_types"] = [KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
         if self.window_flag:
             written["use_sliding_window"] = config.window is not None
         written |= self.write(config)
@@ -187,7 +189,7 @@ class Family:
                 found[ours] = file.flag(theirs, self.tied)
             elif ours in ("norm_eps", "dropout"):
                 found[ours] = file.number(theirs, 0.0 if ours == "dropout" else default)
-            elif theirs in _OPTIONAL and file.get(theirs, default) is None:
+            elif file.get(theirs, default) is None and (theirs in _OPTIONAL or theirs in self.defaults):
                 found[ours] = None
             else:
                 found[ours] = file.whole(theirs, default)
@@ -207,35 +209,37 @@ class Family:
         window = None if window is None or not used else file.whole("sliding_window", self.window)
         if self.windows == "all":
             return {"window": window, "windowed_layers": "all"}
-        kinds = file.names("layer_types", layers, _KINDS)
+        kinds = file.names("layer_types", layers, KINDS)
         if kinds is None:
             full = file.whole("max_window_layers", 28) if self.window_flag else None
             kinds = [
-                _KINDS[window is None or ((layer + 1) % self.period == 0 if full is None else layer < full)]
+                KINDS[window is None or ((layer + 1) % self.period == 0 if full is None else layer < full)]
                 for layer in range(layers)
             ]
         file.get("max_window_layers")
-        window, windowed = windows(layers, kinds, window)
-        return {"window": window, "windowed_layers": windowed}
+        return windowed([kind == KINDS[0] for kind in kinds], window)
 
 
-_OPTIONAL = ("num_key_value_heads", "head_dim", "n_inner")
-_KINDS = ("sliding_attention", "full_attention")
+_OPTIONAL = ("num_key_value_heads", "head_dim")
 # More than any model has: what there is for each layer stays small.
 _MOST_LAYERS = 2**16
 
 
+def windowed(layers: Sequence[bool], window: int | None) -> dict[str, Any]:
+    """Our fields for windows in these layers."""
+    seen, places = windows(len(layers), [KINDS[not each] for each in layers], window)
+    return {"window": seen, "windowed_layers": places}
+
+
 def canonical(config: DecoderConfig) -> DecoderConfig:
     """The same decoder with one spelling of what can be said in several ways; what only training reads is left out."""
-    kinds = [_KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
-    window, windowed = windows(config.num_layers, kinds, config.window)
+    seen = windowed([config.layer_window(layer) is not None for layer in range(config.num_layers)], config.window)
     local = config.local_rope_base
-    as_others = window is None or (local == config.rope_base and config.rope_scaling is None)
+    as_others = seen["window"] is None or (local == config.rope_base and config.rope_scaling is None)
     return replace(
         config,
         num_kv_heads=config.num_kv_heads or config.num_heads,
-        window=window,
-        windowed_layers=windowed,
+        **seen,
         local_rope_base=None if as_others else local,
         rotary_dim=None if config.rotary_dim == config.head_dim else config.rotary_dim,
         attention_scale=None if config.attention_scale == config.head_dim**-0.5 else config.attention_scale,
