@@ -32,6 +32,7 @@ Effort = Literal["low", "medium", "high"]
 Layout = Literal["huggingface", "openai"]
 Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
 Experts = Literal["mxfp4", "bfloat16"]
+GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
 
 
 @config
@@ -498,7 +499,7 @@ class InfoFlags:
 
 @config
 class ConvertFlags:
-    """Write a decoder's weights in another layout, with the same logits.
+    """Write a decoder's weights in another layout, with the same logits, as a directory or a GGUF file.
 
     gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Others, glassformer's
     own directories and runs (of 'glassformer train' or of the gpt-oss lab) are loaded into memory. Parts that the new
@@ -506,20 +507,35 @@ class ConvertFlags:
     """
 
     source: Annotated[Positional[str], tyro.conf.arg(metavar="IN")]
-    """A directory of weights, a run, or a model on the Hugging Face hub."""
+    """A GGUF file, whose packed weights are expanded; a directory of weights; a run; owner/name or owner/name:file.gguf
+    on the Hugging Face hub; or a short name: smollm2, gemma-3-270m, gpt-oss-20b."""
 
     out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
-    """Output directory. It is written completely or not at all."""
+    """Output directory, or a file that ends with .gguf. It is written completely or not at all."""
 
-    to: Target
-    """gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the family that IN is of, or the first that
-    has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's layout. glassformer: every part unchanged."""
+    to: Target | None = None
+    """Layout of a directory; None: huggingface. gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the
+    family that IN is of, or the first that has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's
+    layout. glassformer: every part unchanged."""
+
+    kind: GgufKind = "F16"
+    """Format of the matrices of a GGUF file. Q8_0 rounds to 8 bits."""
 
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
 
     replace: FlagCreatePairsOff[bool] = False
     """Replace OUT if it exists."""
+
+    def __post_init__(self) -> None:
+        file = self.out.suffix == ".gguf"
+        require(
+            not file or (self.to is None and self.experts is None),
+            f"--to or --experts for {self.out}",
+            "--kind for a GGUF file",
+            "Leave them out, or name a directory.",
+        )
+        require(file or self.kind == "F16", f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")
 
 
 @config
