@@ -27,6 +27,7 @@ CLASSES = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3Moe",
+    "mixtral": "Mixtral",
     "smollm3": "SmolLM3",
     "phi3": "Phi3",
     "gemma2": "Gemma2",
@@ -77,11 +78,13 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
     config["rope_parameters"] = scaled
     window, windowed = rng.choice([3, 7]), [rng.random() < 0.5 for _ in range(layers)]
     types = ["sliding_attention" if each else "full_attention" for each in windowed]
-    if family in ("mistral", "qwen2", "phi3"):
+    if family in ("mistral", "mixtral", "qwen2", "phi3"):
         del config["attention_bias"]
     if family in ("llama", "smollm3"):
         config["mlp_bias"] = rng.random() < 0.5
-    if family in ("mistral", "phi3"):
+    if family == "mixtral":
+        config |= {"num_local_experts": 4, "num_experts_per_tok": rng.choice([1, 2]), "rope_parameters": rope}
+    if family in ("mistral", "mixtral", "phi3"):
         config["sliding_window"] = rng.choice([None, window])
     if family == "qwen3_moe":
         config |= {"num_experts": 4, "num_experts_per_tok": rng.choice([1, 2]), "norm_topk_prob": True}

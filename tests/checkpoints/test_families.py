@@ -46,10 +46,13 @@ def largest(difference: Tensor) -> float:
 def weight_of(model: Any, name: str, of: Callable[[Tensor], Tensor | None]) -> Tensor:
     """A tensor of a model in memory, or its gradient, by the name that it has in files."""
     parameters = dict(model.named_parameters())
-    name = name.replace("embed_out.", "lm_head.")
+    name = name.replace("embed_out.", "lm_head.").replace("block_sparse_moe.gate", "mlp.gate")
     if ".experts." in name:
         layer, _, rest = name.partition(".experts.")
         expert, matrix, _ = rest.split(".")
+        # Mixtral's files have names of their own.
+        layer = layer.replace("block_sparse_moe", "mlp")
+        matrix = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(matrix, matrix)
         packed = of(parameters[f"{layer}.experts.{'down_proj' if matrix == 'down_proj' else 'gate_up_proj'}"])
         assert packed is not None
         one = packed[int(expert)]
@@ -300,6 +303,9 @@ def test_masks_and_short_names_of_old_files(tmp_path: Path) -> None:
     save_file(short | {"h.0.attn.bias": torch.ones(4, 4)}, tmp_path / "model.safetensors")
     for name, tensor in load_decoder(tmp_path).state_dict().items():
         assert torch.equal(tensor, whole[name])
+    save_file(short | {"transformer.wte.weight": short["wte.weight"].clone()}, tmp_path / "model.safetensors")
+    with refused("wte.weight twice", error=CheckpointError):
+        load_decoder(tmp_path)
 
 
 VALUES = (

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from glassformer.kernels import plain
-from glassformer.kernels.blocks import KINDS, block_linear, definition, finite, unpack, values
+from glassformer.kernels.blocks import KINDS, block_linear, definition, expanded, finite, unpack, values
 
 
 def random_blocks(kind: str, rows: int, blocks: int, seed: int = 0, *, usual: bool = False) -> torch.Tensor:
@@ -33,6 +33,7 @@ def test_weights_have_the_bits_of_llama_cpp(kind: str) -> None:
     blocks = random_blocks(kind, 64, 8)
     expected = dequantize(blocks.numpy(), GGMLQuantizationType[kind])
     found = values(kind, blocks)
+    assert np.array_equal(expanded(kind, blocks).numpy(), expected)
     assert found.shape == (64, 8 * KINDS[kind].block)
     assert np.array_equal(found.numpy(), expected)
     codes, scales, offsets = unpack(kind, blocks)

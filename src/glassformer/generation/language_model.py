@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import re
 import sys
 from collections import Counter
@@ -118,6 +119,15 @@ class FoundModel:
     """Bytes of its files of weights."""
     packing: str
     """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
+
+    @property
+    def about(self) -> str:
+        """Name, number of weights, how they are stored, and size, in words."""
+        parts = [f"{self.size / 2**20:,.0f} MiB"]
+        if isinstance(self.place, GgufFile):
+            count = sum(math.prod(tensor.shape) for tensor in self.place.tensors.values())
+            parts = [f"{count / 1e6:,.0f} million weights", self.packing, *parts]
+        return f"{self.name}: {', '.join(parts)}"
 
     @property
     def path(self) -> Path:
@@ -261,11 +271,14 @@ class LanguageModel:
             counts |= {each.data_ptr(): each.numel() for each in module.parameters(recurse=False)}
         return sum(counts.values())
 
-    def __repr__(self) -> str:
+    @property
+    def about(self) -> str:
+        """Name, number of weights, how they are stored, and size, in words."""
         kind = f"{self.packing}, " if self.packing else ""
-        return (
-            f"LanguageModel({self.name}: {self.num_weights / 1e6:,.1f} M weights, {kind}{self.size / 2**20:,.0f} MiB)"
-        )
+        return f"{self.name}: {self.num_weights / 1e6:,.0f} million weights, {kind}{self.size / 2**20:,.0f} MiB"
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.about})"
 
 
 def load(

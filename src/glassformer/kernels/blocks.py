@@ -21,8 +21,14 @@ import torch
 from jaxtyping import Float, Int8, UInt8
 from torch import Tensor
 
-from glassformer.kernels.linear import parts
+from glassformer.kernels import native
+from glassformer.kernels.linear import parts, threads_for
 from glassformer.kernels.rule import defined_backward, use_definition
+
+FEW_TOKENS = 16
+"""Up to here C++ multiplies while it expands."""
+_EXPANDED = 2**19  # bytes of blocks that are expanded at a time for more tokens
+_FIRST = 5  # BLOCKS of rows.h
 
 Unpacked = tuple[Tensor, Tensor, Tensor | None]
 """Codes, scales and offsets (None: all 0) of blocks; the last axis is weights, groups and groups of a block."""
@@ -49,6 +55,10 @@ class BlockKind:
         """Bytes of a row of ``width`` weights, a multiple of ``block``."""
         return width // self.block * self.nbytes
 
+    def width(self, row_bytes: int) -> int:
+        """Weights of a row of so many bytes."""
+        return row_bytes // self.nbytes * self.block
+
 
 def unpack(
     kind: str, blocks: UInt8[Tensor, "*rows bytes"]
@@ -60,11 +70,34 @@ def unpack(
     return codes.to(torch.int8).flatten(-2), scales.flatten(-2), offsets.flatten(-2)
 
 
-def values(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*rows width"]:
+def expanded(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*rows width"]:
     """``scale * code + offset`` in float32."""
     codes, scales, offsets = KINDS[kind].unpacked(blocks.unflatten(-1, (-1, KINDS[kind].nbytes)))
     grouped = codes.unflatten(-1, (-1, KINDS[kind].group)) * scales.unsqueeze(-1)
     return (grouped if offsets is None else grouped + offsets.unsqueeze(-1)).flatten(-3)
+
+
+def values(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*rows width"]:
+    """:func:`expanded`; on the CPU by the C++ library, which gives the same bits."""
+    library = _library(blocks)
+    if library is None:
+        return expanded(kind, blocks)
+    width = KINDS[kind].width(blocks.shape[-1])
+    out = torch.empty(*blocks.shape[:-1], width, dtype=torch.float32)
+    library.call("expand_blocks", number(kind), blocks, out, 0, out.numel() // width, width, threads_for(out))
+    return out
+
+
+def number(kind: str) -> int:
+    """The format as C++ knows it."""
+    return _FIRST + list(KINDS).index(kind)
+
+
+def _library(blocks: Tensor) -> native.Library | None:
+    """The C++ library if it takes these blocks."""
+    plain = blocks.is_cpu and blocks.is_contiguous() and blocks.numel() > 0 and type(blocks) is Tensor
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    return None if not plain or watched or use_definition() else native.library()
 
 
 def finite(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> bool:
@@ -79,7 +112,7 @@ def finite(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> bool:
 def definition(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None = None) -> Tensor:
     """``x @ values.T + bias`` in float32 at least, rounded to ``x``'s dtype."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    out = x.to(wide) @ values(kind, blocks).to(wide).T
+    out = x.to(wide) @ expanded(kind, blocks).to(wide).T
     return (out if bias is None else out + bias.to(wide)).to(x.dtype)
 
 
@@ -89,7 +122,10 @@ def block_linear(
     kind: str,
     bias: Float[Tensor, " out"] | None = None,
 ) -> Float[Tensor, "*batch out"]:
-    """:func:`definition`, some rows at a time: the expanded matrix is never in memory, for the backward pass neither.
+    """:func:`definition`; the expanded matrix is never in memory, for the backward pass neither.
+
+    On the CPU a few tokens are multiplied by weights that C++ expands in the caches, more tokens by some expanded rows
+    at a time. A few tokens have the same bits in every batch of up to that many, and on any number of threads.
 
     ``x`` and the bias have gradients, blocks have none.
     """
@@ -119,9 +155,16 @@ class _Product(torch.autograd.Function):
 
 def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
-    tokens, width = x.to(wide), blocks.shape[1] // KINDS[kind].nbytes * KINDS[kind].block
+    tokens, width = x.to(wide), KINDS[kind].width(blocks.shape[1])
+    few = len(x) <= FEW_TOKENS and not transposed and wide == torch.float32 and x.is_cpu
+    library = _library(blocks) if few else None
+    if library is not None:
+        out = tokens.new_empty(len(x), len(blocks))
+        sizes = (len(blocks), width, len(x), threads_for(blocks))
+        library.call("rows_blocks", number(kind), blocks, tokens.contiguous(), out, *sizes)
+        return out.to(x.dtype)
     out = tokens.new_zeros(len(x), width if transposed else len(blocks))
-    for rows in parts(blocks):
+    for rows in parts(blocks, _EXPANDED):
         weights = values(kind, blocks[rows]).to(wide)
         if transposed:
             out.addmm_(tokens[:, rows], weights)

@@ -12,6 +12,8 @@ EXPORT(some_rows)
   const auto run = [&](auto matrix, auto x) { multiply_rows(matrix, x, width, count, first, last, out, stride); };
   const float* x = reinterpret_cast<const float*>(tokens);
   const BFloat16* narrow = static_cast<const BFloat16*>(scales);
+  if (format >= BLOCKS)
+    CALL(block_rows)(format, weights, x, width, count, first, last, out, stride);
   if (format == FLOAT32) run(static_cast<const float*>(weights), x);
   if (format == BFLOAT16) run(static_cast<const BFloat16*>(weights), x);
   if (format == LOSSLESS) run(Lossless{static_cast<const uint8_t*>(weights), static_cast<const int32_t*>(scales)}, x);
@@ -30,7 +32,7 @@ namespace {
 void multiply(int64_t format, const void* weights, const void* scales, const float* x, float* out, int64_t rows,
               int64_t width, int64_t count, int64_t threads) {
   const int64_t share = (rows + ROWS * threads - 1) / (ROWS * threads) * ROWS, bytes = token_bytes(width);
-  char* fixed = format < INT8 ? nullptr : static_cast<char*>(std::aligned_alloc(64, count * bytes));
+  char* fixed = format < INT8 || format >= BLOCKS ? nullptr : static_cast<char*>(std::aligned_alloc(64, count * bytes));
 #pragma omp parallel for num_threads(threads) if (count > 8)
   for (int64_t t = 0; t < (fixed == nullptr ? 0 : count); ++t)
     CALL(prepare)(format, x + t * width, width, 1, fixed + t * bytes);
@@ -131,6 +133,12 @@ EXPORT(expand_lossless)
     for (int64_t i = index[2 * row + 1]; i < index[2 * row + 3]; ++i)
       weights[index[2 * i]] = static_cast<uint16_t>(index[2 * i + 1]);
   }
+}
+
+EXPORT(rows_blocks)
+(int64_t format, const uint8_t* blocks, const float* x, float* out, int64_t rows, int64_t width, int64_t tokens,
+ int64_t threads) {
+  multiply(format, blocks, nullptr, x, out, rows, width, tokens, threads);
 }
 
 EXPORT(rows_int8)

@@ -334,7 +334,7 @@ struct Lossless {
   }
 };
 
-enum Stored : int64_t { FLOAT32, BFLOAT16, LOSSLESS, INT8, MXFP4 };
+enum Stored : int64_t { FLOAT32, BFLOAT16, LOSSLESS, INT8, MXFP4, BLOCKS };  // BLOCKS: and its kinds, after it
 
 // ---- tokens in fixed point ------------------------------------------------------------------------------------------
 
@@ -606,3 +606,8 @@ EXPORT(some_rows)
 (int64_t format, const void* weights, const void* scales, const char* tokens, int64_t width, int64_t count, int64_t first,
  int64_t last, float* out, int64_t stride);
 EXPORT(prepare)(int64_t format, const float* x, int64_t width, int64_t count, char* tokens);
+EXPORT(block_rows)
+(int64_t format, const void* blocks, const float* x, int64_t width, int64_t count, int64_t first, int64_t last,
+ float* out, int64_t stride);
+EXPORT(expand_blocks)
+(int64_t format, const void* blocks, float* out, int64_t first, int64_t last, int64_t width, int64_t threads);
