@@ -11,6 +11,9 @@ from typing import Any, Literal
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.assembly import config_errors
 from glassformer.checkpoints.families import FAMILIES, family_of, files
+from glassformer.checkpoints.families.gguf_metadata import gguf_entries
+from glassformer.checkpoints.gguf import gguf_config
+from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.gpt_oss import checked_config
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
@@ -45,7 +48,7 @@ class Description:
     family: str
     """"Llama" or another of the table's, "gpt-oss", "Mixtral", "BERT" or "glassformer"."""
     layout: str
-    """"Hugging Face", "OpenAI" or "glassformer"."""
+    """"Hugging Face", "OpenAI", "GGUF" or "glassformer"."""
     config: DecoderConfig | EncoderConfig
     """The model's configuration."""
     parameters: dict[Part, int]
@@ -134,6 +137,23 @@ def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
     stored = stored_tensors(directory)
     decoders.own_tensors(config, stored, directory)
     return _described("glassformer", "glassformer", config, stored)
+
+
+def describe_gguf(file: GgufFile) -> Description:
+    """Describe a GGUF file by its header; packed weights count as expanded.
+
+    Raises:
+        CheckpointError: As :func:`~glassformer.checkpoints.gguf.load_gguf`, which reads the weights as well.
+    """
+    family, config = gguf_config(file)
+    parts: dict[Part, int] = {}
+    sizes: dict[Part, int] = {}
+    for entry in gguf_entries(family, config, file.tensors):
+        for name in entry.theirs:
+            part, tensor = _part(entry.ours[0], config), file.tensors[name]
+            parts[part] = parts.get(part, 0) + math.prod(tensor.shape)
+            sizes[part] = sizes.get(part, 0) + tensor.nbytes
+    return Description(family.name, "GGUF", config, parts, sizes, len(file.pieces))
 
 
 def _described(

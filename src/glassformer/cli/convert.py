@@ -67,7 +67,6 @@ def convert(flags: ConvertFlags) -> list[str]:
     require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new one", "Pass --replace.")
     if flags.out.suffix == ".gguf":
         return _convert_to_gguf(flags)
-    flags = replace(flags, to=flags.to or "huggingface")
     run = find_trained(Path(flags.source)) if Path(flags.source).is_dir() else None
     if run is not None:
         _require_equivalent(run.config, flags)
@@ -147,8 +146,8 @@ def _mixtral_lacks(config: DecoderConfig, flags: ConvertFlags) -> list[str]:
 
 def _layout(config: DecoderConfig, flags: ConvertFlags, family: str | None = None) -> str:
     """The layout to write; ``huggingface`` stands for the best of Hugging Face's."""
-    if flags.to != "huggingface":
-        return flags.to
+    if flags.to not in (None, "huggingface"):
+        return str(flags.to)
     packed = flags.experts == "mxfp4" or (flags.experts is None and config.expert_format == "mxfp4")
     return "gpt_oss" if packed else layout_for(replace(config, expert_format="dense"), family)
 

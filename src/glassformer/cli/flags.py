@@ -486,12 +486,13 @@ class RunProgramFlags:
 
 @config
 class InfoFlags:
-    """Print what a directory of weights contains and how much memory it needs on this machine. Reads headers only."""
+    """Print what a model's files contain and how much memory it needs on this machine. Reads headers only."""
 
-    directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
-    """A directory with config.json and weights: a known family, gpt-oss also in OpenAI's layout, BERT models,
-    glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face hub, whose
-    weights are not downloaded."""
+    directory: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf on the Hugging Face hub,
+    which is downloaded; or a directory with config.json and weights: a known family, gpt-oss also in OpenAI's layout,
+    BERT models, glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face
+    hub, whose weights are not downloaded."""
 
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, with sizes in bytes."""

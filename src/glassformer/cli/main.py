@@ -48,7 +48,7 @@ COMMANDS: dict[str, Command] = {
         ("design", "flags.DesignFlags", "build an attention head that solves a task, with its proof"),
         ("compile", "flags.CompileFlags", "compile a program into the weights of a transformer, with its proof"),
         ("run-program", "flags.RunProgramFlags", "run a compiled program on a text"),
-        ("info", "flags.InfoFlags", "print what a directory of weights contains and the memory it needs"),
+        ("info", "flags.InfoFlags", "print what a model's files contain and the memory they need"),
         ("convert", "flags.ConvertFlags", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
         ("random-model", "flags.RandomModelFlags", "write a gpt-oss of any size with random weights"),
         ("verify", "flags.VerifyFlags", "check whether an attention head solves a task, on every sequence"),
