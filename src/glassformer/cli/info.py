@@ -10,12 +10,13 @@ from typing import Any, get_args
 
 from glassformer.checkpoints.assembly import machine_memory
 from glassformer.checkpoints.description import Description, describe, describe_decoder, describe_gguf
-from glassformer.checkpoints.gguf_file import read_gguf
+from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.cli.flags import InfoFlags
 from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
+from glassformer.generation.language_model import KNOWN, find_place
 from glassformer.kernels import native
 from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
@@ -93,22 +94,30 @@ def as_text(found: Description, machine: Machine, directory: Path) -> str:
 
 def main(flags: InfoFlags) -> int:
     """Print what the directory contains."""
-    directory = Path(flags.directory)
-    if directory.is_file():
-        found = describe_gguf(read_gguf(directory))
-    else:
-        directory = find_directory(flags.directory, weights=False)
-        run = find_trained(directory)
-        if run is None:
-            found = describe(directory, hub_tensors(flags.directory, directory))
-        else:
-            found = describe_decoder(run.weights, run.config)
+    place, found = _described(flags.directory)
     machine = this_machine(kernel=found.experts is not None)
     if flags.json:
-        print(json.dumps(as_json(found, machine, directory), indent=2))
+        print(json.dumps(as_json(found, machine, place), indent=2))
     else:
-        say(as_text(found, machine, directory))
+        say(as_text(found, machine, place))
     return 0
+
+
+def _described(source: str) -> tuple[Path, Description]:
+    """Where a model is, and what it contains; of a directory on the hub no weights are downloaded."""
+    known = KNOWN.get(source)
+    if known is not None and known.file is None:
+        source = known.hub or source
+    # Only for a directory on the hub the place is asked for without weights.
+    if Path(source).expanduser().is_file() or ":" in source or "/" not in source:
+        place = find_place(source)
+        if isinstance(place, GgufFile):
+            return place.path, describe_gguf(place)
+    directory = find_directory(source, weights=False)
+    run = find_trained(directory)
+    if run is not None:
+        return directory, describe_decoder(run.weights, run.config)
+    return directory, describe(directory, hub_tensors(source, directory))
 
 
 def _form(found: Description) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from glassformer.data.released_tokenizer import (
     O200K_PATTERN,
@@ -180,6 +180,7 @@ def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int]
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _SPLITS[pre]]
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytewise])
+    engine.decoder = decoders.ByteLevel()
     return engine
 
 
@@ -204,6 +205,7 @@ def _scored(read: _Metadata, tokens: list[str], ids: dict[str, int], specials: M
     engine = Tokenizer(models.BPE(vocab=ids, merges=merges, byte_fallback=True))
     prefix = [normalizers.Prepend(SPACE)] if read.value("add_space_prefix", bool, True) else []
     engine.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
+    engine.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     return engine
 
 

@@ -38,9 +38,10 @@ def write_gemma(config: DecoderConfig) -> dict[str, Any]:
 
 
 def gguf_gemma(found: dict[str, Any], largest: int) -> dict[str, Any]:
-    """The scales, for which GGUF has no key: that of the model with ``largest`` layers is by width, as in llama.cpp."""
+    """The scales, for which GGUF has no key: that of the model with ``largest`` layers is by width, in
+    whole numbers as in llama.cpp."""
     width, heads = found["hidden_dim"], found["num_heads"]
     return {
         "embedding_scale": width**0.5,
-        "attention_scale": (width / heads) ** -0.5 if found["num_layers"] == largest else None,
+        "attention_scale": (width // heads) ** -0.5 if found["num_layers"] == largest else None,
     }
