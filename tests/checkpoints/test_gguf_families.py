@@ -22,8 +22,11 @@ from glassformer.checkpoints.families import family_of
 from glassformer.checkpoints.gguf import load_gguf
 from glassformer.checkpoints.gguf_file import read_gguf
 from glassformer.checkpoints.gguf_writing import write_gguf
+from glassformer.checkpoints.random_gpt_oss import write_random_gpt_oss
 from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
 from glassformer.errors import InputError
+from glassformer.layers.experts import MixtureOfExperts
+from glassformer.quantized.packed_experts import PackedMixture
 
 LLAMA_CPP = os.environ.get("GLASSFORMER_LLAMA_CPP")
 PERPLEXITY = os.environ.get("GLASSFORMER_LLAMA_PERPLEXITY")
@@ -91,6 +94,21 @@ def test_files_of_llama_cpps_converter(family: str, converted: dict[str, list[tu
         theirs, ours = (load_gguf(path.with_suffix(ending)).eval() for ending in (".gguf", ".ours.gguf"))
         assert (theirs(tokens) - logits).abs().max() <= 5e-5
         assert (ours(tokens) - logits).abs().max() <= 5e-5
+
+
+@torch.no_grad()
+def test_a_gpt_oss_of_the_converter_keeps_its_experts_packed(tmp_path: Path) -> None:
+    if LLAMA_CPP is None:
+        pytest.skip("GLASSFORMER_LLAMA_CPP does not name a copy of llama.cpp")
+    write_random_gpt_oss(tmp_path / "model")
+    script = Path(__file__).with_name("llama_cpp_convert.py")
+    subprocess.run([sys.executable, script, LLAMA_CPP, str(tmp_path / "model")], check=True, capture_output=True)
+    expected = load_decoder(tmp_path / "model", dtype=torch.float32).eval()
+    tokens = torch.randint(expected.config.vocab_size, (2, 200))
+    for hold, kind in (("blocks", PackedMixture), ("dense", MixtureOfExperts)):
+        found = load_gguf(tmp_path / "model.gguf", hold=hold).eval()  # type: ignore[arg-type]
+        assert type(found.layers[0].ffn) is kind
+        assert torch.equal(found(tokens), expected(tokens))
 
 
 def kept_keys(path: Path) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 from glassformer.checkpoints.assembly import config_errors, empty_decoder, require_memory
 from glassformer.checkpoints.families import FAMILIES, Family, family_of_gguf
 from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries, known_architecture, read_gguf_config
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS, packed_experts
+from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.gguf_file import FLOATS, GgufFile, read_gguf
 from glassformer.checkpoints.tensor_files import StoredTensor, Wanted, check_tensors
 from glassformer.errors import CheckpointError, require
@@ -21,6 +25,8 @@ from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
 
 Hold = Literal["blocks", "dense"]
 """Packed weights as the file's own blocks, or expanded."""
+_EXPERTS = re.compile(r"layers\.(\d+)\.ffn\.(gate|up|down)")
+_EXPERT_BIASES = re.compile(r"layers\.(\d+)\.ffn\.(gate|up|down)_bias")
 _FIX = "Take a file that llama.cpp's converter wrote, or the model's safetensors."
 
 
@@ -38,7 +44,7 @@ def load_gguf(
     Args:
         source: A file, also one of several parts, or what :func:`~glassformer.checkpoints.gguf_file.read_gguf` gave.
         hold: ``"blocks"`` keeps packed matrices as they are in the file, for inference and gradients of activations;
-            experts, which no layer holds in blocks, are expanded. ``"dense"`` expands all.
+            of experts only those in MXFP4, others are expanded. ``"dense"`` expands all.
         dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, else float32, since other weights
             would lose bits.
         device: The decoder's.
@@ -57,13 +63,17 @@ def load_gguf(
         matrices = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
         dtype = torch.bfloat16 if matrices == {"BF16"} else torch.float32
     place = torch.device(device)
+    experts = [name for name in kinds if _EXPERTS.fullmatch(name)]
+    mixture = hold == "blocks" and bool(experts) and all(kinds[name] == "MXFP4" for name in experts)
+    if mixture:
+        config = replace(config, expert_format="mxfp4")
     decoder = empty_decoder(config, dtype)
     packed = _hold_blocks(decoder, kinds) if hold == "blocks" else set()
     require_memory(decoder, place, file.path)
     state: dict[str, Tensor] = {}
     with file.reading() as read:
-        for entry in entries:
-            kept = packed.issuperset(entry.ours)
+        for entry in sorted(entries, key=_layer) if mixture else entries:
+            kept = packed.issuperset(entry.ours) or (mixture and _EXPERTS.fullmatch(entry.ours[0]) is not None)
 
             def get(name: str, kept: bool = kept) -> Tensor:
                 tensor, kind = read(name), file.tensors[name].kind
@@ -72,7 +82,10 @@ def load_gguf(
                 return tensor.to(dtype)
 
             for name, tensor in entry.read(get).items():
-                state[f"{name.removesuffix('.weight')}.blocks" if kept else name] = tensor.to(place)
+                is_block = name in packed
+                state[f"{name.removesuffix('.weight')}.blocks" if is_block else name] = tensor.to(place)
+            if mixture:
+                _pack(state, entry.ours[0].rpartition(".")[0])
     if config.tied_output:
         part = "blocks" if "embedding.weight" in packed else "weight"
         state[f"output.{part}"] = state[f"embedding.{part}"]
@@ -81,6 +94,23 @@ def load_gguf(
         decoder.output.weight = decoder.embedding.weight
     decoder.family = family.model_type
     return decoder
+
+
+def _layer(entry: Entry) -> tuple[int, int]:
+    """Experts of a layer one after another, so that those of one layer at a time are in memory twice."""
+    found = _EXPERTS.fullmatch(entry.ours[0]) or _EXPERT_BIASES.fullmatch(entry.ours[0])
+    return (0, 0) if found is None else (1, int(found[1]))
+
+
+def _pack(state: dict[str, Tensor], mixture: str) -> None:
+    """Replace the experts of a layer by what a mixture packed in MXFP4 holds, once all parts are there."""
+    parts, biases = ("gate", "up", "down"), ("gate_bias", "up_bias")
+    if all(f"{mixture}.{part}" in state for part in parts):
+        raw = {part: state.pop(f"{mixture}.{part}") for part in parts}
+        state |= {f"{mixture}.{name}": tensor for name, tensor in packed_experts(raw).items()}
+    if all(f"{mixture}.{bias}" in state for bias in biases):
+        both = torch.stack([state.pop(f"{mixture}.{bias}") for bias in biases], dim=2).flatten(1)
+        state[f"{mixture}.gate_up_bias"] = both
 
 
 def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
@@ -92,7 +122,7 @@ def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
     with config_errors(file.path):
         family = family_of_gguf(file.metadata)
         if family is None:
-            known = ", ".join(sorted({each.gguf for each in FAMILIES if each.gguf}))
+            known = ", ".join(sorted({each.gguf for each in (*FAMILIES, GPT_OSS) if each.gguf}))
             raise CheckpointError(
                 f"{file.path} of the architecture {known_architecture(file.metadata)!r}", f"one of {known}", _FIX
             )

@@ -10,6 +10,7 @@ from glassformer.checkpoints.families.gemma3 import GEMMA3
 from glassformer.checkpoints.families.gpt2 import GPT2
 from glassformer.checkpoints.families.gpt_neo import GPT_NEO
 from glassformer.checkpoints.families.gpt_neox import GPT_NEOX
+from glassformer.checkpoints.families.gpt_oss import GPT_OSS
 from glassformer.checkpoints.families.llama import LLAMA
 from glassformer.checkpoints.families.mistral import MISTRAL
 from glassformer.checkpoints.families.mixtral import MIXTRAL
@@ -37,4 +38,5 @@ def family_of(model_type: object) -> Family | None:
 def family_of_gguf(metadata: Mapping[str, Any]) -> Family | None:
     """The family of a GGUF file with this ``general.architecture``; None for another."""
     architecture = metadata.get("general.architecture")
-    return next((family for family in FAMILIES if family.gguf == architecture and family.gguf is not None), None)
+    rows = (*FAMILIES, GPT_OSS)
+    return next((family for family in rows if family.gguf == architecture and family.gguf is not None), None)
