@@ -125,6 +125,7 @@ def configs(draw: st.DrawFn, expert_format: str = "dense") -> DecoderConfig:
 def of_families(draw: st.DrawFn) -> DecoderConfig:
     """Forms of other families than gpt-oss's."""
     kv_heads, group, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 3)), 4 * draw(st.integers(1, 9))
+    window = draw(st.none() | st.integers(1, 30))
     learned, place = draw(st.booleans()), draw(st.sampled_from(["before", "after", "both"]))
     rotation: dict[str, Any] = {"learned_positions": True}
     if not learned:
@@ -132,7 +133,7 @@ def of_families(draw: st.DrawFn) -> DecoderConfig:
         rotation = {
             "rotary_dim": head_dim // 2,
             "rope_scaling": draw(st.sampled_from(scalings)),
-            "local_rope_base": draw(st.sampled_from([None, 100.0])),
+            "local_rope_base": draw(st.sampled_from([None, 100.0])) if window else None,
             "unrotated_layers": draw(st.sampled_from([(), (0,)])),
         }
     return DecoderConfig(
@@ -143,7 +144,7 @@ def of_families(draw: st.DrawFn) -> DecoderConfig:
         num_heads=group * kv_heads,
         head_dim=head_dim,
         num_kv_heads=kv_heads,
-        window=draw(st.none() | st.integers(1, 30)),
+        window=window,
         attention_bias=draw(st.sampled_from([False, True, "qkv"])),
         ff_bias=draw(st.booleans()),
         qk_norm=draw(st.sampled_from([None, "head", "all"])),
