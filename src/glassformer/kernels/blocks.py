@@ -173,7 +173,7 @@ def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
     return out.to(x.dtype)
 
 
-# ---- the formats; a block's weights are in order, q the codes' bits, d and m scales and offsets in float16 ------------
+# ---- the formats; a block's weights are in order, q the codes' bits, d and m scales and offsets in float16 -----------
 
 _TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4
 _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)  # of MXFP4, without signs

@@ -12,7 +12,8 @@ inline float half(const uint8_t* from) {
 #if defined(__F16C__)
   return _cvtsh_ss(bits);
 #else
-  const float size = as_float(static_cast<uint32_t>(bits & 0x7fff) << 13) * 0x1p112f;
+  float size = as_float(static_cast<uint32_t>(bits & 0x7fff) << 13) * 0x1p112f;
+  if ((bits & 0x7c00) == 0x7c00) size = as_float(0x7f800000u | (bits & 0x3ffu) << 13);
   return bits & 0x8000 ? -size : size;
 #endif
 }
@@ -232,22 +233,17 @@ struct MxFp4 {
   }
 };
 
+// A row with T tokens.
 template <typename Kind, int T>
 inline void tile(const uint8_t* row, const float* x, int64_t width, float* out, int64_t stride) {
-  constexpr int64_t PARTS = VECTOR_BYTES == 64 ? 4 : 32 / WIDTH;  // sums, for additions not to wait for one another
+  constexpr int64_t PARTS = 32 / WIDTH;  // sums, for additions not to wait for one another
   Floats sums[T][PARTS] = {};
-  const auto add = [&](const uint8_t* block, int64_t k, int64_t first) INLINE {
-    prefetch_ahead(block);
-    Kind::expand(block, [&](int64_t i, Floats weights) INLINE {
-      for (int t = 0; t < T; ++t) sums[t][(first + i / WIDTH) % PARTS] += weights * load(x + t * width + k + i);
+  for (int64_t k = 0; k < width; k += Kind::BLOCK, row += Kind::ROOM) {
+    for (int64_t i = 0; i < Kind::ROOM; i += 64) prefetch_ahead(row + i);
+    Kind::expand(row, [&](int64_t i, Floats weights) INLINE {
+      for (int t = 0; t < T; ++t) sums[t][i / WIDTH % PARTS] += weights * load(x + t * width + k + i);
     });
-  };
-  int64_t k = 0;
-  for (; k + 2 * Kind::BLOCK <= width; k += 2 * Kind::BLOCK, row += 2 * Kind::ROOM) {
-    add(row, k, 0);
-    add(row + Kind::ROOM, k + Kind::BLOCK, Kind::BLOCK / WIDTH);
   }
-  if (k < width) add(row, k, 0);
   for (int t = 0; t < T; ++t) {
     for (int64_t part = 1; part < PARTS; ++part) sums[t][0] += sums[t][part];
     out[t * stride] = sum(sums[t][0]);
