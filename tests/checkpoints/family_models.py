@@ -27,6 +27,7 @@ CLASSES = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3Moe",
+    "mixtral": "Mixtral",
     "smollm3": "SmolLM3",
     "phi3": "Phi3",
     "gemma2": "Gemma2",
@@ -34,6 +35,7 @@ CLASSES = {
     "olmo2": "Olmo2",
     "olmo3": "Olmo3",
     "gpt2": "GPT2",
+    "gpt_neo": "GPTNeo",
     "gpt_neox": "GPTNeoX",
     "nanochat": "NanoChat",
 }
@@ -76,11 +78,13 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
     config["rope_parameters"] = scaled
     window, windowed = rng.choice([3, 7]), [rng.random() < 0.5 for _ in range(layers)]
     types = ["sliding_attention" if each else "full_attention" for each in windowed]
-    if family in ("mistral", "qwen2", "phi3"):
+    if family in ("mistral", "mixtral", "qwen2", "phi3"):
         del config["attention_bias"]
     if family in ("llama", "smollm3"):
         config["mlp_bias"] = rng.random() < 0.5
-    if family in ("mistral", "phi3"):
+    if family == "mixtral":
+        config |= {"num_local_experts": 4, "num_experts_per_tok": rng.choice([1, 2]), "rope_parameters": rope}
+    if family in ("mistral", "mixtral", "phi3"):
         config["sliding_window"] = rng.choice([None, window])
     if family == "qwen3_moe":
         config |= {"num_experts": 4, "num_experts_per_tok": rng.choice([1, 2]), "norm_topk_prob": True}
@@ -90,7 +94,7 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
         config["sliding_window"] = window
         if any(windowed) or family == "smollm3":
             config["layer_types"] = types
-    if family in ("qwen2", "gpt2", "gpt_neox", "nanochat", "smollm3", "olmo2", "olmo3", "phi3"):
+    if family in ("qwen2", "gpt2", "gpt_neo", "gpt_neox", "nanochat", "smollm3", "olmo2", "olmo3", "phi3"):
         del config["head_dim"]
         config["hidden_size"] = heads * head_dim
     if family == "smollm3":
@@ -130,6 +134,14 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
         del config["num_key_value_heads"], config["rms_norm_eps"]
         if head_dim == 12:
             config["rope_parameters"]["partial_rotary_factor"] = 1.0
+    if family == "gpt_neo":
+        kinds = [[["local" if each else "global"], 1] for each in windowed]
+        config = {
+            **{"vocab_size": VOCAB, "hidden_size": config["hidden_size"], "num_layers": layers, "num_heads": heads},
+            **{"max_position_embeddings": LONGEST, "attention_types": kinds, "window_size": window},
+            **{"intermediate_size": rng.choice([None, 24]), "tie_word_embeddings": config["tie_word_embeddings"]},
+            **{"initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2},
+        }
     if family == "gpt2":
         size = config["hidden_size"]
         config = {
@@ -147,7 +159,7 @@ def random_model(family: str, seed: int) -> Any:
     rng = random.Random(f"{family} {seed}")
     config = getattr(transformers, f"{CLASSES[family]}Config")(**random_config(family, rng))
     torch.manual_seed(seed)
-    attention = "eager" if family == "gemma2" else "sdpa"
+    attention = "eager" if family in ("gemma2", "gpt_neo") else "sdpa"
     model = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation=attention, experts_implementation="eager"
     ).eval()

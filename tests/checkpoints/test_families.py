@@ -46,10 +46,13 @@ def largest(difference: Tensor) -> float:
 def weight_of(model: Any, name: str, of: Callable[[Tensor], Tensor | None]) -> Tensor:
     """A tensor of a model in memory, or its gradient, by the name that it has in files."""
     parameters = dict(model.named_parameters())
-    name = name.replace("embed_out.", "lm_head.")
+    name = name.replace("embed_out.", "lm_head.").replace("block_sparse_moe.gate", "mlp.gate")
     if ".experts." in name:
         layer, _, rest = name.partition(".experts.")
         expert, matrix, _ = rest.split(".")
+        # Mixtral's files have names of their own.
+        layer = layer.replace("block_sparse_moe", "mlp")
+        matrix = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(matrix, matrix)
         packed = of(parameters[f"{layer}.experts.{'down_proj' if matrix == 'down_proj' else 'gate_up_proj'}"])
         assert packed is not None
         one = packed[int(expert)]
@@ -112,7 +115,7 @@ def test_padded_batches_and_caches(family: str, tmp_path: Path) -> None:
     real[1, :5] = False
     with no_rounding():
         # Angles at other positions are other float32 numbers; learned positions count real tokens.
-        places = (real.cumsum(1) - 1).clamp(min=0) if family == "gpt2" else torch.arange(12).expand(2, 12)
+        places = (real.cumsum(1) - 1).clamp(min=0) if family in ("gpt2", "gpt_neo") else torch.arange(12).expand(2, 12)
         wanted = model(tokens, attention_mask=real.long(), position_ids=places).logits
     bound = 1e-6 if family == "nanochat" else 1e-10
     assert largest((decoder(tokens, key_padding=real) - wanted)[real]) <= bound
@@ -154,6 +157,10 @@ def test_saved_back_bit_for_bit(family: str, dtype: torch.dtype, tmp_path: Path)
         else:
             assert torch.equal(got[name], tensor), name
     assert read_decoder_config(tmp_path / "ours") == decoder.config
+    save_decoder(decoder, tmp_path / "own", layout="glassformer")
+    for name, tensor in load_decoder(tmp_path / "own").state_dict().items():
+        assert tensor.dtype == decoder.state_dict()[name].dtype
+        assert torch.equal(tensor, decoder.state_dict()[name])
     tokens, logits = some_tokens(), []
     for directory in (tmp_path / "theirs", tmp_path / "ours"):
         options = {"dtype": dtype, "experts_implementation": "eager", "output_loading_info": True}
@@ -296,6 +303,9 @@ def test_masks_and_short_names_of_old_files(tmp_path: Path) -> None:
     save_file(short | {"h.0.attn.bias": torch.ones(4, 4)}, tmp_path / "model.safetensors")
     for name, tensor in load_decoder(tmp_path).state_dict().items():
         assert torch.equal(tensor, whole[name])
+    save_file(short | {"transformer.wte.weight": short["wte.weight"].clone()}, tmp_path / "model.safetensors")
+    with refused("wte.weight twice", error=CheckpointError):
+        load_decoder(tmp_path)
 
 
 VALUES = (

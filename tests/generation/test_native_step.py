@@ -129,9 +129,10 @@ def of_families(draw: st.DrawFn) -> DecoderConfig:
     kv_heads, group, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 3)), 4 * draw(st.integers(1, 9))
     window = draw(st.none() | st.integers(1, 30))
     learned, place = draw(st.booleans()), draw(st.sampled_from(["before", "after", "both"]))
+    window = draw(st.none() | st.integers(1, 30))
     rotation: dict[str, Any] = {"learned_positions": True}
     if not learned:
-        scalings = [None, Yarn(4.0, 16), options.Linear(4.0)]
+        scalings = [None, Yarn(4.0, 16), options.Linear(4.0), options.Llama3(8.0, 16)]
         rotation = {
             "rotary_dim": head_dim // 2,
             "rope_scaling": draw(st.sampled_from(scalings)),

@@ -29,7 +29,6 @@ from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, mixtral_lacks, read_mixtral_config
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
@@ -55,7 +54,7 @@ from glassformer.quantized.packed_experts import PackedMixture
 
 OWN = "glassformer-decoder"
 """The ``model_type`` of what :func:`save_decoder` writes in our own layout."""
-LAYOUTS = ("gpt_oss", "mixtral", "glassformer", *(family.model_type for family in FAMILIES))
+LAYOUTS = ("gpt_oss", "glassformer", *(family.model_type for family in FAMILIES))
 """What :func:`save_decoder` writes."""
 
 
@@ -113,8 +112,6 @@ def load_decoder(
     kind = _require_kind(config, directory)
     if isinstance(kind, Family):
         decoder = load_family(kind, directory, config, dtype=dtype, device=place)
-    elif kind == "mixtral":
-        decoder = load_mixtral(directory, config, dtype=dtype, device=place)
     else:
         decoder = _load_own(directory, config, dtype, place)
     if experts is not None and experts != decoder.config.expert_format:
@@ -137,10 +134,10 @@ def read_decoder_config(directory: Path) -> DecoderConfig:
     if layout is not None:
         return read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
     kind = _require_kind(config, directory)
-    if kind == OWN:
+    if not isinstance(kind, Family):
         return _own_config(directory, config)
     with config_errors(directory / CONFIG_FILE):
-        return kind.read_config(config) if isinstance(kind, Family) else read_mixtral_config(config)
+        return kind.read_config(config)
 
 
 def own_tensors(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> dict[str, Tensor]:
@@ -176,12 +173,10 @@ def save_decoder(
     Args:
         decoder: On any device.
         directory: Where to: complete or, whatever happens, as it was before.
-        layout: A ``model_type`` such as ``"llama"`` is a family's; ``"mixtral"`` and ``"gpt_oss"`` are Hugging Face's
-            as well, and parts that they lack are rewritten
-            (:func:`~glassformer.checkpoints.mixtral.mixtral_from_decoder`,
-            :func:`~glassformer.checkpoints.gpt_oss_export.gpt_oss_from_decoder`); ``"glassformer"`` keeps every part as
-            it is. None: the family that the decoder was loaded from, or else the first that has exactly its parts, or
-            else Mixtral if it has all of them, otherwise gpt-oss. A warning names values that programs which assume
+        layout: A ``model_type`` such as ``"llama"`` is a family's; ``"gpt_oss"`` is Hugging Face's as well, and parts
+            that it lacks are rewritten (:func:`~glassformer.checkpoints.gpt_oss_export.gpt_oss_from_decoder`);
+            ``"glassformer"`` keeps every part as it is. None: the family that the decoder was loaded from, or else the
+            first that has exactly its parts, otherwise gpt-oss. A warning names values that programs which assume
             gpt-oss's released configuration would ignore.
         replace: Whether the directory may exist already; it is then replaced as a whole.
         shard_bytes: Largest size of a file of weights; a larger model has several files and an index.
@@ -213,9 +208,6 @@ def save_decoder(
         planned = model.in_layout("huggingface")
         if warning := remark(str(directory), written):
             warnings.warn(warning, stacklevel=3)
-    elif layout == "mixtral":
-        written, tensors = mixtral_from_decoder(decoder)
-        planned = {name: plan(tensor) for name, tensor in tensors.items()}
     else:
         written = {"model_type": OWN, **dataclasses.asdict(decoder.config)}
         state = decoder.state_dict()
@@ -232,9 +224,7 @@ def save_decoder(
 def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:
     """The layout of :func:`save_decoder` that fits a decoder best; ``loaded`` is that of the files it was read from."""
     family = family_for(config, loaded)
-    if family is not None:
-        return family.model_type
-    return "gpt_oss" if mixtral_lacks(config) else "mixtral"
+    return "gpt_oss" if family is None else family.model_type
 
 
 def require_device(device: str | torch.device) -> torch.device:
@@ -257,7 +247,7 @@ def _require_kind(config: Mapping[str, Any], directory: Path) -> str | Family:
     """The family, or the ``model_type``, of a directory whose layout is not gpt-oss's."""
     kind = config.get("model_type")
     family = family_of(kind)
-    if family is None and kind not in ("mixtral", OWN):
+    if family is None and kind != OWN:
         remote = ", whose code in auto_map is not run" if "auto_map" in config else ""
         known = ", ".join(sorted(layout for layout in LAYOUTS if layout != "glassformer"))
         raise CheckpointError(

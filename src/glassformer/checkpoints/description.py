@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from glassformer.checkpoints import bert, decoders, mixtral
+from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.assembly import config_errors
 from glassformer.checkpoints.families import FAMILIES, family_of, files
 from glassformer.checkpoints.gpt_oss import checked_config
@@ -161,8 +161,6 @@ def _read_config(
         return "gpt-oss", "Hugging Face" if layout == "huggingface" else "OpenAI", config
     if (family := family_of(kind)) is not None:
         return family.name, "Hugging Face", files.checked_config(family, directory, content, stored)
-    if kind == "mixtral":
-        return "Mixtral", "Hugging Face", mixtral.checked_config(directory, content, stored)
     if kind == decoders.OWN:
         config = decoders.read_decoder_config(directory)
         decoders.own_tensors(config, stored, directory)
@@ -174,7 +172,7 @@ def _read_config(
     names = ", ".join(family.name for family in FAMILIES)
     raise CheckpointError(
         f"{directory / CONFIG_FILE} of the model_type {kind!r}",
-        f"{names}, gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
+        f"{names}, gpt-oss, the BERT family, or what glassformer wrote",
         "Other architectures are not supported.",
     )
 

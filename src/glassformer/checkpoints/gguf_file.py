@@ -1,7 +1,7 @@
 """GGUF files: the whole header is checked, within bounds of size and time, before a tensor is read.
 
-Not by the package ``gguf`` (0.19), which takes 18 seconds and 686 MiB to open a file of 253 MB, never returns from one of
-192 bytes, and accepts offsets that wrap and tensors that overlap.
+Not by the package ``gguf`` (0.19), which takes 18 seconds and 686 MiB to open a file of 253 MB, never returns from one
+of 192 bytes, and accepts offsets that wrap and tensors that overlap.
 
 Source: the specification in ggml's ``docs/gguf.md``; ``ggml/src/gguf.cpp`` for the order and padding of tensors.
 """
@@ -34,7 +34,8 @@ _KINDS = {0: "F32", 1: "F16", 30: "BF16", 28: "F64", 2: "Q4_0", 3: "Q4_1", 6: "Q
 _KINDS |= {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 39: "MXFP4"}
 _UNREAD = {9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S"}
 _UNREAD |= {24: "I8", 25: "I16", 26: "I32", 27: "I64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4", 41: "Q1_0"}
-_NUMBERS = "<u1 <i1 <u2 <i2 <u4 <i4 <f4 bool text array <u8 <i8 <f8".split()  # types of values by their number
+# Types of values by their number.
+_NUMBERS = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "bool", "text", "array", "<u8", "<i8", "<f8")
 # Bounds of a header: the largest vocabularies have 262,144 tokens and twice as many merges, in less than 16 MiB.
 _HEADER, _ITEMS, _TENSORS, _KEYS, _NAME, _ALIGNMENT, _CHUNK = 2**26, 2**20, 2**16, 2**12, 64, 2**16, 2**20
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")

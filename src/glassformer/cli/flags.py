@@ -86,8 +86,9 @@ class GenerateFlags:
     run: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Directory of a run."""
 
-    model: Annotated[str | None, tyro.conf.arg(metavar="DIR|NAME")] = None
-    """Directory of a model, or its name on the Hugging Face hub."""
+    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
+    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the hub, or a short name: smollm2,
+    gemma-3-270m, gpt-oss-20b."""
 
     tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME|bytes|numbers")] = None
     """For --model: a tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub; 'bytes' or
@@ -162,10 +163,11 @@ class GenerateFlags:
 
 @config
 class ChatFlags:
-    """Talk with gpt-oss. Answers go to standard output, everything else to standard error."""
+    """Talk with a model that was trained to chat. Answers go to standard output, everything else to standard error."""
 
-    model: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
-    """Directory of a gpt-oss model, in Hugging Face's or OpenAI's layout; or a model on the hub: openai/gpt-oss-20b."""
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
+    smollm2, gemma-3-270m, gpt-oss-20b."""
 
     message: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
     """Answer this message and exit. None: a conversation; from a pipe, each line is a message."""

@@ -132,7 +132,7 @@ _Logits = Callable[[Int[Tensor, "batch 1"] | None], Float[Tensor, "batch vocab"]
 def _steps(
     model: Decoder, logits: _Logits, batch: int, max_new_tokens: int, rule: SamplingRule, stop: frozenset[int]
 ) -> Iterator[list[int | None]]:
-    generator = rule.generator(model.embedding.weight.device)
+    generator = rule.generator(model.device)
     ended = [False] * batch
     newest: Tensor | None = None
     for _ in range(max_new_tokens):
@@ -227,7 +227,7 @@ def _padded(
     model: Decoder, prompts: Prompts
 ) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
     """All prompts in one tensor, padded on the left, and which of its tokens are real (None: all)."""
-    device = model.embedding.weight.device
+    device = model.device
     if isinstance(prompts, Tensor):
         return prompts.to(device), None
     lengths = [len(prompt) for prompt in prompts]

@@ -45,7 +45,7 @@ _KINDS = (
 _METHODS = [
     (kind, name, getattr(kind, name))
     for kind, name in (
-        *((Decoder, name) for name in ("forward", "hidden", "embed", "rotations", "run_layers", "logits")),
+        *((Decoder, name) for name in ("forward", "logits", "hidden", "embed", "rotations", "run_layers")),
         *((kind, "forward") for kind in _KINDS),
     )
 ]
@@ -165,8 +165,7 @@ class _Plan:
         self._model, self._cache, self._caches = model, cache, list(cache.layers)
         self._know({"": model}, "", Decoder)
         _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
-        self.dtype = torch.float32 if isinstance(model.embedding, BlockEmbedding) else model.embedding.weight.dtype
-        self._batch, self.size = len(cache.layers[0].keys), 0
+        self.dtype, self._batch, self.size = model.dtype, len(cache.layers[0].keys), 0
         _need(self.dtype in _DTYPES)
         self.weights = self._decoder(model)
 
@@ -197,11 +196,15 @@ class _Plan:
 
     def _decoder(self, model: Decoder) -> Weights:
         config, width = model.config, model.config.hidden_dim
+        for name in ("positions", "local_rotary", "logit_cap"):
+            if model._modules.get(name) is None:
+                self._hold(model._modules, name, None)
         embedding, positions = self._embedding(model, "embedding"), Matrix()
         if model.positions is not None:
             positions = self._embedding(model, "positions")
         layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
         rotations = self._rotations(model)
+        cap = None if model.logit_cap is None else self._part(model, "logit_cap", SoftCap)
         output, bias = self._linear(model, "output", config.vocab_size, width)
         _need(not bias and not isinstance(config.rope_scaling, LongRope))
         for number, layer in enumerate(layers):
@@ -226,7 +229,7 @@ class _Plan:
             head_dim=config.head_dim,
             interleaved=model.rotary.layout == "interleaved",
             embedding_scale=float(torch.tensor(config.embedding_scale, dtype=self.dtype)),
-            logit_cap=0.0 if model.logit_cap is None else self._part(model, "logit_cap", SoftCap).cap,
+            logit_cap=0.0 if cap is None else cap.cap,
         )
 
     def _embedding(self, model: Decoder, name: str) -> Matrix:

@@ -96,6 +96,20 @@ class Decoder(nn.Module):
         """
         pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(self, directory, **options)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self._stored.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of embedded tokens."""
+        return self._stored.dtype if self._stored.is_floating_point() else torch.float32  # as blocks expand to it
+
+    @property
+    def _stored(self) -> Tensor:
+        return next(chain(self.embedding.parameters(), self.embedding.buffers()))
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all weights anew from torch's generator."""
@@ -225,9 +239,7 @@ class Decoder(nn.Module):
         got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"
         require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
         heads = config.num_kv_heads or config.num_heads
-        stored = next(chain(self.embedding.parameters(), self.embedding.buffers()))
-        dtype, device = stored.dtype if stored.is_floating_point() else torch.float32, stored.device
-        sizes = batch, heads, config.head_dim, length
+        sizes, dtype, device = (batch, heads, config.head_dim, length), self.dtype, self.device
         windows = map(config.layer_window, range(config.num_layers))
         return Cache([LayerCache(*sizes, window, dtype=dtype, device=device) for window in windows])
 

@@ -37,6 +37,11 @@ class BlockLinear(nn.Linear):
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_features), requires_grad=False) if bias else None)
 
     @property
+    def num_weights(self) -> int:
+        """Weights, without the bias."""
+        return self.in_features * self.out_features
+
+    @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The expanded weights."""
         return values(self.kind, self.blocks)
@@ -69,6 +74,11 @@ class BlockEmbedding(nn.Embedding):
         self.num_embeddings, self.embedding_dim, self.kind = num_embeddings, embedding_dim, kind
         self.max_norm = self.padding_idx = None
         self.register_buffer("blocks", _room(kind, num_embeddings, embedding_dim))
+
+    @property
+    def num_weights(self) -> int:
+        """Weights."""
+        return self.num_embeddings * self.embedding_dim
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]

@@ -8,9 +8,11 @@ from typing import Any
 from glassformer.checkpoints.families.gemma2 import GEMMA2
 from glassformer.checkpoints.families.gemma3 import GEMMA3
 from glassformer.checkpoints.families.gpt2 import GPT2
+from glassformer.checkpoints.families.gpt_neo import GPT_NEO
 from glassformer.checkpoints.families.gpt_neox import GPT_NEOX
 from glassformer.checkpoints.families.llama import LLAMA
 from glassformer.checkpoints.families.mistral import MISTRAL
+from glassformer.checkpoints.families.mixtral import MIXTRAL
 from glassformer.checkpoints.families.nanochat import NANOCHAT
 from glassformer.checkpoints.families.olmo2 import OLMO2, OLMO3
 from glassformer.checkpoints.families.phi3 import PHI3
@@ -21,8 +23,8 @@ from glassformer.checkpoints.families.smollm3 import SMOLLM3
 from glassformer.checkpoints.families.table import Family
 
 FAMILIES = (
-    *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, SMOLLM3, PHI3, GEMMA2, GEMMA3),
-    *(OLMO2, OLMO3, GPT2, GPT_NEOX, NANOCHAT),
+    *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, PHI3, GEMMA2, GEMMA3),
+    *(OLMO2, OLMO3, GPT2, GPT_NEO, GPT_NEOX, NANOCHAT),
 )
 """All rows; of those that can hold a decoder the first is taken to write it."""
 

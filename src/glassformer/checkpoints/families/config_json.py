@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from glassformer.errors import require
@@ -91,6 +92,17 @@ class Fields:
         possible = isinstance(value, list) and len(value) == length and all(each in accepted for each in value)
         require(possible, self._got(name, value), f"{length} of {accepted}", _FIX)
         return list(value)
+
+    def turns(self, name: str, length: int, accepted: Iterable[str]) -> list[str]:
+        """The items of lists that are repeated: ``[[["global", "local"], 12]]``; 24 of them."""
+        value, accepted = self.get(name), list(accepted)
+        possible = isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value)
+        possible = possible and all(isinstance(items, list) and type(times) is int for items, times in value)
+        every = (item for items, times in (value if possible else []) for _ in range(times) for item in items)
+        found = list(islice(every, length + 1))
+        possible = len(found) == length and all(item in accepted for item in found)
+        require(possible, self._got(name, value), f"pairs of a list of {accepted} and a number, for {length}", _FIX)
+        return found
 
     def require_known(self) -> None:
         """Refuse a field that nothing asked for, unless it is switched off (null, false, 0, empty)."""

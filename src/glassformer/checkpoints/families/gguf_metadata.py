@@ -13,9 +13,8 @@ import torch
 from glassformer.checkpoints.families import tensor_names
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.gguf_names import EXPERTS, GGUF_PREFIX, PACKED
-from glassformer.checkpoints.families.table import Family, canonical
+from glassformer.checkpoints.families.table import Family, canonical, windowed
 from glassformer.checkpoints.families.tensor_names import Entry
-from glassformer.checkpoints.gpt_oss_config import windows
 from glassformer.errors import InputError, require
 from glassformer.layers.options import Linear, Llama3, LongRope, RopeScaling, Yarn
 from glassformer.models import DecoderConfig
@@ -152,17 +151,16 @@ def _windows(keys: Fields, family: Family) -> dict[str, Any]:
     require(layers < 2**16, f"{keys.place}block_count = {layers}", "fewer layers", _FIX)
     if isinstance(pattern, int):
         # A pattern of n: one of n layers sees everything. 0: none does.
-        windowed = [pattern == 0 or layer % pattern < pattern - 1 for layer in range(layers)]
+        which = [pattern == 0 or layer % pattern < pattern - 1 for layer in range(layers)]
     else:
-        windowed = [bool(each) for each in pattern[: 2**16]]
+        which = [bool(each) for each in pattern[: 2**16]]
     if family.windows == "all":
-        windowed = [True] * layers
+        which = [True] * layers
     if family.windows == "none" or window == 0:
         require(window == 0, f"{keys.place}attention.sliding_window = {window}", "no window", _FIX)
         return {}
-    kinds = ["sliding_attention" if each else "full_attention" for each in windowed]
-    seen, places = windows(layers, kinds, window)
-    return {"window": seen, "windowed_layers": places}
+    require(len(which) == layers, f"{keys.place}attention.sliding_window_pattern of {len(which)}", f"{layers}", _FIX)
+    return windowed(which, window)
 
 
 def _scaling(

@@ -12,10 +12,10 @@ from typing import Any
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.rotation import Rope
 from glassformer.checkpoints.families.table import NAMES, Family, bias, write_bias
-from glassformer.checkpoints.families.tensor_names import ONES, SWAPPED_HALVES
+from glassformer.checkpoints.families.tensor_names import ABSENT, SWAPPED_HALVES
 
 _NORMS = ("embedding_norm", "attention_norm", "attention.query_norm", "attention.key_norm", "ffn_norm", "final_norm")
-_NAMES = NAMES | dict.fromkeys(_NORMS, ONES) | {"ffn.up": "mlp.fc1", "ffn.down": "mlp.fc2"}
+_NAMES = NAMES | dict.fromkeys(_NORMS, ABSENT) | {"ffn.up": "mlp.fc1", "ffn.down": "mlp.fc2"}
 
 
 def _read(file: Fields, found: dict[str, Any]) -> dict[str, Any]:

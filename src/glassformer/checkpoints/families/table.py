@@ -6,7 +6,7 @@ A family adds no code to the network. Its row says what its fields are called, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -36,6 +36,8 @@ KEYS = {
 }
 """Fields of :class:`DecoderConfig` and their names in a ``config.json`` like Llama's."""
 
+KINDS = ("sliding_attention", "full_attention")
+"""Values of ``layer_types``."""
 NAMES = {
     "embedding": "model.embed_tokens",
     "attention_norm": "input_layernorm",
@@ -90,6 +92,8 @@ class Family:
     """Whether the output is the embedding where the file does not say it."""
     fixed: Mapping[str, Any] = field(default_factory=lambda: {"hidden_act": "silu"})
     """Fields of theirs that have one possible value."""
+    ignored: tuple[str, ...] = ()
+    """Fields of theirs that transformers ignores in this family."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """Fields of ours that are the same in every model of the family."""
     rope: Rope | None = field(default_factory=Rope)
@@ -108,6 +112,8 @@ class Family:
     """The opposite."""
     names: Mapping[str, str] = field(default_factory=lambda: NAMES)
     """Our modules and theirs; see :mod:`~glassformer.checkpoints.families.tensor_names`."""
+    in_memory: Mapping[str, str] = field(default_factory=dict)
+    """Other names of some of them, in a model of transformers 5 that is not saved yet."""
     prefix: str = "model.layers.{}."
     """Of their names in a layer."""
     base: str = ""
@@ -134,6 +140,8 @@ class Family:
         found = self._sizes(file)
         for name, value in self.fixed.items():
             file.only(name, value)
+        for name in self.ignored:
+            file.get(name)
         if self.rope is not None:
             found |= self.rope.read(file, found["head_dim"], found["max_seq_len"])
         found |= self._windows(file, found["num_layers"])
@@ -151,33 +159,43 @@ class Family:
             InputError: A decoder with parts that the family lacks: all of them are named.
         """
         config = canonical(config)
+        lacking = self._lacking(config)
+        require(not lacking, f"a decoder with {', '.join(lacking)}", f"what {self.name} has", "Choose another layout.")
+        return self._written(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}
+
+    def _lacking(self, config: DecoderConfig) -> list[str]:
+        """The fields of a configuration that are not read back."""
+        try:
+            return differences(config, self.read_config(self._written(config)))
+        except InputError as error:
+            others = self._lacking(replace(config, rope_scaling=None)) if config.rope_scaling else []
+            return [*others, error.got]
+
+    def _written(self, config: DecoderConfig) -> dict[str, Any]:
         written = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
         written |= dict(self.fixed) | {"architectures": [self.architecture], "model_type": self.model_type}
-        written["torch_dtype"] = str(dtype).removeprefix("torch.")
         if self.rope is not None:
             written |= self.rope.write(config)
         if self.windows == "all":
             written["sliding_window"] = config.window
         if self.windows == "types":
             written["sliding_window"] = config.window or config.max_seq_len  # transformers wants one even for no layer
-            written["layer_types"] = [_KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
+            written["layer_types"] = [KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
         if self.window_flag:
             written["use_sliding_window"] = config.window is not None
-        written |= self.write(config)
-        try:
-            lacking = differences(config, self.read_config(written))
-        except InputError as error:
-            lacking = [error.got]
-        require(not lacking, f"a decoder with {', '.join(lacking)}", f"what {self.name} has", "Choose another layout.")
-        return written
+        return written | self.write(config)
 
-    def entries(self, config: DecoderConfig) -> list[Entry]:
-        """The tensors of its safetensors files.
+    def entries(self, config: DecoderConfig, stored: Collection[str] = ()) -> list[Entry]:
+        """The tensors of its safetensors files; ``stored`` are the names there.
 
         Raises:
             InputError: A decoder with a tensor that the family lacks.
         """
-        return tensor_names.entries(config, self.names, self.prefix, self.forms)
+        first = {f"{self.prefix.format(0)}{theirs}" for theirs in self.in_memory.values()}
+        # Packed pieces must stand one after the other.
+        kept = {ours: each for ours, each in self.names.items() if ours not in self.in_memory}
+        names = kept | dict(self.in_memory) if first & set(stored) else self.names
+        return tensor_names.entries(config, names, self.prefix, self.forms)
 
     def _sizes(self, file: Fields) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -187,7 +205,7 @@ class Family:
                 found[ours] = file.flag(theirs, self.tied)
             elif ours in ("norm_eps", "dropout"):
                 found[ours] = file.number(theirs, 0.0 if ours == "dropout" else default)
-            elif theirs in _OPTIONAL and file.get(theirs, default) is None:
+            elif file.get(theirs, default) is None and (theirs in _OPTIONAL or self.defaults.get(theirs, 0) is None):
                 found[ours] = None
             else:
                 found[ours] = file.whole(theirs, default)
@@ -207,35 +225,37 @@ class Family:
         window = None if window is None or not used else file.whole("sliding_window", self.window)
         if self.windows == "all":
             return {"window": window, "windowed_layers": "all"}
-        kinds = file.names("layer_types", layers, _KINDS)
+        kinds = file.names("layer_types", layers, KINDS)
         if kinds is None:
             full = file.whole("max_window_layers", 28) if self.window_flag else None
             kinds = [
-                _KINDS[window is None or ((layer + 1) % self.period == 0 if full is None else layer < full)]
+                KINDS[window is None or ((layer + 1) % self.period == 0 if full is None else layer < full)]
                 for layer in range(layers)
             ]
         file.get("max_window_layers")
-        window, windowed = windows(layers, kinds, window)
-        return {"window": window, "windowed_layers": windowed}
+        return windowed([kind == KINDS[0] for kind in kinds], window)
 
 
-_OPTIONAL = ("num_key_value_heads", "head_dim", "n_inner")
-_KINDS = ("sliding_attention", "full_attention")
+_OPTIONAL = ("num_key_value_heads", "head_dim")
 # More than any model has: what there is for each layer stays small.
 _MOST_LAYERS = 2**16
 
 
+def windowed(layers: Sequence[bool], window: int | None) -> dict[str, Any]:
+    """Our fields for windows in these layers."""
+    seen, places = windows(len(layers), [KINDS[not each] for each in layers], window)
+    return {"window": seen, "windowed_layers": places}
+
+
 def canonical(config: DecoderConfig) -> DecoderConfig:
     """The same decoder with one spelling of what can be said in several ways; what only training reads is left out."""
-    kinds = [_KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
-    window, windowed = windows(config.num_layers, kinds, config.window)
+    seen = windowed([config.layer_window(layer) is not None for layer in range(config.num_layers)], config.window)
     local = config.local_rope_base
-    as_others = window is None or (local == config.rope_base and config.rope_scaling is None)
+    as_others = seen["window"] is None or (local == config.rope_base and config.rope_scaling is None)
     return replace(
         config,
         num_kv_heads=config.num_kv_heads or config.num_heads,
-        window=window,
-        windowed_layers=windowed,
+        **seen,
         local_rope_base=None if as_others else local,
         rotary_dim=None if config.rotary_dim == config.head_dim else config.rotary_dim,
         attention_scale=None if config.attention_scale == config.head_dim**-0.5 else config.attention_scale,

@@ -20,8 +20,8 @@ from glassformer.models import DecoderConfig
 
 OUTSIDE = ("embedding", "positions", "embedding_norm", "final_norm", "output")
 """Modules that do not belong to a layer."""
-ONES = ""
-"""The name of a norm that has no weight in the file, because it is 1."""
+ABSENT = ""
+"""The name of what is not in the file: weights of norms, which are 1, and biases, which are 0."""
 
 
 class Form(NamedTuple):
@@ -78,7 +78,7 @@ class Entry:
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
-    """None for norms without a weight."""
+    """None for what is not in the file."""
     sizes: tuple[tuple[int, ...], ...]
     """Shapes of ours."""
     config: DecoderConfig
@@ -90,7 +90,7 @@ class Entry:
     def read(self, get: Callable[[str], Tensor]) -> dict[str, Tensor]:
         """Our tensors, from a function that reads theirs; last axes may be packed in bytes."""
         if not self.theirs:
-            return {name: torch.ones(size) for name, size in zip(self.ours, self.sizes, strict=True)}
+            return {n: torch.full(size, _constant(n)) for n, size in zip(self.ours, self.sizes, strict=True)}
         read = [get(name) for name in self.theirs]
         whole = torch.stack(read) if self.by_expert else read[0]
         whole = whole if self.whole is None else self.whole.read(whole, self.config)
@@ -105,13 +105,13 @@ class Entry:
         """Their tensors, in the order of ``theirs``, from ours.
 
         Raises:
-            InputError: A norm whose weight is not 1, where the file has none.
+            InputError: A norm whose weight is not 1, or a bias that is not 0, where the file has none.
         """
         ours = [state[name] for name in self.ours]
         if not self.theirs:
             for name, tensor in zip(self.ours, ours, strict=True):
-                ones = tensor.is_meta or bool((tensor == 1).all())
-                require(ones, f"{name} with other values than 1", "a norm without weights", "Choose another layout.")
+                same, value = tensor.is_meta or bool((tensor == _constant(name)).all()), _constant(name)
+                require(same, f"{name} with other values than {value}", f"only {value}", "Choose another layout.")
             return []
         pieces = [
             piece if form is None else form.write(piece, self.config)
@@ -128,6 +128,10 @@ class Entry:
             for name, size in zip(self.ours, self.sizes, strict=True)
         }
         return {name: list(each.shape) for name, each in zip(self.theirs, self.write(empty), strict=True)}
+
+
+def _constant(name: str) -> float:
+    return 0.0 if name.endswith("bias") else 1.0
 
 
 def _axis(size: Sequence[int]) -> int:
@@ -160,10 +164,12 @@ def entries(
     placed = 0
     for module, theirs in names.items():
         ours = module if module.split(".")[0] in OUTSIDE else f"layers.0.{module}"
-        for name in (name for name in shapes if name == ours or name.rpartition(".")[0] == ours):
+        for name in (name for name in shapes if ours in (name, name.rpartition(".")[0])):
+            if name.removeprefix("layers.0.") in names and name != ours:
+                continue  # it has a name of its own
             suffix = name.removeprefix(ours)
             template = f"{theirs}{suffix}" if ours == module else f"{prefix}{theirs}{suffix}"
-            groups.setdefault(template if theirs else f"{ONES}{name}", []).append(name)
+            groups.setdefault(template if theirs else name, []).append(name)
             placed += 1
     if placed < len(shapes):
         known = {name for group in groups.values() for name in group}
@@ -177,7 +183,7 @@ def entries(
         in_layer = group[0].startswith("layers.")
         modules = [name.removeprefix("layers.0.") for name in group]
         parts = tuple(forms.get(name) or forms.get(name.rpartition(".")[0]) for name in modules)
-        theirs = names.get(modules[0]) or names[modules[0].rpartition(".")[0]]
+        theirs = names[modules[0] if modules[0] in names else modules[0].rpartition(".")[0]]
         sizes = tuple(shapes[name] for name in group)
         entry = Entry((), (), sizes, config, forms.get(theirs), parts, "{expert}" in template)
         for layer in range(config.num_layers if in_layer else 1):
