@@ -16,6 +16,7 @@ from glassformer import kernels
 from glassformer.generation import generate, native_step, stream
 from glassformer.generation.native_step import DecodingStep, _Plan
 from glassformer.kernels import native
+from glassformer.kernels.blocks import KINDS
 from glassformer.kernels.native import Library
 from glassformer.kernels.options import Clamp
 from glassformer.layers import options
@@ -27,6 +28,7 @@ from glassformer.layers.linear import Linear
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.quantized import lossless
+from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
 from glassformer.quantized.int8 import Int8Linear, decode, encode
 from glassformer.quantized.lossless import LosslessLinear
 from refusals import refused
@@ -125,6 +127,7 @@ def configs(draw: st.DrawFn, expert_format: str = "dense") -> DecoderConfig:
 def of_families(draw: st.DrawFn) -> DecoderConfig:
     """Forms of other families than gpt-oss's."""
     kv_heads, group, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 3)), 4 * draw(st.integers(1, 9))
+    window = draw(st.none() | st.integers(1, 30))
     learned, place = draw(st.booleans()), draw(st.sampled_from(["before", "after", "both"]))
     window = draw(st.none() | st.integers(1, 30))
     rotation: dict[str, Any] = {"learned_positions": True}
@@ -268,6 +271,33 @@ def test_linear_layers_of_8_bits_are_those_of_the_forward_pass(
     assert counts == [1] * 12 + [8]
     reference = exact(tokens)[:, 4:].detach()
     assert (got - reference).square().mean() <= (expected - reference).square().mean()
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q8_0"])
+def test_layers_and_embeddings_of_blocks_are_those_of_the_forward_pass(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = decoder(dataclasses.replace(BASE, hidden_dim=64, ff_dim=96, num_heads=4, num_kv_heads=2, head_dim=16))
+
+    def drawn_blocks(layer: BlockLinear | BlockEmbedding) -> nn.Module:
+        layer.blocks.random_(256)
+        cut = layer.blocks.unflatten(1, (-1, KINDS[kind].nbytes))
+        for at in KINDS[kind].halves:
+            # Codes of 8 bits are greater: larger weights would make rounding grow from layer to layer.
+            scale = 0.001 if kind == "Q8_0" else 0.01
+            cut[..., at : at + 2] = torch.tensor([scale], dtype=torch.float16).view(torch.uint8)
+        return layer.eval()
+
+    for owner, name, linear in linear_layers(model):
+        bias = linear.bias is not None
+        setattr(owner, name, drawn_blocks(BlockLinear(linear.in_features, linear.out_features, kind, bias=bias)))
+    model.embedding = drawn_blocks(BlockEmbedding(VOCAB, 64, kind))
+    model.output = BlockLinear(64, VOCAB, kind).eval()
+    model.output.blocks = model.embedding.blocks
+    with counted(monkeypatch) as counts:
+        got, expected, _ = both(model, (drawn(3, 24), None, 4, [1] * 12 + [8]))
+    assert counts == [1] * 12 + [8]
+    assert relative(got, expected) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,18 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from glassformer.kernels import plain
-from glassformer.kernels.blocks import KINDS, block_linear, definition, expanded, finite, unpack, values
+from glassformer.kernels.blocks import KINDS, block_linear, definition, expanded, finite, number, unpack, values
+from glassformer.kernels.native import LEVELS, Library
+
+
+@pytest.fixture(params=[*range(len(LEVELS)), "64 bytes of plain C++"], ids=str)
+def at_level(request: pytest.FixtureRequest, library: Library) -> Library:
+    if isinstance(request.param, str):
+        wide: Library = request.getfixturevalue("wider")
+        return replace(wide, level=0)
+    if request.param > library.level:
+        pytest.skip(f"this processor has no {LEVELS[request.param]}")
+    return replace(library, level=request.param)
 
 
 def random_blocks(kind: str, rows: int, blocks: int, seed: int = 0, *, usual: bool = False) -> torch.Tensor:
@@ -56,6 +69,30 @@ def test_products_are_those_of_the_expanded_matrix(kind: str, tokens: int) -> No
     assert float((block_linear(x.bfloat16(), blocks, kind, bias).float() - expected).abs().max()) < 2e-2 * scale
     with plain():
         assert torch.equal(block_linear(x, blocks, kind, bias), definition(x, blocks, kind, bias))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_instruction_set_has_the_same_values_and_products(kind: str, at_level: Library) -> None:
+    rows, width = 7, 3 * KINDS[kind].block
+    blocks, generator = random_blocks(kind, rows, 3), torch.Generator().manual_seed(2)
+    found = torch.full((rows, width), torch.nan)
+    at_level.call("expand_blocks", number(kind), blocks, found, 0, rows, width, 2)
+    assert torch.equal(found, expanded(kind, blocks))
+    at_level.call("expand_blocks", number(kind), blocks, found, 2, 4, width, 1)
+    assert torch.equal(found[:2], expanded(kind, blocks)[2:4])
+
+    blocks, x = random_blocks(kind, rows, 3, usual=True), torch.randn(9, width, generator=generator)
+
+    def products(x: torch.Tensor, threads: int) -> torch.Tensor:
+        out = torch.full((len(x), rows), torch.nan)
+        at_level.call("rows_blocks", number(kind), blocks, x, out, rows, width, len(x), threads)
+        return out
+
+    all_tokens, exact = products(x, 1), x.double() @ expanded(kind, blocks).double().T
+    bound = width * 2.0**-24 * (x.double().abs() @ expanded(kind, blocks).double().abs().T)
+    assert ((all_tokens - exact).abs() <= bound).all()
+    for some in (1, 2, 7):  # the bits of a token are the same in every batch, with any number of threads
+        assert torch.equal(products(x[:some].contiguous(), 3), all_tokens[:some])
 
 
 def test_the_input_has_gradients_of_any_order() -> None:

@@ -6,15 +6,14 @@
 
 namespace {
 
-constexpr int64_t CHUNK = 256;  // weights that are expanded at a time, a multiple of every block
-
 inline float half(const uint8_t* from) {
   uint16_t bits;
   std::memcpy(&bits, from, 2);
 #if defined(__F16C__)
   return _cvtsh_ss(bits);
 #else
-  const float size = as_float(static_cast<uint32_t>(bits & 0x7fff) << 13) * 0x1p112f;
+  float size = as_float(static_cast<uint32_t>(bits & 0x7fff) << 13) * 0x1p112f;
+  if ((bits & 0x7c00) == 0x7c00) size = as_float(0x7f800000u | (bits & 0x3ffu) << 13);
   return bits & 0x8000 ? -size : size;
 #endif
 }
@@ -29,44 +28,63 @@ typedef uint8_t Codes __attribute__((vector_size(16)));
 
 INLINE inline Codes codes_at(const uint8_t* from) { return vector_at<Codes>(from); }
 
-// out = value(code) of 16 codes, as vectors of float
-template <typename F>
-INLINE inline void put(Codes codes, float* out, const F& value) {
+// use(i, values) for vectors of value(code) of 16 codes, whose place is `at` and the ones after it.
+template <bool SIGNED = false, typename F, typename Use>
+INLINE inline void put(Codes codes, int64_t at, const F& value, const Use& use) {
 #if WITH_AVX512
-  store(out, value((Floats)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32((__m128i)codes))));
+  const __m512i wide = SIGNED ? _mm512_cvtepi8_epi32((__m128i)codes) : _mm512_cvtepu8_epi32((__m128i)codes);
+  use(at, value((Floats)_mm512_cvtepi32_ps(wide)));
 #elif WITH_AVX2
-  const __m128i upper = _mm_unpackhi_epi64((__m128i)codes, (__m128i)codes);
-  store(out, value((Floats)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32((__m128i)codes))));
-  store(out + 8, value((Floats)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(upper))));
+  for (int64_t i = 0; i < 16; i += 8, codes = (Codes)_mm_unpackhi_epi64((__m128i)codes, (__m128i)codes)) {
+    const __m256i wide = SIGNED ? _mm256_cvtepi8_epi32((__m128i)codes) : _mm256_cvtepu8_epi32((__m128i)codes);
+    use(at + i, value((Floats)_mm256_cvtepi32_ps(wide)));
+  }
 #else
-  for (int i = 0; i < 16; ++i) out[i] = static_cast<float>(codes[i]);
-  for (int i = 0; i < 16; i += WIDTH) store(out + i, value(load(out + i)));
+  float numbers[16];
+  for (int i = 0; i < 16; ++i) numbers[i] = SIGNED ? static_cast<int8_t>(codes[i]) : codes[i];
+  for (int i = 0; i < 16; i += WIDTH) use(at + i, value(load(numbers + i)));
+#endif
+}
+
+// The same of the lower halves of 16 bytes, at `at`, and of the upper ones, `apart` later.
+template <typename F, typename G, typename Use>
+INLINE inline void put_halves(Codes both, int64_t at, int64_t apart, const F& lower, const G& upper, const Use& use) {
+#if WITH_AVX512  // the values of all 16 codes are looked up, by four bits of an index
+  const Floats all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const __m512i codes = _mm512_cvtepu8_epi32((__m128i)both);
+  use(at, (Floats)_mm512_permutexvar_ps(codes, (__m512)lower(all)));
+  use(at + apart, (Floats)_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), (__m512)upper(all)));
+#else
+  put(both & 15, at, lower, use);
+  put(both >> 4, at + apart, upper, use);
 #endif
 }
 
 // 16 in the place of each of the 16 lowest bits.
 INLINE inline Codes fifth_bits(uint32_t bits) {
+#if WITH_AVX512
+  return (Codes)_mm_maskz_set1_epi8(static_cast<__mmask16>(bits), 16);
+#else
   const Codes each = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
   const uint64_t copied[2] = {(bits & 255) * 0x0101010101010101u, (bits >> 8 & 255) * 0x0101010101010101u};
   return (Codes)((vector_at<Codes>(copied) & each) != 0) & 16;
+#endif
 }
 
 // The lower halves of 16 bytes are the first 16 weights.
 template <int BYTES, int LEAST, bool OFFSET, bool FIVE>
 struct Simple {  // weight = d * (code + LEAST), or + m
   static constexpr int64_t BLOCK = 32, ROOM = BYTES;
-  INLINE static void expand(const uint8_t* b, float* out) {
-    const float d = half(b), m = OFFSET ? half(b + 2) : 0.0f;
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) {
+    const float d = half(b), m = OFFSET ? half(b + 2) : d * static_cast<float>(LEAST);
     const uint8_t* high = b + (OFFSET ? 4 : 2);
     const Codes both = codes_at(high + (FIVE ? 4 : 0));
-    Codes first = both & 15, second = both >> 4;
-    if (FIVE) {
-      const uint32_t bits = four_bytes(high);
-      first |= fifth_bits(bits), second |= fifth_bits(bits >> 16);
-    }
-    const auto value = [&](Floats q) INLINE { return OFFSET ? d * q + m : d * (q + static_cast<float>(LEAST)); };
-    put(first, out, value);
-    put(second, out + 16, value);
+    const auto value = [&](Floats q) INLINE { return d * q + m; };
+    if (!FIVE) return put_halves(both, 0, 16, value, value, use);
+    const uint32_t bits = four_bytes(high);
+    put((both & 15) | fifth_bits(bits), 0, value, use);
+    put(both >> 4 | fifth_bits(bits >> 16), 16, value, use);
   }
 };
 
@@ -77,29 +95,33 @@ using Q5_1 = Simple<24, 0, true, true>;
 
 struct Q8_0 {
   static constexpr int64_t BLOCK = 32, ROOM = 34;
-  INLINE static void expand(const uint8_t* b, float* out) {
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) {
     const float d = half(b);
-    const int8_t* q = reinterpret_cast<const int8_t*>(b + 2);
-    for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(q[i]);
+    const auto value = [&](Floats q) INLINE { return d * q; };
+    put<true>(codes_at(b + 2), 0, value, use);
+    put<true>(codes_at(b + 18), 16, value, use);
   }
 };
 
 struct Q2_K {
   static constexpr int64_t BLOCK = 256, ROOM = 84;
-  INLINE static void expand(const uint8_t* b, float* out) {
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) {
     const float d = half(b + 80), m = half(b + 82);
 #pragma GCC unroll 16
     for (int group = 0; group < 16; ++group) {
       const Codes codes = codes_at(b + 16 + group / 8 * 32 + group % 2 * 16) >> group / 2 % 4 * 2 & 3;
       const float scale = d * static_cast<float>(b[group] & 15), offset = m * static_cast<float>(b[group] >> 4);
-      put(codes, out + 16 * group, [&](Floats q) INLINE { return scale * q - offset; });
+      put(codes, 16 * group, [&](Floats q) INLINE { return scale * q - offset; }, use);
     }
   }
 };
 
 struct Q3_K {
   static constexpr int64_t BLOCK = 256, ROOM = 110;
-  INLINE static void expand(const uint8_t* b, float* out) {
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) {
     const float d = half(b + 108);
 #pragma GCC unroll 16
     for (int group = 0; group < 16; ++group) {
@@ -107,7 +129,7 @@ struct Q3_K {
       const Codes codes = codes_at(b + 32 + group / 8 * 32 + group % 2 * 16) >> group / 2 % 4 * 2 & 3;
       const int low = b[96 + group % 8] >> group / 8 * 4 & 15, upper = b[104 + group % 4] >> group / 4 * 2 & 3;
       const float scale = d * static_cast<float>((low | upper << 4) - 32);
-      put(codes | high << 2, out + 16 * group, [&](Floats q) INLINE { return scale * (q - 4.0f); });
+      put(codes | high << 2, 16 * group, [&](Floats q) INLINE { return scale * (q - 4.0f); }, use);
     }
   }
 };
@@ -129,17 +151,24 @@ struct SixBits {
 template <bool FIVE>
 struct Superblock {
   static constexpr int64_t BLOCK = 256, ROOM = FIVE ? 176 : 144;
-  INLINE static void expand(const uint8_t* b, float* out) {
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) {
     const SixBits six(b);
-#pragma GCC unroll 8
-    for (int group = 0; group < 8; ++group) {
-      const float scale = six.scales[group], offset = six.offsets[group];
-      const auto value = [&](Floats q) INLINE { return scale * q - offset; };
+#pragma GCC unroll 4
+    for (int pair = 0; pair < 8; pair += 2) {
+      const auto lower = [&](Floats q) INLINE { return six.scales[pair] * q - six.offsets[pair]; };
+      const auto upper = [&](Floats q) INLINE { return six.scales[pair + 1] * q - six.offsets[pair + 1]; };
 #pragma GCC unroll 2
       for (int side = 0; side < 32; side += 16) {
-        Codes codes = codes_at(b + (FIVE ? 48 : 16) + group / 2 * 32 + side) >> group % 2 * 4 & 15;
-        if (FIVE) codes |= (codes_at(b + 16 + side) >> group & 1) << 4;
-        put(codes, out + 32 * group + side, value);
+        const Codes both = codes_at(b + (FIVE ? 48 : 16) + 16 * pair + side);
+        const int64_t at = 32 * pair + side;
+        if (!FIVE) {
+          put_halves(both, at, 32, lower, upper, use);
+          continue;
+        }
+        const Codes high = codes_at(b + 16 + side) >> pair;
+        put((both & 15) | (high & 1) << 4, at, lower, use);
+        put(both >> 4 | (high & 2) << 3, at + 32, upper, use);
       }
     }
   }
@@ -150,7 +179,8 @@ using Q5_K = Superblock<true>;
 
 struct Q6_K {
   static constexpr int64_t BLOCK = 256, ROOM = 210;
-  INLINE static void expand(const uint8_t* b, float* out) {
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) {
     const float d = half(b + 208);
     const int8_t* scales = reinterpret_cast<const int8_t*>(b + 192);
 #pragma GCC unroll 16
@@ -159,7 +189,7 @@ struct Q6_K {
       const Codes low = codes_at(b + group / 8 * 64 + quarter % 2 * 32 + side) >> quarter / 2 * 4 & 15;
       const Codes high = codes_at(b + 128 + group / 8 * 32 + side) >> 2 * quarter & 3;
       const float scale = d * static_cast<float>(scales[group]);
-      put(low | high << 4, out + 16 * group, [&](Floats q) INLINE { return scale * (q - 32.0f); });
+      put(low | high << 4, 16 * group, [&](Floats q) INLINE { return scale * (q - 32.0f); }, use);
     }
   }
 };
@@ -167,50 +197,52 @@ struct Q6_K {
 constexpr float IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr float FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-INLINE inline void from_table(const float* table, const uint8_t* codes, float scale, float* out) {
+template <typename Use>
+INLINE inline void from_table(const float* table, const uint8_t* codes, float scale, int64_t at, const Use& use) {
+  float numbers[32];
   for (int i = 0; i < 16; ++i) {
-    out[i] = scale * table[codes[i] & 15];
-    out[i + 16] = scale * table[codes[i] >> 4];
+    numbers[i] = scale * table[codes[i] & 15];
+    numbers[i + 16] = scale * table[codes[i] >> 4];
   }
+  for (int64_t i = 0; i < 32; i += WIDTH) use(at + i, load(numbers + i));
 }
 
 struct IQ4_NL {
   static constexpr int64_t BLOCK = 32, ROOM = 18;
-  INLINE static void expand(const uint8_t* b, float* out) { from_table(IQ4, b + 2, half(b), out); }
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) { from_table(IQ4, b + 2, half(b), 0, use); }
 };
 
 struct IQ4_XS {
   static constexpr int64_t BLOCK = 256, ROOM = 136;
-  INLINE static void expand(const uint8_t* b, float* out) {
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) {
     const float d = half(b);
     for (int group = 0; group < 8; ++group) {
       const int low = b[4 + group / 2] >> group % 2 * 4 & 15, high = b[2 + group / 4] >> group % 4 * 2 & 3;
-      from_table(IQ4, b + 8 + 16 * group, d * static_cast<float>((low | high << 4) - 32), out + 32 * group);
+      from_table(IQ4, b + 8 + 16 * group, d * static_cast<float>((low | high << 4) - 32), 32 * group, use);
     }
   }
 };
 
 struct MxFp4 {
   static constexpr int64_t BLOCK = 32, ROOM = 17;
-  INLINE static void expand(const uint8_t* b, float* out) {
-    from_table(FP4, b + 1, as_float(b[0] < 2 ? 0x200000u << b[0] : (b[0] - 1u) << 23), out);
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, const Use& use) {
+    from_table(FP4, b + 1, as_float(b[0] < 2 ? 0x200000u << b[0] : (b[0] - 1u) << 23), 0, use);
   }
 };
 
+// A row with T tokens.
 template <typename Kind, int T>
 inline void tile(const uint8_t* row, const float* x, int64_t width, float* out, int64_t stride) {
-  constexpr int64_t PARTS = 32 / WIDTH;
-  alignas(64) float weights[CHUNK];
+  constexpr int64_t PARTS = 32 / WIDTH;  // sums, for additions not to wait for one another
   Floats sums[T][PARTS] = {};
-  for (int64_t k = 0; k < width; k += CHUNK) {
-    const int64_t some = width - k < CHUNK ? width - k : CHUNK;
-    for (int64_t i = 0; i < some; i += Kind::BLOCK, row += Kind::ROOM) Kind::expand(row, weights + i);
-    for (int64_t i = 0; i < some; i += 32)
-#pragma GCC unroll 8
-      for (int64_t part = 0; part < PARTS; ++part) {
-        const Floats weight = load(weights + i + part * WIDTH);
-        for (int t = 0; t < T; ++t) sums[t][part] += weight * load(x + t * width + k + i + part * WIDTH);
-      }
+  for (int64_t k = 0; k < width; k += Kind::BLOCK, row += Kind::ROOM) {
+    for (int64_t i = 0; i < Kind::ROOM; i += 64) prefetch_ahead(row + i);
+    Kind::expand(row, [&](int64_t i, Floats weights) INLINE {
+      for (int t = 0; t < T; ++t) sums[t][i / WIDTH % PARTS] += weights * load(x + t * width + k + i);
+    });
   }
   for (int t = 0; t < T; ++t) {
     for (int64_t part = 1; part < PARTS; ++part) sums[t][0] += sums[t][part];
@@ -270,6 +302,8 @@ EXPORT(expand_blocks)
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t r = 0; r < last - first; ++r)
       for (int64_t i = 0; i < count; ++i)
-        Kind::expand(from + (r * count + i) * Kind::ROOM, out + (r * count + i) * Kind::BLOCK);
+        Kind::expand(from + (r * count + i) * Kind::ROOM, [&](int64_t at, Floats values) INLINE {
+          store(out + (r * count + i) * Kind::BLOCK + at, values);
+        });
   });
 }

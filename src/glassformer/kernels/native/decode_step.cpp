@@ -71,7 +71,7 @@ struct Decoder {
 template <typename Number>
 struct Buffer {
   Number* data;
-  explicit Buffer(int64_t count) : data(static_cast<Number*>(std::malloc((count + 1) * sizeof(Number)))) {
+  explicit Buffer(int64_t count) : data(static_cast<Number*>(std::aligned_alloc(64, (count * sizeof(Number) / 64 + 1) * 64))) {
     if (data == nullptr) std::abort();
   }
   Buffer(const Buffer&) = delete;
