@@ -129,7 +129,7 @@ def windowed_pair() -> tuple[Contestant, Contestant]:
         ff_bias=True,
         clamp=Clamp(),
         rope_base=rope["rope_theta"],
-        yarn=yarn,
+        rope_scaling=yarn,
     )
     decoder = Decoder(config)
     decoder.load_state_dict(_from_gpt_oss(peer.state_dict()))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer.explorer.exploration import Exploration
+    from glassformer.generation.language_model import LanguageModel
 
 __version__ = version("glassformer")
 
@@ -36,3 +37,18 @@ def explore(
     from glassformer.explorer.exploration import explore
 
     return explore(model, text, tokenizer=tokenizer, source=source, **state)
+
+
+def load(source: Any, **options: Any) -> LanguageModel:
+    """Open a language model: a GGUF file, a directory, a name on the Hugging Face hub, or a short name.
+
+    The result holds the decoder (``.model``), its tokenizer and its chat template::
+
+        lm = glassformer.load("smollm2")
+        lm.generate("The capital of France is", max_new_tokens=1)
+
+    Arguments and errors are those of :func:`glassformer.generation.language_model.load`.
+    """
+    from glassformer.generation.language_model import load
+
+    return load(source, **options)

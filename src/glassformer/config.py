@@ -37,6 +37,7 @@ _PLAIN = {
     "less than": "below",
 }
 """pydantic's words for bounds, and ours."""
+_BRANCHES = ("bool", "int", "float", "str")
 
 
 @dataclass_transform(frozen_default=True)
@@ -104,8 +105,9 @@ def _input_error(cls: type, error: ValidationError) -> InputError:
     if isinstance(cause, InputError):
         return cause
     fields = {field.name for field in dataclasses.fields(cls)}
-    # pydantic's path also names the branches of a union, such as "tuple[int, ...]".
-    path = [part for part in first["loc"] if isinstance(part, int) or part.isidentifier()]
+    # pydantic's path also names the branches of a union, such as "tuple[int, ...]", "bool" or "Yarn".
+    path = [part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+    path = [part for part in path if isinstance(part, int) or part.islower()]
     if path and isinstance(path[0], int):  # a positional argument
         path[0] = dataclasses.fields(cls)[path[0]].name
     name = ".".join(map(str, path))

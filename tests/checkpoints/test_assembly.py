@@ -26,7 +26,7 @@ from refusals import refused
 
 CPU, HERE = torch.device("cpu"), Path("here")
 CONFIG = DecoderConfig(
-    vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, num_experts=4, yarn=Yarn()
+    vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, num_experts=4, rope_scaling=Yarn()
 )
 
 
@@ -90,11 +90,11 @@ def test_what_cannot_belong_to_the_files_is_refused(change: dict[str, Any], mess
     ],
 )
 def test_more_tensors_than_there_are_are_not_named(count: int, change: dict[str, Any], message: str) -> None:
-    names = [f"{name}.block_sparse_moe.x" if "num_experts" in change else str(name) for name in range(count)]
-    stored = {name: StoredTensor(HERE, name, [100, 100], "U8") for name in names}
+    stored = {str(name): StoredTensor(HERE, str(name), [100, 100], "U8") for name in range(count)}
     check_sizes(CONFIG, stored, HERE)
+    of_layer = 7 + 3 * change["num_experts"] if "num_experts" in change else 9  # a tensor for each expert and matrix
     with refused(message, error=CheckpointError):
-        check_sizes(dataclasses.replace(CONFIG, **change), stored, HERE)
+        check_sizes(dataclasses.replace(CONFIG, **change), stored, HERE, of_layer)
 
 
 def test_a_model_of_few_tensors_may_lack_many_of_them() -> None:

@@ -163,8 +163,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     config = json.loads(file.read_text())
     for changes, named in (
         ({"intermediate_size": 63}, r"w1\.weight of shape \[64, 32\] instead of \[63, 32\]"),
-        ({"model_type": "llama"}, "model_type 'llama'"),
-        ({"num_hidden_layers": 10**9}, "num_layers = 1000000000"),
+        ({"model_type": "bloom"}, "model_type 'bloom'"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
         ({"num_attention_heads": 0}, "num_attention_heads = 0"),
         ({"model_type": "gpt_oss"}, "missing"),
         ({"model_type": "bert", "hidden_act": "relu", "hidden_size": "wide"}, "hidden_size = 'wide'"),

@@ -36,7 +36,7 @@ RELEASED = DecoderConfig(
     clamp=Clamp(1.702, 7.0),
     max_seq_len=131072,
     rope_base=150000.0,
-    yarn=Yarn(32.0, 4096, 32.0, 1.0, truncate=False),
+    rope_scaling=Yarn(32.0, 4096, 32.0, 1.0, truncate=False),
 )
 HUGGINGFACE = {
     "architectures": ["GptOssForCausalLM"],
@@ -126,18 +126,18 @@ def test_defaults_are_hugging_faces(given: dict[str, Any]) -> None:
         theirs.rms_norm_eps,
         theirs.max_position_embeddings,
     )
-    assert (ours.yarn is None) == (rope["rope_type"] == "default")
-    if ours.yarn is not None:
-        assert ours.yarn.factor == rope["factor"]
-        assert ours.yarn.original_max_seq_len == rope["original_max_position_embeddings"]
-        assert ours.yarn.truncate == rope.get("truncate", True)
+    assert (ours.rope_scaling is None) == (rope["rope_type"] == "default")
+    if ours.rope_scaling is not None:
+        assert ours.rope_scaling.factor == rope["factor"]
+        assert ours.rope_scaling.original_max_seq_len == rope["original_max_position_embeddings"]
+        assert ours.rope_scaling.truncate == rope.get("truncate", True)
     for layer, kind in enumerate(theirs.layer_types):
         assert (ours.layer_window(layer) is None) == (kind == "full_attention")
 
 
 def test_openais_without_stretch_and_without_window() -> None:
     config = read(OPENAIS_20B | {"rope_scaling_factor": 1.0, "sliding_window": 0})
-    assert (config.yarn, config.window, config.max_seq_len) == (None, None, 4096)
+    assert (config.rope_scaling, config.window, config.max_seq_len) == (None, None, 4096)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_openais_program_would_refuse_is_refused() -> None:
     "change",
     [
         {},
-        {"yarn": None},
+        {"rope_scaling": None},
         {"windowed_layers": "odd"},
         {"windowed_layers": "all"},
         {"windowed_layers": (0, 1, 5, 23)},

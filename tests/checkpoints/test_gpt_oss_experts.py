@@ -127,7 +127,7 @@ def test_other_models_and_kinds_are_refused(tmp_path: Path) -> None:
         tmp_path / "a"
     )
     config = json.loads((tmp_path / "a" / "config.json").read_text())
-    with refused("'mixtral'", error=CheckpointError), stored_model(tmp_path / "a", config):
+    with refused("'llama'", error=CheckpointError), stored_model(tmp_path / "a", config):
         pass
     with refused("experts = 'int8'"):
         with_experts(gpt_oss_from_decoder(Decoder(DENSE)), "int8")  # type: ignore[arg-type]

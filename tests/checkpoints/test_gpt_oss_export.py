@@ -29,7 +29,7 @@ GPT_OSS = dataclasses.replace(
     top_k=2,
     expert_format="dense",
     max_seq_len=1024,
-    yarn=Yarn(original_max_seq_len=64),
+    rope_scaling=Yarn(original_max_seq_len=64),
 )
 COURSE = DecoderConfig(
     vocab_size=48,
@@ -77,7 +77,7 @@ def differences(decoder: Decoder, model: GptOssForCausalLM, tokens: Tensor) -> f
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"window": None}, {"dropout": 0.1}, {"yarn": Yarn(8.0, 64, 16.0, 2.0, truncate=True)}]
+    "change", [{}, {"window": None}, {"dropout": 0.1}, {"rope_scaling": Yarn(8.0, 64, 16.0, 2.0, truncate=True)}]
 )
 @pytest.mark.filterwarnings("error::UserWarning")  # such a model is right for whoever knows the released ones
 def test_gpt_oss_is_written_as_it_is(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ def test_gpt_oss_is_written_as_it_is(tmp_path: Path, change: dict[str, Any]) -> 
         dataclasses.replace(COURSE, window=None, rope_layout="interleaved", attention_bias=True),
         dataclasses.replace(COURSE, tied_output=True, norm_eps=1e-3),
         dataclasses.replace(
-            GPT_OSS, clamp=Clamp(1.0, 2.0), sinks=False, attention_bias=False, ff_bias=False, yarn=None
+            GPT_OSS, clamp=Clamp(1.0, 2.0), sinks=False, attention_bias=False, ff_bias=False, rope_scaling=None
         ),
     ],
 )

@@ -140,7 +140,7 @@ def test_openais_configuration_is_read_back(
     length = 777 if yarn is None else int(yarn.factor * yarn.original_max_seq_len)
     config = replace(
         CONFIG,
-        yarn=yarn,
+        rope_scaling=yarn,
         window=window,
         clamp=Clamp(limit=limit),
         num_kv_heads=kv,
@@ -162,7 +162,7 @@ def test_openais_configuration_is_read_back(
         ({"key_weights": True}, "key weights"),
         ({"num_experts": None}, "no experts"),
         ({"rope_layout": "interleaved"}, "interleaved"),
-        ({"yarn": Yarn(truncate=True)}, "rounded borders"),
+        ({"rope_scaling": Yarn(truncate=True)}, "rounded borders"),
     ],
 )
 def test_what_openais_configuration_cannot_tell(changes: dict[str, Any], named: str) -> None:

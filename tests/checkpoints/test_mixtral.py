@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM
 
+from glassformer.checkpoints.families.table import canonical
 from glassformer.checkpoints.mixtral import decoder_from_mixtral, mixtral_from_decoder
 from glassformer.errors import InputError
 from glassformer.kernels.options import Clamp
@@ -110,7 +111,7 @@ def test_both_layouts_give_the_same_decoder(tmp_path: Path) -> None:
     assert current["model.layers.1.mlp.experts.gate_up_proj"].shape == (8, 64, 16)
     for tensors in (released, current):
         read = decoder_from_mixtral(hf_config, tensors)
-        assert read.config == TINY
+        assert read.config == canonical(TINY)
         for name, weight in read.state_dict().items():
             assert torch.equal(weight, decoder.state_dict()[name]), name
 
@@ -215,7 +216,7 @@ def test_faults_of_the_current_layout_are_named() -> None:
 
 def test_no_tensors_at_all() -> None:
     hf_config, _ = mixtral_from_decoder(Decoder(TINY))
-    with refused(r"missing model.embed_tokens.weight"):
+    with refused("num_layers = 2 with 0 tensors"):
         decoder_from_mixtral(hf_config, {})
 
 
@@ -247,7 +248,7 @@ def test_configurations_that_are_refused(change: dict[str, Any], message: str) -
         ({"attention_bias": True}, "biases in attention"),
         ({"ff_bias": True}, "biases in the experts"),
         ({"clamp": Clamp()}, "clamped"),
-        ({"yarn": Yarn()}, "YaRN"),
+        ({"rope_scaling": Yarn()}, "YaRN"),
         ({"window": 4, "windowed_layers": "odd"}, "window on some layers"),
         ({"ff_dim": 0, "num_experts": None}, "attention-only"),
         ({"sinks": True, "ff_bias": True, "clamp": Clamp()}, "sinks, biases in the experts, a clamped activation"),

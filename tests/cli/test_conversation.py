@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 
 from glassformer.cli import conversation as module
 from glassformer.cli.conversation import ContextFull, Conversation, is_answer
-from glassformer.cli.released import Released, find_released
 from glassformer.data.harmony import Message, Piece, Setting
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
+from glassformer.generation.language_model import find_model
 from refusals import refused
 from scripted import Script
 
@@ -142,10 +142,10 @@ def test_what_is_no_text_is_replaced(byte_engine: Tokenizer, tokenizer: Released
 def test_only_gpt_osss_tokenizer_can_chat(
     tiny_gpt_oss: Path, bare_gpt_oss: Path, byte_engine: Tokenizer, tokenizer: ReleasedTokenizer
 ) -> None:
-    assert module.require_chat(find_released(str(tiny_gpt_oss))).specials == tokenizer.specials
+    assert module.require_chat(find_model(str(tiny_gpt_oss))).specials == tokenizer.specials
     with refused("without a tokenizer"):
-        module.require_chat(find_released(str(bare_gpt_oss)))
-    end = tokenizer.special("<|return|>")
+        module.require_chat(find_model(str(bare_gpt_oss)))
+    end, found = tokenizer.special("<|return|>"), replace(find_model(str(tiny_gpt_oss)), tokenizer=tokenizer)
     with refused(rf"whose <\|return\|> is {end}, for a model whose texts end with 7, 8"):
-        module.require_chat(Released(tiny_gpt_oss, 280, tokenizer, (7, 8), (7, 8, end), 600))
-    module.require_chat(Released(tiny_gpt_oss, 280, tokenizer, (7, end), (7, end), 600))
+        module.require_chat(replace(found, declared_ends=(7, 8)))
+    module.require_chat(replace(found, declared_ends=(7, end)))

@@ -170,7 +170,7 @@ def test_packed_experts_in_our_own_layout_as_numbers(
     tmp_path: Path, to: str, clamp: Clamp | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     yarn = Yarn(original_max_seq_len=64) if to == "openai" else None
-    form = DecoderConfig(96, 2, 32, 64, 4, 8, num_experts=4, clamp=clamp, sinks=to == "openai", yarn=yarn)
+    form = DecoderConfig(96, 2, 32, 64, 4, 8, num_experts=4, clamp=clamp, sinks=to == "openai", rope_scaling=yarn)
     Decoder(form).save_pretrained(tmp_path / "numbers", layout="glassformer")
     packed, out = str(tmp_path / "packed"), tmp_path / "out"
     pack = ["--to", "glassformer", "--experts", "mxfp4"]

@@ -16,10 +16,10 @@ from glassformer.checkpoints.decoders import load_decoder
 from glassformer.checkpoints.random_gpt_oss import GPT_OSS_TINY, write_random_gpt_oss
 from glassformer.cli import generate as command
 from glassformer.cli.main import main
-from glassformer.cli.released import Released
 from glassformer.cli.runs import read_run
 from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.generation import SamplingRule, generate
+from glassformer.generation.language_model import FoundModel as Released
 from glassformer.labs.gpt_oss import LAB
 from glassformer.labs.gpt_oss.experiments.models import train_model
 from glassformer.labs.run import Run

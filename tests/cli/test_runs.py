@@ -12,7 +12,9 @@ from glassformer.models import DecoderConfig
 from glassformer.training import TrainingConfig
 from refusals import refused
 
-MODEL = DecoderConfig(7, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), yarn=Yarn())
+MODEL = DecoderConfig(
+    7, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), rope_scaling=Yarn()
+)
 TRAINING = TrainingConfig(steps=5, betas=(0.5, 0.9))
 
 

@@ -262,10 +262,11 @@ def test_help_tells_every_field_but_the_vocabulary(
         main(["train", "--help"])
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
-    simple = {"clamp", "yarn", "vocab_size", "expert_format"}
+    simple = {"clamp", "rope_scaling", "vocab_size", "expert_format"}
     for prefix, kind in (("model", ModelFlags), ("training", TrainingConfig)):
         for field in dataclasses.fields(kind):
             flag = f"--{prefix}.{field.name.replace('_', '-')}"
+            flag = flag.replace("model.", "model.no-") if field.default is True else flag
             assert (flag in shown) is (field.name not in simple), flag
     assert "Width of the residual stream. (default: 128)" in shown
     assert "``" not in shown

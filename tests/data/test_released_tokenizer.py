@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.data import released_tokenizer as module
 from glassformer.data.released_tokenizer import HARMONY_SPECIALS, ReleasedTokenizer, from_json, from_ranks
@@ -115,6 +115,105 @@ def test_bytes_to_fall_back_on_as_mixtral_has_them() -> None:
         # Mixtral writes a space before every text.
         assert tokenizer.decode(tokens) == f" {text}"
     assert tokenizer.decode([vocab["▁ab"], vocab["<0x0A>"], vocab["</s>"]]) == " ab\n</s>"
+
+
+@pytest.mark.parametrize("text", ["Bären", "“Ja”", "a\xa0b", "中文", "🙂👍🏽", "plain", "", "\\xe4"])
+def test_each_character_is_shown_where_it_is_complete(text: str, tokenizer: ReleasedTokenizer) -> None:
+    single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
+    for tokens in (tokenizer.encode(text), [single[bytes([byte])] for byte in text.encode()]):
+        shown = tokenizer.strings(tokens)
+        assert len(shown) == len(tokens)
+        assert "".join(shown) == text
+        assert shown == list(tokenizer.stream(tokens))[:-1]
+
+
+def test_bytes_of_no_character_are_shown_where_they_stand(tokenizer: ReleasedTokenizer) -> None:
+    single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
+    a, start, next_, end = (single[each] for each in (b"a", b"\xf0", b"\x9f", b"<|end|>"))
+    assert tokenizer.strings([start, next_, a]) == [r"\xf0", r"\x9f", "a"]
+    assert tokenizer.strings([a, start, end]) == ["a", r"\xf0", "<|end|>"]
+    assert tokenizer.strings([next_]) == [r"\x9f"]
+    assert tokenizer.strings([]) == []
+
+
+def test_a_prompt_is_read_with_special_tokens(tokenizer: ReleasedTokenizer, by_ranks: ReleasedTokenizer) -> None:
+    text = "<|start|>user<|message|>Hi <|end|>\n"
+    tokens = tokenizer.encode_prompt(text)
+    assert tokens == by_ranks.encode_prompt(text)
+    assert [token for token in tokens if token in tokenizer.specials.values()] == [
+        tokenizer.special(name) for name in ("<|start|>", "<|message|>", "<|end|>")
+    ]
+    assert tokenizer.decode(tokens) == text
+    assert tokenizer.special("<|return|>") in tokenizer.ends
+    assert tokenizer.special("<|end|>") not in tokenizer.ends
+
+
+def fallback_engine() -> Tokenizer:
+    """Bytes to fall back on, as in the files of Llama 2, Mixtral, Gemma and Phi-3."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a", "▁▁", "<|user|>"]
+    engine = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [("▁", "a")], byte_fallback=True))
+    engine.add_special_tokens(["<unk>", "<s>", "</s>"])
+    engine.add_tokens([AddedToken("▁▁", normalized=False), AddedToken("<|user|>", rstrip=True, normalized=False)])
+    engine.normalizer = normalizers.Replace(" ", "▁")
+    engine.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return engine
+
+
+def bytes_engine(split: str | None, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+    """Bytes, as in the files of GPT-2, Pythia, OLMo, Llama 3, Qwen and SmolLM."""
+    vocab = {sign: index for index, sign in enumerate(module._alphabet())} | {"Ġa": 256, "aa": 257}
+    engine = Tokenizer(models.BPE(vocab, [("Ġ", "a"), ("a", "a")]))
+    bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
+    splits = [] if split is None else [pre_tokenizers.Split(Regex(split), "isolated")]
+    engine.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytewise])
+    engine.decoder = decoders.ByteLevel()
+    if normalizer is not None:
+        engine.normalizer = normalizer
+    engine.add_special_tokens(["<s>"])
+    engine.add_tokens([AddedToken("   ", normalized=False), "é!"])
+    template = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 258)])
+    engine.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return engine
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        fallback_engine(),
+        bytes_engine(None),
+        bytes_engine(None, normalizers.NFC()),
+        bytes_engine(r"\p{N}|\s+(?!\S)| ?[^\s\p{N}]+|\s+"),
+    ],
+)
+def test_files_of_other_families_give_their_engines_tokens(engine: Tokenizer) -> None:
+    tokenizer = from_json(engine.to_str())
+    for text in ("a aa  a", "aaa   aé!", "  a12 a\n中", "é \x00"):
+        assert [*tokenizer.begin, *tokenizer.encode(text)] == engine.encode(text).ids
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.encode_prompt(text) == engine.encode(text).ids
+    prompt = "<s>a <|user|>\na"
+    assert tokenizer.encode_prompt(prompt) == engine.encode(prompt, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(
+    ("config", "begin", "ends"),
+    [
+        (None, (1,), ()),
+        ({"eos_token": "</s>"}, (1,), (2,)),
+        ({"bos_token": {"content": "<s>"}, "add_bos_token": False}, (), ()),
+        ({"bos_token": "</s>", "add_bos_token": True, "eos_token": None}, (2,), ()),
+        ({"bos_token": None, "add_bos_token": False}, (1,), ()),
+    ],
+)
+def test_the_config_beside_a_tokenizer_is_read(
+    config: dict[str, object] | None, begin: tuple[int, ...], ends: tuple[int, ...], tmp_path: Path
+) -> None:
+    fallback_engine().save(str(tmp_path / "tokenizer.json"))
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = module.named_tokenizer(str(tmp_path))
+    assert (tokenizer.begin, tokenizer.ends) == (begin, ends)
 
 
 def test_sizes_are_checked(tokenizer: ReleasedTokenizer) -> None:

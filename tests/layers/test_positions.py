@@ -119,7 +119,7 @@ def test_angles_are_float32_whatever_the_dtype(dtype: torch.dtype) -> None:
 
 
 def test_nothing_is_kept() -> None:
-    rotary = RotaryEmbedding(8, yarn=Yarn())
+    rotary = RotaryEmbedding(8, scaling=Yarn())
     rotary.rotation(100)
     assert list(rotary.buffers()) == list(rotary.parameters()) == []
     assert rotary.rotation(5, device=torch.device("meta"))[0].is_meta
@@ -185,7 +185,7 @@ def test_yarn_is_hugging_faces(rope: dict[str, Any]) -> None:
     plain = 1.0 / rope["base"] ** (torch.arange(0, 64, 2) / 64)
     torch.testing.assert_close(yarn_frequencies(plain, yarn, rope["base"]), frequencies, rtol=1e-7, atol=0)
     assert yarn.concentration == pytest.approx(size)
-    rotary = RotaryEmbedding(64, rope["base"], yarn=yarn)
+    rotary = RotaryEmbedding(64, rope["base"], scaling=yarn)
     angles = torch.outer(torch.arange(100.0), frequencies)
     cos, sin = rotary.rotation(100)
     torch.testing.assert_close(cos, angles.cos() * size, rtol=0, atol=2e-5)

@@ -35,7 +35,7 @@ GPT_OSS = {
     "attention_bias": True,
     "ff_bias": True,
     "clamp": Clamp(),
-    "yarn": Yarn(factor=4.0, original_max_seq_len=16),
+    "rope_scaling": Yarn(factor=4.0, original_max_seq_len=16),
 }
 FORMS: dict[str, dict[str, Any]] = {
     "dense": {},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glassformer.kernels.options import Clamp
-from glassformer.layers.options import Yarn
+from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models.decoder_config import DecoderConfig
 from refusals import refused
 
@@ -30,13 +30,39 @@ def test_a_layer_has_its_window() -> None:
 
 
 @pytest.mark.parametrize(
-    "form", [{}, {"clamp": Clamp(), "window": 6}, {"yarn": Yarn(factor=4.0, original_max_seq_len=16)}]
+    "form",
+    [
+        {},
+        {"clamp": Clamp(), "window": 6},
+        {"rope_scaling": Yarn(factor=4.0, original_max_seq_len=16)},
+        {"rope_scaling": Linear(factor=4.0), "attention_bias": "qkv"},
+        {"rope_scaling": Llama3(factor=8.0), "unrotated_layers": (1, 3)},
+        {"rope_scaling": LongRope((1.0, 1.5), (2.0, 4.0), 16, 1.25), "rotary_dim": 4},
+    ],
 )
 def test_a_configuration_survives_json(form: dict[str, Any]) -> None:
     config = dataclasses.replace(BASE, dropout=0.125, balance_experts=True, norm_eps=1e-6, **form)
     text = config.to_json()
     assert isinstance(json.loads(text), dict)
     assert DecoderConfig.from_json(text) == config
+
+
+def test_the_old_name_of_the_scaling_is_read() -> None:
+    fields = json.loads(BASE.to_json())
+    del fields["rope_scaling"]
+    yarn = {"factor": 4.0, "original_max_seq_len": 16, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+    assert DecoderConfig.from_json(json.dumps(fields | {"yarn": yarn})).rope_scaling == Yarn(4.0, 16)
+    assert DecoderConfig.from_json(json.dumps(fields | {"yarn": None})) == BASE
+
+
+def test_extensions_are_what_gpt_oss_and_mixtral_lack() -> None:
+    known = dataclasses.replace(
+        BASE, sinks=True, attention_bias=True, rope_scaling=Yarn(), num_experts=4, clamp=Clamp()
+    )
+    assert known.extensions() == []
+    assert dataclasses.replace(known, attention_bias="qkv").extensions() == ["attention_bias = 'qkv'"]
+    both = dataclasses.replace(BASE, norm="layer", rope_scaling=Linear(2.0))
+    assert both.extensions() == ["norm = 'layer'", f"rope_scaling = {Linear(2.0)}"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +92,7 @@ def test_json_that_is_no_configuration_is_refused() -> None:
         (json.dumps(fields | {"width": 3}), "width"),
         (json.dumps(without), "ff_dim"),
         (json.dumps(fields | {"clamp": {"height": 1}}), "height"),
-        (json.dumps(fields | {"yarn": 4}), "yarn = 4"),
+        (json.dumps(fields | {"rope_scaling": 4}), "rope_scaling = 4"),
         (json.dumps(fields | {"num_heads": 0}), "num_heads = 0"),
         (json.dumps(fields | {"clamp": {"alpha": "x"}}), r"clamp\.alpha = 'x'"),
         (json.dumps(fields | {"sinks": "no"}), "sinks = 'no'"),
@@ -108,6 +134,18 @@ def test_json_that_is_no_configuration_is_refused() -> None:
         ({"rope_layout": "spiral"}, "layout = 'spiral'"),
         ({"sinks": "no"}, "sinks = 'no'"),
         ({"norm_eps": True}, "norm_eps = True"),
+        ({"attention_bias": "all"}, "attention_bias = 'all'"),
+        ({"ff_dim": 0, "parallel": True}, "ff_dim = 0 with parallel"),
+        ({"parallel": True, "norm_place": "after"}, "parallel with norm_place = 'after'"),
+        ({"num_experts": 4, "activation": "gelu"}, "activation = 'gelu'"),
+        ({"clamp": Clamp(), "gated": False}, "gated = False"),
+        ({"rotary_dim": 3}, "rotary_dim = 3"),
+        ({"rotary_dim": 10}, "rotary_dim = 10 with head_dim = 8"),
+        ({"rope_scaling": LongRope((1.0,), (2.0,), 16)}, "1 factors"),
+        ({"local_rope_base": 100.0}, "local_rope_base = 100.0 without a window"),
+        ({"unrotated_layers": (4,)}, r"unrotated_layers = \(4,\) with num_layers = 4"),
+        ({"learned_positions": True, "rope_scaling": Linear(2.0)}, "learned_positions with rope_scaling"),
+        ({"attention_cap": 0.0}, "attention_cap = 0.0"),
         ({"clamp": {"alpha": "x"}}, "clamp = "),
         ({"windowed_layers": (0, 4)}, r"windowed_layers = \(0, 4\) with num_layers = 4"),
         ({"windowed_layers": (-1,)}, "windowed_layers"),

@@ -103,7 +103,7 @@ def own_decoder(chance: Random, **changes: Any) -> Subject:
         },
         "window": chance.choice([None, 1, 2, 3, 5]),
         "windowed_layers": chance.choice(["odd", "even", "all"]),
-        "yarn": chance.choice([None, Yarn(4.0)]),
+        "rope_scaling": chance.choice([None, Yarn(4.0)]),
         "clamp": chance.choice([None, Clamp()]),
         **changes,
     }

@@ -54,7 +54,7 @@ EXPERTS: dict[str, Any] = {
     "ff_bias": True,
     "clamp": Clamp(),
     "tied_output": True,
-    "yarn": Yarn(8.0),
+    "rope_scaling": Yarn(8.0),
 }
 SLOTS: dict[str, Any] = {"fields_per_slot": 2, "norm_first": True, "final_norm": True, "target_vocab_size": 30}
 MODELS: dict[str, Callable[[], Model]] = {

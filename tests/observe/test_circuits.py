@@ -20,7 +20,7 @@ MODELS: dict[str, Any] = {
     "dense": decoder,
     "grouped": lambda: decoder(num_kv_heads=2, key_weights=True),
     "attention only": lambda: decoder(ff_dim=0, rope_layout="interleaved"),
-    "experts": lambda: decoder(num_experts=4, sinks=True, yarn=Yarn(8.0)),
+    "experts": lambda: decoder(num_experts=4, sinks=True, rope_scaling=Yarn(8.0)),
     "gpt2": FAMILIES["gpt2"],
     "llama": FAMILIES["llama"],
     "mistral": RELATIVES["mistral"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -50,8 +50,6 @@ HUGGING_FACE = SIZES | {
 _WIDEST_HEAD = 2048
 # In every format a layer has two norms, query, key, value and output or these fused with biases, and an MLP of three.
 _TENSORS_OF_LAYER = 9
-# Mixtral's released format has a tensor per expert and matrix.
-_RELEASED_OF_LAYER, _RELEASED_OF_EXPERT = 7, 3
 # Up to here, an error that names the missing tensors is worth more than one that counts them.
 _FEW_TENSORS = 1000
 
@@ -88,21 +86,17 @@ def fields_written(config: DecoderConfig, names: Mapping[str, str]) -> dict[str,
     return {theirs: getattr(explicit, ours) for ours, theirs in names.items()}
 
 
-def is_released_mixtral(names: Iterable[str]) -> bool:
-    """Whether tensors of these names are Mixtral's as released, not as in a model of transformers 5."""
-    return any(".block_sparse_moe." in name for name in names)
-
-
-def check_sizes(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> None:
+def check_sizes(
+    config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path, of_layer: int = _TENSORS_OF_LAYER
+) -> None:
     """Refuse a configuration that cannot belong to the files, before anything as long or as wide is made.
+
+    ``of_layer`` is the least number of tensors of a layer.
 
     Raises:
         CheckpointError: More layers than tensors, layers and experts that take more tensors than there are (and more
             than a thousand), more experts than numbers in any tensor, or heads wider than 2048.
     """
-    of_layer = _TENSORS_OF_LAYER
-    if is_released_mixtral(stored):
-        of_layer = _RELEASED_OF_LAYER + _RELEASED_OF_EXPERT * (config.num_experts or 0)
     implied = config.num_layers * of_layer
     most = max((math.prod(tensor.shape) for tensor in stored.values()), default=0)
     found = {

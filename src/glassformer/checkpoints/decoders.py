@@ -1,4 +1,4 @@
-"""Loading and saving decoders: gpt-oss in two layouts, Mixtral, and our own format.
+"""Loading and saving decoders: every family, gpt-oss in two layouts, Mixtral, and our own format.
 
 A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index.
 """
@@ -23,14 +23,16 @@ from glassformer.checkpoints.assembly import (
     read_decoder,
     require_no_nan,
 )
+from glassformer.checkpoints.families import FAMILIES, Family, family_of
+from glassformer.checkpoints.families.files import family_for, family_from_decoder, load_family
 from glassformer.checkpoints.gpt_oss import load_gpt_oss
 from glassformer.checkpoints.gpt_oss_config import layout_of, read_gpt_oss_config, write_gpt_oss_config
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
 from glassformer.checkpoints.hub import find_directory
-from glassformer.checkpoints.mixtral import load_mixtral, mixtral_from_decoder, mixtral_lacks, read_mixtral_config
 from glassformer.checkpoints.shards import SHARD_BYTES, Planned, plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
+    DTYPES,
     FLOATS,
     StoredTensor,
     Wanted,
@@ -44,14 +46,16 @@ from glassformer.files import new_directory, write_text
 from glassformer.layers.blocks import Block
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.models import Decoder, DecoderConfig
+from glassformer.models.decoder_config import renamed
 from glassformer.quantized import DenseFormat
 from glassformer.quantized.int8 import Int8Linear
 from glassformer.quantized.lossless import LosslessLinear
 from glassformer.quantized.packed_experts import PackedMixture
 
-Layout = Literal["gpt_oss", "mixtral", "glassformer"]
 OWN = "glassformer-decoder"
 """The ``model_type`` of what :func:`save_decoder` writes in our own layout."""
+LAYOUTS = ("gpt_oss", "glassformer", *(family.model_type for family in FAMILIES))
+"""What :func:`save_decoder` writes."""
 
 
 def load_decoder(
@@ -64,12 +68,13 @@ def load_decoder(
 ) -> Decoder:
     """The decoder of a directory, or of a model on the Hugging Face hub, in training mode like every new module.
 
-    It computes the logits of Hugging Face's ``GptOssForCausalLM`` or ``MixtralForCausalLM``. Tensors are read one by
-    one, so that loading takes little more memory than the decoder.
+    It computes the logits of Hugging Face's class for the model. Tensors are read one by one, so that loading takes
+    little more memory than the decoder.
 
     Args:
-        source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``: by its ``config.json``,
-            gpt-oss in Hugging Face's layout or OpenAI's, Mixtral, or what :func:`save_decoder` wrote.
+        source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``: by its ``config.json``, one of
+            :data:`~glassformer.checkpoints.families.FAMILIES`, gpt-oss in Hugging Face's layout or OpenAI's, Mixtral,
+            or what :func:`save_decoder` wrote.
         dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
         experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds); ``"dense"`` keeps
             or expands them;
@@ -104,8 +109,9 @@ def load_decoder(
         return load_gpt_oss(directory, config, dtype=dtype, experts=experts, dense=dense, device=place)
     got = f"dense = {dense!r} with {directory}, which is no gpt-oss"
     require(dense is None, got, "a gpt-oss in Hugging Face's or OpenAI's layout", "Leave dense out.")
-    if _require_kind(config, directory) == "mixtral":
-        decoder = load_mixtral(directory, config, dtype=dtype, device=place)
+    kind = _require_kind(config, directory)
+    if isinstance(kind, Family):
+        decoder = load_family(kind, directory, config, dtype=dtype, device=place)
     else:
         decoder = _load_own(directory, config, dtype, place)
     if experts is not None and experts != decoder.config.expert_format:
@@ -127,10 +133,11 @@ def read_decoder_config(directory: Path) -> DecoderConfig:
     layout = layout_of(config)
     if layout is not None:
         return read_gpt_oss_config(config, layout, directory / CONFIG_FILE)
-    if _require_kind(config, directory) == OWN:
+    kind = _require_kind(config, directory)
+    if not isinstance(kind, Family):
         return _own_config(directory, config)
     with config_errors(directory / CONFIG_FILE):
-        return read_mixtral_config(config)
+        return kind.read_config(config)
 
 
 def own_tensors(config: DecoderConfig, stored: Mapping[str, StoredTensor], directory: Path) -> dict[str, Tensor]:
@@ -156,21 +163,21 @@ def save_decoder(
     decoder: Decoder,
     directory: str | Path,
     *,
-    layout: Layout | None = None,
+    layout: str | None = None,
     replace: bool = False,
     shard_bytes: int = SHARD_BYTES,
     config_extras: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a directory for :func:`load_decoder` and, in the first two layouts, for other programs.
+    """Write a directory for :func:`load_decoder` and, in all layouts but ``"glassformer"``, for other programs.
 
     Args:
         decoder: On any device.
         directory: Where to: complete or, whatever happens, as it was before.
-        layout: ``"mixtral"`` and ``"gpt_oss"`` are Hugging Face's; parts that they lack are rewritten
-            (:func:`~glassformer.checkpoints.mixtral.mixtral_from_decoder`,
-            :func:`~glassformer.checkpoints.gpt_oss_export.gpt_oss_from_decoder`); ``"glassformer"`` keeps every part as
-            it is. None: Mixtral if it has all parts, otherwise gpt-oss. A warning names values that programs which
-            assume gpt-oss's released configuration would ignore.
+        layout: A ``model_type`` such as ``"llama"`` is a family's; ``"gpt_oss"`` is Hugging Face's as well, and parts
+            that it lacks are rewritten (:func:`~glassformer.checkpoints.gpt_oss_export.gpt_oss_from_decoder`);
+            ``"glassformer"`` keeps every part as it is. None: the family that the decoder was loaded from, or else the
+            first that has exactly its parts, otherwise gpt-oss. A warning names values that programs which assume
+            gpt-oss's released configuration would ignore.
         replace: Whether the directory may exist already; it is then replaced as a whole.
         shard_bytes: Largest size of a file of weights; a larger model has several files and an index.
         config_extras: Further JSON values for ``config.json``, such as ``{"eos_token_id": 200002}``.
@@ -179,8 +186,7 @@ def save_decoder(
         InputError: The directory exists and ``replace`` is false; an unknown layout; extras that are not JSON;
             weights of 8 or 12 bits; or a decoder for which nothing equivalent exists in the layout, which is named.
     """
-    layouts = "'gpt_oss', 'mixtral', 'glassformer' or None"
-    require(layout in (None, *get_args(Layout)), f"layout = {layout!r}", layouts, "Use one of these.")
+    require(layout in (None, *LAYOUTS), f"layout = {layout!r}", f"one of {LAYOUTS} or None", "Use one of these.")
     extras = dict(config_extras or {})
     _require_json(extras)
     require(
@@ -189,18 +195,19 @@ def save_decoder(
         "weights as they were stored",
         "Load it without dense=...",
     )
-    if layout is None:
-        layout = "gpt_oss" if mixtral_lacks(decoder.config) else "mixtral"
+    layout = layout or layout_for(decoder.config, decoder.family)
+    family = family_of(layout)
     planned: dict[str, Planned]
-    if layout == "gpt_oss":
+    if family is not None:
+        written, planned = family_from_decoder(family, decoder)
+        # Programs would take those of the family's first model for them.
+        extras = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | extras
+    elif layout == "gpt_oss":
         model = gpt_oss_from_decoder(decoder)
         written = write_gpt_oss_config(model.config, decoder.embedding.weight.dtype)
         planned = model.in_layout("huggingface")
         if warning := remark(str(directory), written):
             warnings.warn(warning, stacklevel=3)
-    elif layout == "mixtral":
-        written, tensors = mixtral_from_decoder(decoder)
-        planned = {name: plan(tensor) for name, tensor in tensors.items()}
     else:
         written = {"model_type": OWN, **dataclasses.asdict(decoder.config)}
         state = decoder.state_dict()
@@ -212,6 +219,12 @@ def save_decoder(
     with new_directory(Path(directory), replace=replace) as draft:
         write_text(draft / CONFIG_FILE, json.dumps(written | extras, indent=2) + "\n")
         write_tensors(draft, planned, shard_bytes=shard_bytes)
+
+
+def layout_for(config: DecoderConfig, loaded: str | None = None) -> str:
+    """The layout of :func:`save_decoder` that fits a decoder best; ``loaded`` is that of the files it was read from."""
+    family = family_for(config, loaded)
+    return "gpt_oss" if family is None else family.model_type
 
 
 def require_device(device: str | torch.device) -> torch.device:
@@ -230,16 +243,19 @@ def require_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _require_kind(config: Mapping[str, Any], directory: Path) -> str:
-    """The ``model_type`` of a directory whose layout is not gpt-oss's."""
+def _require_kind(config: Mapping[str, Any], directory: Path) -> str | Family:
+    """The family, or the ``model_type``, of a directory whose layout is not gpt-oss's."""
     kind = config.get("model_type")
-    if kind not in ("mixtral", OWN):
+    family = family_of(kind)
+    if family is None and kind != OWN:
+        remote = ", whose code in auto_map is not run" if "auto_map" in config else ""
+        known = ", ".join(sorted(layout for layout in LAYOUTS if layout != "glassformer"))
         raise CheckpointError(
-            f"{directory / CONFIG_FILE} of the model_type {kind!r}",
-            f"'gpt_oss', 'mixtral', {OWN!r}, or OpenAI's configuration of gpt-oss",
+            f"{directory / CONFIG_FILE} of the model_type {kind!r}{remote}",
+            f"one of {known}, {OWN}, or OpenAI's configuration of gpt-oss",
             "Other architectures are not supported.",
         )
-    return str(kind)
+    return str(kind) if family is None else family
 
 
 def _require_json(extras: Mapping[str, Any]) -> None:
@@ -262,13 +278,16 @@ def _load_own(
 ) -> Decoder:
     config = _own_config(directory, stored_config)
     stored = stored_tensors(directory)
-    shapes = own_tensors(config, stored, directory)
+    shapes, as_stored = own_tensors(config, stored, directory), dtype is None
     with open_tensors(stored) as read:
 
         def state(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
             found = {}
             for name, tensor in shapes.items():
-                found[name] = read(name).to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+                # Norms that were read as 1 + w have more digits than the embedding.
+                wide = DTYPES[stored[name].kind] if "norm" in name else dtype
+                kept = torch.promote_types(dtype, wide) if as_stored else dtype
+                found[name] = read(name).to(device, kept if tensor.is_floating_point() else tensor.dtype)
                 if name.endswith("_scales"):
                     require_no_nan(found[name], stored[name])
             return found
@@ -279,7 +298,7 @@ def _load_own(
 
 def _own_config(directory: Path, stored_config: Mapping[str, Any]) -> DecoderConfig:
     with config_errors(directory / CONFIG_FILE):
-        return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, stored_config)))
+        return DecoderConfig.from_json(json.dumps(known_fields(DecoderConfig, renamed(dict(stored_config)))))
 
 
 def _convert_experts(decoder: Decoder, experts: Literal["dense", "mxfp4"]) -> None:

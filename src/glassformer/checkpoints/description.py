@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from glassformer.checkpoints import bert, decoders, mixtral
+from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.assembly import config_errors
+from glassformer.checkpoints.families import FAMILIES, family_of, files
 from glassformer.checkpoints.gpt_oss import checked_config
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
@@ -42,7 +43,7 @@ class Description:
     """The model in a directory."""
 
     family: str
-    """"gpt-oss", "Mixtral", "BERT" or "glassformer"."""
+    """"Llama" or another of the table's, "gpt-oss", "Mixtral", "BERT" or "glassformer"."""
     layout: str
     """"Hugging Face", "OpenAI" or "glassformer"."""
     config: DecoderConfig | EncoderConfig
@@ -110,7 +111,7 @@ class Description:
 
 
 def describe(directory: Path, stored: Mapping[str, StoredTensor] | None = None) -> Description:
-    """Describe ``directory``: gpt-oss in two layouts, Mixtral, the BERT family, or what glassformer wrote.
+    """Describe ``directory``: every family, gpt-oss in two layouts, Mixtral, BERT's, or what glassformer wrote.
 
     ``stored`` are the tensors of its files; None: their headers are read.
 
@@ -158,8 +159,8 @@ def _read_config(
     if layout is not None:
         config = checked_config(directory, content, layout, stored)
         return "gpt-oss", "Hugging Face" if layout == "huggingface" else "OpenAI", config
-    if kind == "mixtral":
-        return "Mixtral", "Hugging Face", mixtral.checked_config(directory, content, stored)
+    if (family := family_of(kind)) is not None:
+        return family.name, "Hugging Face", files.checked_config(family, directory, content, stored)
     if kind == decoders.OWN:
         config = decoders.read_decoder_config(directory)
         decoders.own_tensors(config, stored, directory)
@@ -168,9 +169,10 @@ def _read_config(
         with config_errors(directory / CONFIG_FILE):
             encoder = bert.read_encoder_config(content)
         return ("glassformer", "glassformer", encoder) if kind == bert.OWN else ("BERT", "Hugging Face", encoder)
+    names = ", ".join(family.name for family in FAMILIES)
     raise CheckpointError(
         f"{directory / CONFIG_FILE} of the model_type {kind!r}",
-        "gpt-oss, Mixtral, the BERT family, or what glassformer wrote",
+        f"{names}, gpt-oss, the BERT family, or what glassformer wrote",
         "Other architectures are not supported.",
     )
 

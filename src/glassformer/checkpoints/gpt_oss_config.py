@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -120,6 +120,7 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str,
     also right for programs that expect every second layer of gpt-oss to have one.
     """
     assert config.clamp is not None  # as in every gpt-oss
+    yarn = _yarn_of(config)
     windowed = replace(config, window=1, windowed_layers="even") if config.window is None else config
     kinds = ["sliding_attention" if windowed.layer_window(n) else "full_attention" for n in range(config.num_layers)]
     written: dict[str, Any] = fields_written(config, HUGGING_FACE) | {
@@ -128,10 +129,10 @@ def write_gpt_oss_config(config: DecoderConfig, dtype: torch.dtype) -> dict[str,
         "attention_bias": True,
         "experts_per_token": config.top_k,
         "hidden_act": "silu",
-        "initial_context_length": config.yarn.original_max_seq_len if config.yarn else config.max_seq_len,
+        "initial_context_length": yarn.original_max_seq_len if yarn else config.max_seq_len,
         "layer_types": kinds,
         "rope_theta": config.rope_base,
-        "rope_scaling": _write_rope(config.yarn),
+        "rope_scaling": _write_rope(yarn),
         "sliding_window": config.max_seq_len if config.window is None else config.window,
         "swiglu_alpha": config.clamp.alpha,
         "swiglu_limit": config.clamp.limit,
@@ -151,7 +152,7 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
     Raises:
         InputError: Parts that this configuration cannot describe, all of which are named.
     """
-    clamp, yarn = config.clamp, config.yarn
+    clamp, yarn = config.clamp, _yarn_of(config)
     lacking = {
         "no sinks": not config.sinks,
         "no biases": not (config.attention_bias and config.ff_bias),
@@ -181,12 +182,24 @@ def write_openai_config(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
+def _yarn_of(config: DecoderConfig) -> Yarn | None:
+    """The stretch of a decoder in gpt-oss's form.
+
+    Raises:
+        InputError: Parts that gpt-oss lacks.
+    """
+    found = config.extensions()
+    require(not found, f"a model with {', '.join(found)}", "the parts of gpt-oss", "Write glassformer's own layout.")
+    assert isinstance(config.rope_scaling, Yarn | None)
+    return config.rope_scaling
+
+
 def _write_rope(yarn: Yarn | None) -> dict[str, Any]:
     if yarn is None:
         return {"rope_type": "default"}
     written = asdict(yarn)
-    length = written.pop("original_max_seq_len")
-    return {"rope_type": "yarn", "original_max_position_embeddings": length, **written}
+    length, kind = written.pop("original_max_seq_len"), written.pop("kind")
+    return {"rope_type": kind, "original_max_position_embeddings": length, **written}
 
 
 def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
@@ -196,7 +209,7 @@ def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
     method = (read.quantization_config or {}).get("quant_method")
     require(method in (None, "mxfp4"), f"quantization by {method!r}", "'mxfp4' or none", _FIX)
     rope = _rope(read)
-    window, windowed_layers = _windows(read)
+    window, windowed_layers = windows(read.num_hidden_layers, read.layer_types, read.sliding_window)
     return DecoderConfig(
         **fields_read(read, HUGGING_FACE),
         window=window,
@@ -206,7 +219,7 @@ def _from_huggingface(config: Mapping[str, Any]) -> DecoderConfig:
         ff_bias=True,
         clamp=Clamp(read.swiglu_alpha, read.swiglu_limit),
         rope_base=rope.rope_theta,
-        yarn=_yarn(rope),
+        rope_scaling=_yarn(rope),
     )
 
 
@@ -223,7 +236,7 @@ def _from_openai(config: Mapping[str, Any]) -> DecoderConfig:
         clamp=Clamp(limit=read.swiglu_limit),
         max_seq_len=math.floor(original * factor) if factor > 1 else original,
         rope_base=read.rope_theta,
-        yarn=Yarn(factor, original, read.rope_ntk_beta, read.rope_ntk_alpha) if factor > 1 else None,
+        rope_scaling=Yarn(factor, original, read.rope_ntk_beta, read.rope_ntk_alpha) if factor > 1 else None,
     )
 
 
@@ -255,18 +268,19 @@ def _yarn(rope: RopeParameters) -> Yarn | None:
     return yarn
 
 
-def _windows(read: HuggingFaceConfig) -> tuple[int | None, Literal["odd", "even", "all"] | tuple[int, ...]]:
-    """The window, and which layers have it."""
-    layers, kinds = read.num_hidden_layers, read.layer_types
+def windows(
+    layers: int, kinds: Sequence[str] | None, window: int | None
+) -> tuple[int | None, Literal["odd", "even", "all"] | tuple[int, ...]]:
+    """The window, and which layers have it, by Hugging Face's ``layer_types``; without them the even ones."""
     if kinds is None:
-        return read.sliding_window, "even"
+        return window, "even"
     require(len(kinds) == layers, f"{len(kinds)} layer_types", f"num_hidden_layers = {layers} of them", _FIX)
     windowed = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
     if not windowed:
         return None, "even"
-    require(read.sliding_window is not None, "sliding_window = None with sliding_attention", "a window", _FIX)
+    require(window is not None, "sliding_window = None with sliding_attention", "a window", _FIX)
     if windowed == tuple(range(0, layers, 2)):
-        return read.sliding_window, "even"
+        return window, "even"
     if windowed == tuple(range(1, layers, 2)):
-        return read.sliding_window, "odd"
-    return read.sliding_window, "all" if len(windowed) == layers else windowed
+        return window, "odd"
+    return window, "all" if len(windowed) == layers else windowed

@@ -48,10 +48,12 @@ def gpt_oss_from_decoder(decoder: Decoder) -> PlannedModel:
     ==========================  =======================================================================================
 
     Raises:
-        InputError: Packed experts with the plain SwiGLU, which would have to be rewritten.
+        InputError: Packed experts with the plain SwiGLU, which would have to be rewritten; or parts that
+            gpt-oss lacks.
     """
     config = decoder.config
-    packed = config.expert_format == "mxfp4"
+    packed, found = config.expert_format == "mxfp4", ", ".join(config.extensions())
+    require(not found, f"a model with {found}", "the parts of gpt-oss", "Keep it in glassformer's own layout.")
     require(
         config.clamp is not None or not packed,
         "packed experts with the plain SwiGLU",

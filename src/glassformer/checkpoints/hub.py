@@ -65,6 +65,24 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
         ) from error
 
 
+def find_file(name: str, file: str) -> Path:
+    """A file of a model of the hub, downloaded with progress if it is not in the hub's cache.
+
+    Raises:
+        InputError: No such model or file, or no connection.
+    """
+    wanted = "owner/name of a model on the hub and the name of a file in it"
+    plain = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and re.fullmatch(r"\w[\w. +/-]*", file) and ".." not in file
+    require(bool(plain), f"{name!r} and {file!r}", wanted, _FIX)
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, file))
+    except (OSError, ValueError) as error:
+        got = f"{file} of {name}, which could not be had from the hub ({first_line(error)})"
+        raise InputError(got, wanted, _FIX) from error
+
+
 def hub_tensors(source: str | Path, directory: Path) -> dict[str, StoredTensor] | None:
     """The tensors of a model's files by name, from headers on the hub if the files are not downloaded.
 

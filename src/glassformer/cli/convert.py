@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, save_decoder
+from glassformer.checkpoints.decoders import layout_for, load_decoder, read_decoder_config, save_decoder
+from glassformer.checkpoints.families import family_of
 from glassformer.checkpoints.gpt_oss import stored_model
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
@@ -16,7 +17,7 @@ from glassformer.checkpoints.gpt_oss_writing import PlannedModel, with_experts, 
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.mixtral import mixtral_lacks
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
-from glassformer.cli.flags import ConvertFlags, Target
+from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
@@ -94,11 +95,12 @@ def _mixtral_lacks(config: DecoderConfig, flags: ConvertFlags) -> list[str]:
     return mixtral_lacks(replace(config, expert_format="dense")) + (["packed experts"] if packed else [])
 
 
-def _layout(config: DecoderConfig, flags: ConvertFlags) -> Target:
-    """The layout to write; ``huggingface`` stands for one of two."""
+def _layout(config: DecoderConfig, flags: ConvertFlags, family: str | None = None) -> str:
+    """The layout to write; ``huggingface`` stands for the best of Hugging Face's."""
     if flags.to != "huggingface":
         return flags.to
-    return "gpt_oss" if _mixtral_lacks(config, flags) else "mixtral"
+    packed = flags.experts == "mxfp4" or (flags.experts is None and config.expert_format == "mxfp4")
+    return "gpt_oss" if packed else layout_for(replace(config, expert_format="dense"), family)
 
 
 def _experts_to_load(form: DecoderConfig, flags: ConvertFlags) -> Literal["dense", "mxfp4"] | None:
@@ -111,7 +113,7 @@ def _experts_to_load(form: DecoderConfig, flags: ConvertFlags) -> Literal["dense
 
 
 def _write(decoder: Decoder, flags: ConvertFlags) -> list[str]:
-    to = _layout(decoder.config, flags)
+    to = _layout(decoder.config, flags, decoder.family)
     if to in ("gpt_oss", "openai"):
         return _write_gpt_oss(with_experts(gpt_oss_from_decoder(decoder), flags.experts), flags)
     stays = flags.experts is None or (flags.experts == "mxfp4") == (decoder.config.expert_format == "mxfp4")
@@ -120,7 +122,7 @@ def _write(decoder: Decoder, flags: ConvertFlags) -> list[str]:
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        save_decoder(decoder, flags.out, layout=to, replace=flags.replace)  # type: ignore[arg-type]
+        save_decoder(decoder, flags.out, layout=to, replace=flags.replace)
     size = sum(file.stat().st_size for file in flags.out.glob("*.safetensors"))
     return [_written(flags.out, to, size), *(str(each.message) for each in caught)]
 
@@ -155,4 +157,5 @@ def _kept_files(directory: Path) -> list[Path]:
 
 def _written(out: Path, layout: str, size: int) -> str:
     names = {"mixtral": "Mixtral", "glassformer": "glassformer's own layout"}
-    return f"{out}: {names.get(layout, layout)}, {on_disk(size)}"
+    family = family_of(layout)
+    return f"{out}: {family.name if family else names.get(layout, layout)}, {on_disk(size)}"

@@ -77,7 +77,7 @@ class LabFlags:
 @config
 class GenerateFlags:
     """Continue a prompt; prints the prompt and its continuation. Use --run for the best model of a run of 'glassformer
-    train' or of the gpt-oss lab, --model for a downloaded or converted model: gpt-oss, Mixtral, or glassformer's own.
+    train' or of the gpt-oss lab, --model for a downloaded or converted model: of a known family, or glassformer's own.
     """
 
     prompt: Annotated[str, tyro.conf.arg(metavar="TEXT")]
@@ -86,8 +86,9 @@ class GenerateFlags:
     run: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Directory of a run."""
 
-    model: Annotated[str | None, tyro.conf.arg(metavar="DIR|NAME")] = None
-    """Directory of a model, or its name on the Hugging Face hub."""
+    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
+    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the hub, or a short name: smollm2,
+    gemma-3-270m, gpt-oss-20b."""
 
     tokenizer: Annotated[str | None, tyro.conf.arg(metavar="PATH|NAME|bytes|numbers")] = None
     """For --model: a tokenizer.json, an o200k_base.tiktoken, a directory with one, or a model on the hub; 'bytes' or
@@ -162,10 +163,11 @@ class GenerateFlags:
 
 @config
 class ChatFlags:
-    """Talk with gpt-oss. Answers go to standard output, everything else to standard error."""
+    """Talk with a model that was trained to chat. Answers go to standard output, everything else to standard error."""
 
-    model: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
-    """Directory of a gpt-oss model, in Hugging Face's or OpenAI's layout; or a model on the hub: openai/gpt-oss-20b."""
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
+    smollm2, gemma-3-270m, gpt-oss-20b."""
 
     message: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
     """Answer this message and exit. None: a conversation; from a pipe, each line is a message."""
@@ -380,7 +382,7 @@ class InfoFlags:
     """Print what a directory of weights contains and how much memory it needs on this machine. Reads headers only."""
 
     directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
-    """A directory with config.json and weights: gpt-oss in Hugging Face's or OpenAI's layout, Mixtral, BERT models,
+    """A directory with config.json and weights: a known family, gpt-oss also in OpenAI's layout, BERT models,
     glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face hub, whose
     weights are not downloaded."""
 
@@ -392,7 +394,7 @@ class InfoFlags:
 class ConvertFlags:
     """Write a decoder's weights in another layout, with the same logits.
 
-    gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Mixtral, glassformer's
+    gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Others, glassformer's
     own directories and runs (of 'glassformer train' or of the gpt-oss lab) are loaded into memory. Parts that the new
     layout lacks are rewritten as equivalent ones, or refused.
     """
@@ -404,8 +406,8 @@ class ConvertFlags:
     """Output directory. It is written completely or not at all."""
 
     to: Target
-    """gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: mixtral if it has all parts, otherwise
-    gpt_oss. openai: gpt-oss in OpenAI's layout. glassformer: every part unchanged."""
+    """gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the family that IN is of, or the first that
+    has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's layout. glassformer: every part unchanged."""
 
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""

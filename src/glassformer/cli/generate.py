@@ -12,12 +12,12 @@ from pathlib import Path
 
 from glassformer.cli import RECURRENCE, TEXT
 from glassformer.cli.flags import GenerateFlags
-from glassformer.cli.released import Stopwatch, find_released, require_tokenizer
 from glassformer.cli.runs import find_trained, no_run
-from glassformer.cli.terminal import write
+from glassformer.cli.terminal import Stopwatch, write
 from glassformer.cli.training_data import BYTES
 from glassformer.errors import InputError, require
 from glassformer.generation import SamplingRule, stream
+from glassformer.generation.language_model import find_model, require_tokenizer
 from glassformer.models.decoder import Decoder
 
 
@@ -84,8 +84,8 @@ def _of_run(flags: GenerateFlags, directory: Path) -> _Task:
 
 def _of_model(flags: GenerateFlags) -> _Task:
     plain = {"bytes": TEXT, "numbers": RECURRENCE}.get(flags.tokenizer or "")
-    released = find_released(flags.model or "", None if plain else flags.tokenizer)
-    vocab_size = released.vocab_size
+    released = find_model(flags.model or "", None if plain else flags.tokenizer)
+    vocab_size = released.config.vocab_size
     dense = "stored" if flags.compile and flags.dense is None else flags.dense  # compiled steps call no C++
     load = functools.partial(released.load, flags.device, dense)
     if plain is not None:

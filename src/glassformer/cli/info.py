@@ -16,6 +16,7 @@ from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
 from glassformer.kernels import native
+from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
 from glassformer.quantized import DenseFormat
 
@@ -115,7 +116,8 @@ def _form(found: Description) -> list[tuple[str, str]]:
         ]
     kv = config.num_kv_heads or config.num_heads
     windowed = [layer for layer, window in enumerate(_windows(found)) if window is not None]
-    stretch = f", {config.yarn.factor:g} times {config.yarn.original_max_seq_len:,} by YaRN" if config.yarn else ""
+    yarn = config.rope_scaling if isinstance(config.rope_scaling, Yarn) else None
+    stretch = f", {yarn.factor:g} times {yarn.original_max_seq_len:,} by YaRN" if yarn else ""
     formats = {"mxfp4": "MXFP4", "dense": "numbers"}
     experts = f"{config.num_experts} of width {config.ff_dim:,}, {config.top_k} for each token, as "
     return [

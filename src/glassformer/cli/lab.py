@@ -28,7 +28,7 @@ def run(flags: LabFlags) -> Path:
 
         lab = importlib.import_module(LABS[flags.name]).LAB
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("jinja2", "sklearn"):
+        if (error.name or "").split(".")[0] != "sklearn":
             raise
         raise InputError(f"no {error.name}", "the labs' libraries", "pip install 'glassformer[labs]'") from error
     data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}

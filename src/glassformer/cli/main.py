@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command] = {
         ("lab", "flags.LabFlags", "run a lab from start to end and write its report"),
         ("train", "train_flags.TrainFlags", "train a decoder on a text file or on the recurrence"),
         ("generate", "flags.GenerateFlags", "continue a prompt with a trained or released decoder"),
-        ("chat", "flags.ChatFlags", "talk with gpt-oss"),
+        ("chat", "flags.ChatFlags", "talk with a language model"),
         ("classify", "flags.ClassifyFlags", "print the class of texts, and which tokens mattered"),
         ("explore", "flags.ExploreFlags", "look inside models in the browser, or save the page as one file"),
         ("design", "flags.DesignFlags", "build an attention head that solves a task, with its proof"),

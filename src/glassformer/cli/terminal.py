@@ -6,8 +6,9 @@ import re
 import shutil
 import sys
 import textwrap
+import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,3 +167,31 @@ def _right(text: str, width: int) -> str:
 def _wide(text: str) -> int:
     """Columns that ``text`` takes: two for the wide characters of East Asia, none for accents on others."""
     return sum(0 if unicodedata.combining(each) else 1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
+
+
+class Stopwatch:
+    """Measures the time to the first token and the tokens per second after it."""
+
+    def __init__(self, read: int) -> None:
+        self.read, self.generated, self.seconds_to_first, self.seconds = read, 0, 0.0, 0.0
+
+    def timed(self, tokens: Iterable[int]) -> Iterator[int]:
+        """The same tokens."""
+        began = time.perf_counter()
+        for token in tokens:
+            self.generated += 1
+            self.seconds = time.perf_counter() - began
+            if self.generated == 1:
+                self.seconds_to_first = self.seconds
+            yield token
+
+    def __str__(self) -> str:
+        """One line; empty if no token was generated."""
+        if self.generated == 0:
+            return ""
+        line = f"{self.read} tokens read in {self.seconds_to_first:.1f} s, {self.generated} generated"
+        later = self.seconds - self.seconds_to_first
+        if self.generated > 1 and later > 0:
+            # The first token is part of reading the prompt.
+            line += f" in {self.seconds:.1f} s: {(self.generated - 1) / later:.1f} tokens/s"
+        return line

@@ -14,6 +14,7 @@ from tyro.conf import AvoidSubcommands, FlagCreatePairsOff, SuppressFixed
 from glassformer.cli import RECURRENCE
 from glassformer.config import Count, NonNegative, Positive, Size, config
 from glassformer.errors import require
+from glassformer.layers.options import RopeScaling
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training.config import TrainingConfig
 
@@ -30,6 +31,8 @@ class ModelFlags(DecoderConfig):
     ff_dim: int = 384
     num_heads: int = 4
     head_dim: int = 32
+    attention_bias: bool = False  # on all projections or none
+    rope_scaling: tyro.conf.Suppress[RopeScaling | None] = None
     # Packed experts cannot be trained.
     expert_format: tyro.conf.Suppress[Literal["dense", "mxfp4"]] = "dense"
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import base64
 import codecs
+import functools
 import importlib
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Literal
 
 import tokenizers
 
@@ -66,9 +68,20 @@ _WAYS = (
     "a directory or file with tokenizer.json or o200k_base.tiktoken, or the name of a model on the hub such as "
     "openai/gpt-oss-20b"
 )
+END_NAMES = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
+    *("<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>"),
+    *("<eos>", "<turn|>", "<|tool_response>", "[e~[", "<｜end▁of▁sentence｜>", "<|fim_pad|>", "<fim-pad>", "<fim_pad>"),
+    *("<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"),
+)
+"""Names of tokens that end a text or a turn in some model; llama.cpp's list, src/llama-vocab.cpp.
+
+``</s>`` is not among them: it is a tag of HTML to most models, and an end where a file declares it.
+"""
 _NAME = re.compile(r"<\|\w+\|>")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""SentencePiece's spelling of a space."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +93,20 @@ class ReleasedTokenizer:
         vocab_size: One more than its highest id. A model's may be larger.
         specials: Ids of the special tokens by name; no text encodes to them.
         ordinary: Encodes a text.
+        prompt: Encodes a text in which the names of special tokens stand for these tokens.
         piece: The bytes of an id; None for an unused one.
         begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
+        ends: Tokens that end a text or a turn.
     """
 
     source: str
     vocab_size: int
     specials: Mapping[str, int]
     ordinary: Callable[[str], list[int]] = field(repr=False)
+    prompt: Callable[[str], list[int]] = field(repr=False)
     piece: Callable[[int], bytes | None] = field(repr=False)
     begin: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
 
     def encode(self, text: str) -> list[int]:
         """The tokens of ``text``, without ``begin``. A special token's name in it is ordinary text.
@@ -101,6 +118,21 @@ class ReleasedTokenizer:
         """
         require_text(text)
         return self.ordinary(whole_text(text))
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """The tokens of a prompt that a chat template wrote: ``begin``, and in ``text`` special tokens by name.
+
+        ``begin`` is not repeated where the text has it already.
+
+        Raises:
+            InputError: A ``text`` that is not a string.
+        """
+        require_text(text)
+        return self.begun(self.prompt(whole_text(text)))
+
+    def begun(self, tokens: list[int]) -> list[int]:
+        """``tokens`` with ``begin`` before them, unless they have it."""
+        return tokens if tuple(tokens[: len(self.begin)]) == self.begin else [*self.begin, *tokens]
 
     def special(self, name: str) -> int:
         """The id of a special token.
@@ -138,6 +170,24 @@ class ReleasedTokenizer:
         yield from (decoder.decode(self.token_bytes(token)) for token in tokens)
         yield decoder.decode(b"", final=True)
 
+    def strings(self, tokens: Iterable[int]) -> list[str]:
+        r"""What each of ``tokens`` shows of the text: the characters whose last byte it has.
+
+        A token that only begins a character shows nothing of it. Bytes that no token completes to a character are
+        shown as ``\\xe2`` where they stand. Joined, the strings are the text, if it has no such bytes.
+        """
+        pieces = [self.token_bytes(token) for token in tokens]
+        texts = [""] * len(pieces)
+        token, place, end = -1, 0, 0
+        for character in b"".join(pieces).decode(errors="surrogateescape"):
+            broken = "\udc80" <= character <= "\udcff"
+            place += 1 if broken else len(character.encode())
+            while place > end:
+                token += 1
+                end += len(pieces[token])
+            texts[token] += f"\\x{ord(character) - 0xDC00:02x}" if broken else character
+        return texts
+
     def require_fits(self, vocab_size: int) -> None:
         """Raise :class:`~glassformer.errors.InputError` unless a model of this ``vocab_size`` has every token."""
         require(
@@ -156,19 +206,7 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
             that is not installed.
     """
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise InputError(
-            f"{path}, which cannot be read: {error}", "the file of a tokenizer", "Check the path."
-        ) from error
-    require(
-        len(content) <= LARGEST_FILE,
-        f"{path} of more than {LARGEST_FILE} bytes",
-        "the file of a tokenizer",
-        "Use the one that came with the model.",
-    )
+    content = read_bounded(path, LARGEST_FILE)
     if path.suffix == ".tiktoken":
         ranks = _ranks(content, path)
         # The special tokens are not in the file: they belong to this vocabulary alone.
@@ -186,6 +224,26 @@ def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
     return from_json(text, str(path))
 
 
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a file that came with a model.
+
+    Raises:
+        InputError: A file that is missing or larger than ``most`` bytes.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise InputError(f"{path}, which cannot be read: {error}", "a model's file", "Check the path.") from error
+    require(
+        len(content) <= most,
+        f"{path} of more than {most} bytes",
+        "a model's file",
+        "Use the one that came with the model.",
+    )
+    return content
+
+
 def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     """The tokenizer of a ``tokenizer.json`` with byte-pair encoding: of bytes, as gpt-oss's, or of characters with byte
     fallback, as Mixtral's.
@@ -197,12 +255,13 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
     added = content.get("added_tokens", [])
     try:
         # The names of marked tokens are ordinary text in a text. Some files do not mark all special tokens.
-        marked = [each | {"special": each["special"] or bool(_NAME.fullmatch(each["content"]))} for each in added]
+        marked = [each | {"special": each["special"] or is_special_name(each["content"])} for each in added]
         engine = tokenizers.Tokenizer.from_str(
             text if marked == added else json.dumps(content | {"added_tokens": marked})
         )
         names = {each["content"]: each["id"] for each in marked if each["special"]}
         read = _piece_reader(content)
+        begin = tuple(_before(content))
     except Exception as error:  # the library raises nothing narrower
         raise InputError(f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
     if read is None:
@@ -211,25 +270,18 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
             "byte-pair encoding, of bytes or with byte fallback",
             "Pass the file of a decoder such as gpt-oss or Mixtral.",
         )
-    added_texts = {each["content"] for each in added}
+    # Characters of added tokens are not bytes in another spelling, but SentencePiece's runs of spaces are spelt.
+    verbatim = {*names} if _byte_fallback(content) else {each["content"] for each in added}
     engine.no_padding()
     engine.no_truncation()
-    engine.encode_special_tokens = True
 
     def piece(token: int) -> bytes | None:
         found = engine.id_to_token(token)
-        return None if found is None else found.encode() if found in added_texts else read(found)
+        return None if found is None else found.encode() if found in verbatim else read(found)
 
     highest = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)
     require(highest >= 0, f"{source} without tokens", "a vocabulary", "Download it again.")
-    return ReleasedTokenizer(
-        source,
-        highest + 1,
-        names,
-        lambda text: list(engine.encode(text, add_special_tokens=False).ids),
-        piece,
-        tuple(_before(content, names)),
-    )
+    return released(source, engine, highest + 1, names, piece, begin, end_tokens(names))
 
 
 def from_ranks(
@@ -257,7 +309,9 @@ def from_ranks(
         "Download it again.",
     )
     engine = tiktoken.Encoding("harmony", pat_str=O200K_PATTERN, mergeable_ranks=dict(ranks), special_tokens=names)
-    return ReleasedTokenizer(source, max(by_id) + 1, names, engine.encode_ordinary, by_id.get)
+    prompt = functools.partial(engine.encode, allowed_special="all")
+    ends = end_tokens(names)
+    return ReleasedTokenizer(source, max(by_id) + 1, names, engine.encode_ordinary, prompt, by_id.get, ends=ends)
 
 
 def tokenizer_places(directory: Path) -> list[Path]:
@@ -267,6 +321,45 @@ def tokenizer_places(directory: Path) -> list[Path]:
     """
     resolved = directory.resolve()
     return [directory, resolved.parent] if resolved.name == "original" else [directory]
+
+
+def read_tokenizer_config(directory: Path) -> dict[str, Any]:
+    """The ``tokenizer_config.json`` in a directory; empty if there is none.
+
+    Raises:
+        InputError: A damaged file, or a link out of the directory.
+    """
+    path = directory / "tokenizer_config.json"
+    if not path.is_file():
+        return {}
+    require_inside(path)
+    return read_json(read_bounded(path, LARGEST_FILE).decode("utf-8", errors="replace"), str(path))
+
+
+def named_token(value: Any) -> str | None:
+    """The name of a token in ``tokenizer_config.json``: a string, or the content of an object; None for none."""
+    found = value.get("content") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else None
+
+
+def _configured(tokenizer: ReleasedTokenizer, config: Mapping[str, Any]) -> ReleasedTokenizer:
+    """``tokenizer`` with what ``tokenizer_config.json`` says of its beginning and end."""
+    bos, eos = (tokenizer.specials.get(named_token(config.get(f"{kind}_token")) or "") for kind in ("bos", "eos"))
+    begin, adds = tokenizer.begin, config.get("add_bos_token")
+    if isinstance(adds, bool) and bos is not None:
+        begin = (bos,) if adds else ()
+    ends = {*tokenizer.ends, *([] if eos is None else [eos])}
+    return replace(tokenizer, begin=begin, ends=tuple(sorted(ends)))
+
+
+def require_inside(file: Path) -> None:
+    """Raise :class:`~glassformer.errors.InputError` for a link out of its directory; the hub's cache may."""
+    require(
+        lies_inside(file),
+        f"{file}, a link to {file.resolve()}",
+        "files in the directory itself",
+        "Pass the tokenizer's file if you trust it, or copy it into the directory.",
+    )
 
 
 def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
@@ -279,13 +372,8 @@ def tokenizer_beside(directory: Path) -> ReleasedTokenizer | None:
         for name in TOKENIZER_FILES:
             file = place / name
             if file.is_file():
-                require(
-                    lies_inside(file),
-                    f"{file}, a link to {file.resolve()}",
-                    "files in the directory itself",
-                    "Pass the tokenizer's file if you trust it, or copy it into the directory.",
-                )
-                return read_tokenizer(file)
+                require_inside(file)
+                return _configured(read_tokenizer(file), read_tokenizer_config(place))
     return None
 
 
@@ -366,16 +454,71 @@ def _piece_reader(content: Mapping[str, Any]) -> Callable[[str], bytes] | None:
     decoder = content.get("decoder") or {}
     decoders = {each.get("type") for each in (decoder, *decoder.get("decoders", []))}
     if "ByteLevel" in decoders:
+        return piece_reader("ByteLevel")
+    if _byte_fallback(content) and decoders & {"ByteFallback", "Metaspace", "Replace"}:
+        return piece_reader("ByteFallback")
+    return None
+
+
+def _byte_fallback(content: Mapping[str, Any]) -> bool:
+    return bool(content["model"].get("byte_fallback"))
+
+
+def piece_reader(decoder: Literal["ByteLevel", "ByteFallback"]) -> Callable[[str], bytes]:
+    """A function from the spelling of a token to its bytes.
+
+    Args:
+        decoder: ``"ByteLevel"``: a character for each byte, GPT-2's alphabet. ``"ByteFallback"``: SentencePiece's
+            characters, or ``<0x0A>`` for a single byte.
+    """
+    if decoder == "ByteLevel":
         alphabet = _alphabet()
         return lambda piece: b"".join(alphabet.get(sign, sign.encode()) for sign in piece)
-    if content["model"].get("byte_fallback") and decoders & {"ByteFallback", "Metaspace", "Replace"}:
 
-        def read(piece: str) -> bytes:
-            byte = _BYTE.fullmatch(piece)
-            return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE, " ").encode()
+    def read(piece: str) -> bytes:
+        byte = _BYTE.fullmatch(piece)
+        return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
 
-        return read
-    return None
+    return read
+
+
+def released(
+    source: str,
+    engine: tokenizers.Tokenizer,
+    vocab_size: int,
+    specials: Mapping[str, int],
+    piece: Callable[[int], bytes | None],
+    begin: tuple[int, ...] = (),
+    ends: tuple[int, ...] = (),
+) -> ReleasedTokenizer:
+    """The tokenizer with this engine, whose added tokens include ``specials``, marked as special."""
+    turn = Lock()
+
+    def encoder(named: bool) -> Callable[[str], list[int]]:
+        def encode(text: str) -> list[int]:
+            with turn:  # the switch belongs to the engine, and servers have threads
+                engine.encode_special_tokens = not named
+                return list(engine.encode(text, add_special_tokens=False).ids)
+
+        return encode
+
+    return ReleasedTokenizer(source, vocab_size, specials, encoder(False), encoder(True), piece, begin, ends)
+
+
+def is_special_name(name: str, *, listed: bool = True) -> bool:
+    """Whether a token is special by its name: one of :data:`END_NAMES`, or ``<|NAME|>`` among the ``listed`` tokens."""
+    return name in END_NAMES or (listed and _NAME.fullmatch(name) is not None)
+
+
+def end_tokens(specials: Mapping[str, int], declared: Iterable[int] = ()) -> tuple[int, ...]:
+    """The tokens that end a text or a turn: the ``declared`` ones, and those of :data:`END_NAMES`.
+
+    Negative ids stand for none. In the harmony format ``<|end|>`` ends a message within a turn.
+    """
+    ends = {*declared, *(specials[name] for name in END_NAMES if name in specials)}
+    if {"<|return|>", "<|call|>"} <= specials.keys() or {"<|calls|>", "<|flush|>"} <= specials.keys():
+        ends.discard(specials.get("<|end|>", -1))
+    return tuple(sorted(end for end in ends if end >= 0))
 
 
 def _alphabet() -> dict[str, bytes]:
@@ -387,11 +530,11 @@ def _alphabet() -> dict[str, bytes]:
     }
 
 
-def _before(content: Mapping[str, Any], names: Mapping[str, int]) -> Iterator[int]:
-    """The special tokens that the file's template puts before a text."""
+def _before(content: Mapping[str, Any]) -> Iterator[int]:
+    """The tokens that the file's template puts before a text."""
     processor = content.get("post_processor") or {}
     for part in (processor, *(processor.get("processors") or [])):
         for each in part.get("single") or []:
             if "Sequence" in each:
                 return
-            yield names[each["SpecialToken"]["id"]]
+            yield from part["special_tokens"][each["SpecialToken"]["id"]]["ids"]

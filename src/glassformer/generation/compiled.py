@@ -11,7 +11,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from glassformer.errors import require
 from glassformer.layers.cache import Cache, LayerCache
+from glassformer.layers.options import LongRope
 from glassformer.models.decoder import Decoder
 
 
@@ -68,8 +70,10 @@ def step(
         key_padding: True where a position is real, for all positions the cache can hold.
     """
     layers = [SlotCache(layer, position) for layer in cache.layers]
-    rotation = model.rotary.rotation_at(position)
-    return model.output(model.run_layers(model.embedding(tokens), rotation, key_padding, layers)[:, -1])
+    x = model.embedding(tokens)
+    rotations = model.rotations(lambda rotary: rotary.rotation_at(position), x)
+    x = model.embed(x, position, key_padding)
+    return model.logits(model.run_layers(x, rotations, key_padding, layers)[:, -1])
 
 
 _steps: WeakKeyDictionary[Decoder, dict[tuple[int, int], Callable[..., Tensor]]] = WeakKeyDictionary()
@@ -77,7 +81,13 @@ _CODE = (lambda *arguments: step(*arguments)).__code__
 
 
 def compiled_step(model: Decoder, batch: int, slots: int) -> Callable[..., Tensor]:
-    """:func:`step` for this model and these sizes, compiled when it is first called."""
+    """:func:`step` for this model and these sizes, compiled when it is first called.
+
+    Raises:
+        InputError: A model with LongRoPE, whose rotation depends on the number of positions.
+    """
+    longrope = isinstance(model.config.rope_scaling, LongRope)
+    require(not longrope, "a compiled step of a model with LongRoPE", "another scaling", "Generate without compiling.")
     steps = _steps.setdefault(model, {})
     if (batch, slots) not in steps:
         # torch.compile counts compilations by code object, runs the ninth uncompiled, and with fullgraph refuses it

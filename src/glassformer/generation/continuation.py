@@ -64,7 +64,7 @@ class Continuation:
         require(speculate >= 0, f"speculate = {speculate}", "at least 0", "Pass 0 to verify no proposed tokens.")
         self._model, self._rule, self._prefill, self._speculate = model, rule, prefill, speculate
         self._cache = model.new_cache(1, self.max_seq_len)
-        self._generator = rule.generator(model.embedding.weight.device)
+        self._generator = rule.generator(model.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.keep())
 
     def unread(self, prompt: Sequence[int]) -> int:
@@ -135,7 +135,7 @@ class Continuation:
         """Logits after ``tokens``, which continue the text in the cache."""
         model = self._model
         with evaluating(model), torch.inference_mode():
-            return model.output(model.hidden(self._tensor(tokens), cache=self._cache, last=1))[:, -1]
+            return model.logits(model.hidden(self._tensor(tokens), cache=self._cache, last=1))[:, -1]
 
     def _tensor(self, tokens: Sequence[int]) -> Int[Tensor, "1 position"]:
-        return torch.tensor([tokens], dtype=torch.int64, device=self._model.embedding.weight.device)
+        return torch.tensor([tokens], dtype=torch.int64, device=self._model.device)

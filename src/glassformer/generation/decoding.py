@@ -132,7 +132,7 @@ _Logits = Callable[[Int[Tensor, "batch 1"] | None], Float[Tensor, "batch vocab"]
 def _steps(
     model: Decoder, logits: _Logits, batch: int, max_new_tokens: int, rule: SamplingRule, stop: frozenset[int]
 ) -> Iterator[list[int | None]]:
-    generator = rule.generator(model.embedding.weight.device)
+    generator = rule.generator(model.device)
     ended = [False] * batch
     newest: Tensor | None = None
     for _ in range(max_new_tokens):
@@ -176,7 +176,7 @@ def _logits_without_cache(model: Decoder, tokens: Tensor, real: Tensor | None) -
             tokens = torch.cat([tokens, newest], dim=1)
             real = None if real is None else torch.cat([real, torch.ones_like(newest, dtype=torch.bool)], dim=1)
         with evaluating(model):
-            return model.output(model.hidden(tokens, key_padding=real, last=1))[:, -1]
+            return model.logits(model.hidden(tokens, key_padding=real, last=1))[:, -1]
 
     return logits
 
@@ -195,7 +195,8 @@ def _logits_with_cache(
                 piece = slice(start, start + PREFILL)
                 padding = None if real is None else real[:, piece]
                 last = model.hidden(tokens[:, piece], cache=cache, key_padding=padding, last=1)
-            return model.output(last)[:, -1]
+            assert last is not None
+            return model.logits(last)[:, -1]
 
     return logits
 
@@ -226,7 +227,7 @@ def _padded(
     model: Decoder, prompts: Prompts
 ) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
     """All prompts in one tensor, padded on the left, and which of its tokens are real (None: all)."""
-    device = model.embedding.weight.device
+    device = model.device
     if isinstance(prompts, Tensor):
         return prompts.to(device), None
     lengths = [len(prompt) for prompt in prompts]

@@ -12,18 +12,19 @@ from torch.nn.modules import module as hooks
 from torch.utils.hooks import RemovableHandle
 
 from glassformer.kernels import native
+from glassformer.kernels.decode_step import ACTIVATIONS, Layer, Matrix, Norm, Rotation, decode_step
 from glassformer.kernels.decode_step import Decoder as Weights
-from glassformer.kernels.decode_step import Layer, Matrix, decode_step
 from glassformer.kernels.lossless import fits
 from glassformer.kernels.rule import use_definition
 from glassformer.layers.attention import is_observed
 from glassformer.layers.blocks import Block
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.experts import MixtureOfExperts, Router, Score, is_collected
-from glassformer.layers.feedforward import NoFeedForward, SwiGLU
+from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.linear import Linear
-from glassformer.layers.norms import RMSNorm
+from glassformer.layers.norms import RMSNorm, SoftCap
+from glassformer.layers.options import LongRope
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
 from glassformer.models.tokens import check_tokens
@@ -34,14 +35,14 @@ from glassformer.quantized.packed_experts import PackedMixture
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
-    *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, Block, GroupedQueryAttention),
-    *(NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture, Router, Score, Int8Linear, LosslessLinear),
+    *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, nn.LayerNorm, SoftCap, Block, GroupedQueryAttention),
+    *(NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture, Router, Score, Int8Linear, LosslessLinear),
 )
 # What the native form stands for, unless other methods are in their place.
 _METHODS = [
     (kind, name, getattr(kind, name))
     for kind, name in (
-        *((Decoder, name) for name in ("forward", "hidden", "run_layers")),
+        *((Decoder, name) for name in ("forward", "logits", "hidden", "embed", "rotations", "run_layers")),
         *((kind, "forward") for kind in _KINDS),
     )
 ]
@@ -103,6 +104,8 @@ class DecodingStep:
         if tokens.numel() > _MOST_TOKENS:
             return None
         before = cache.padding
+        if before is not None and model.positions is not None:  # which count real tokens
+            return None
         batch, new = tokens.shape
         padding = cache.begin(batch, new, None)
         threads = max(1, min(torch.get_num_threads(), self._plan.size * tokens.numel() // _PRODUCTS_PER_THREAD))
@@ -159,7 +162,7 @@ class _Plan:
         self._model, self._cache, self._caches = model, cache, list(cache.layers)
         self._know({"": model}, "", Decoder)
         _need(type(cache) is Cache and len(model.layers) == len(cache.layers))
-        self.dtype, self._batch, self.size = model.embedding.weight.dtype, len(cache.layers[0].keys), 0
+        self.dtype, self._batch, self.size = model.dtype, len(cache.layers[0].keys), 0
         _need(self.dtype in _DTYPES)
         self.weights = self._decoder(model)
 
@@ -190,40 +193,87 @@ class _Plan:
 
     def _decoder(self, model: Decoder) -> Weights:
         config, width = model.config, model.config.hidden_dim
-        embedding, rotary = self._part(model, "embedding", nn.Embedding), self._part(model, "rotary", RotaryEmbedding)
+        for name in ("positions", "local_rotary", "logit_cap"):
+            if model._modules.get(name) is None:
+                self._hold(model._modules, name, None)
+        embedding, table = self._embedding(model, "embedding"), None
+        if model.positions is not None:
+            table = self._embedding(model, "positions")
         layers = (Layer * len(self._part(model, "layers", nn.ModuleList)))()
-        _need(embedding.max_norm is None and rotary.head_dim == config.head_dim)
+        rotations = self._rotations(model)
+        cap = None if model.logit_cap is None else self._part(model, "logit_cap", SoftCap)
         output, bias = self._linear(model, "output", config.vocab_size, width)
-        _need(not bias)
+        _need(not bias and not isinstance(config.rope_scaling, LongRope))
         for number, layer in enumerate(layers):
             block = self._part(model.layers, str(number), Block)
             self._attention(layer, block, self._cache.layers[number], width)
+            local = model.local_rotary is not None and config.layer_window(number) is not None
+            layer.rotation = -1 if config.learned_positions or number in config.unrotated_layers else int(local)
             self._feed_forward(layer, block, width)
         return Weights(
-            embedding=self._vector(embedding, "weight", config.vocab_size, width),
-            final_norm=self._vector(self._part(model, "final_norm", RMSNorm), "weight", width),
+            embedding=embedding,
+            positions=table,
+            embedding_norm=self._norm(model, "embedding_norm", width),
+            final_norm=self._norm(model, "final_norm", width),
             output=output,
-            frequencies=self._tensor(vars(rotary), "_frequencies", torch.float32, config.head_dim // 2).data_ptr(),
+            rotations=rotations,
+            num_rotations=len(rotations),
             layers=layers,
             num_layers=len(layers),
             bfloat16=self.dtype == torch.bfloat16,
             vocab_size=config.vocab_size,
             hidden_dim=width,
             head_dim=config.head_dim,
-            interleaved=rotary.layout == "interleaved",
-            final_eps=model.final_norm.eps,
-            concentration=1.0 if rotary.yarn is None else rotary.yarn.concentration,
+            interleaved=model.rotary.layout == "interleaved",
+            embedding_scale=float(torch.tensor(config.embedding_scale, dtype=self.dtype)),
+            logit_cap=0.0 if cap is None else cap.cap,
         )
 
+    def _embedding(self, model: Decoder, name: str) -> int | None:
+        table = self._part(model, name, nn.Embedding)
+        _need(table.max_norm is None)
+        return self._vector(table, "weight", table.num_embeddings, model.config.hidden_dim)
+
+    def _rotations(self, model: Decoder) -> Any:
+        """The rotation of all layers and that of windowed ones; none with learned positions."""
+        found = [self._part(model, "rotary", RotaryEmbedding)]
+        if model.local_rotary is not None:
+            found.append(self._part(model, "local_rotary", RotaryEmbedding))
+        rotations = (Rotation * len(found))()
+        for rotation, rotary in zip(rotations, found, strict=True):
+            pairs = rotary.head_dim // 2
+            _need(rotary.layout == model.config.rope_layout and pairs <= model.config.head_dim // 2)
+            frequencies = self._tensor(vars(rotary), "_frequencies", torch.float32, pairs)
+            rotation.frequencies, rotation.pairs = frequencies.data_ptr(), pairs
+            rotation.concentration = 1.0 if rotary.scaling is None else rotary.scaling.concentration
+        return rotations
+
+    def _norm(self, owner: nn.Module, name: str, width: int) -> Norm:
+        """A norm over ``width`` numbers; without a weight where there is none."""
+        if owner._modules.get(name) is None:
+            self._hold(owner._modules, name, None)
+            return Norm()
+        norm = self._part(owner, name, nn.Identity, RMSNorm, nn.LayerNorm)
+        if isinstance(norm, nn.Identity):
+            return Norm()
+        centred = isinstance(norm, nn.LayerNorm)
+        bias = self._vector(norm, "bias", width) if centred else None
+        return Norm(self._vector(norm, "weight", width), bias, centred, norm.eps)
+
     def _attention(self, layer: Layer, block: Block, cache: LayerCache, width: int) -> None:
-        norm = self._part(block, "attention_norm", RMSNorm)
         attention = self._part(block, "attention", GroupedQueryAttention)
         heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
-        rotary, window = self._model.rotary, attention.pattern.window
-        _need(head_dim == rotary.head_dim and attention.layout == rotary.layout and type(cache) is LayerCache)
-        _need(attention.pattern.causal and attention.pattern.key_padding is None)
+        window = attention.pattern.window
+        _need(attention.layout == self._model.rotary.layout and head_dim == self._model.config.head_dim)
+        _need(type(cache) is LayerCache and attention.pattern.causal and attention.pattern.key_padding is None)
         _need(cache.window == window if cache.window is not None else window is None or window >= cache.max_seq_len)
-        layer.attention_norm, layer.attention_eps = self._vector(norm, "weight", width), norm.eps
+        for name in ("attention_norm", "attention_post_norm"):
+            setattr(layer, name, self._norm(block, name, width))
+        if (norm := attention.query_norm) is not None:
+            layer.norm_of_all_heads = norm.normalized_shape[0] != head_dim
+        for name, count in (("query_norm", heads), ("key_norm", kv_heads)):
+            over = count * head_dim if layer.norm_of_all_heads else head_dim
+            setattr(layer, name, self._norm(attention, name, over))
         for name, rows in (("query", heads), ("key", kv_heads), ("value", kv_heads)):
             self._set_linear(layer, name, attention, name, rows * head_dim, width)
         self._set_linear(layer, "output", attention, "output", width, heads * head_dim)
@@ -233,16 +283,26 @@ class _Plan:
         for name in ("keys", "values"):
             setattr(layer, name, self._tensor(vars(cache), name, self.dtype, *shape).data_ptr())
         layer.num_heads, layer.num_kv_heads, layer.slots = heads, kv_heads, cache.slots
+        layer.scale = head_dim**-0.5 if attention.scale is None else attention.scale
+        layer.cap = attention.cap or 0.0
 
     def _feed_forward(self, layer: Layer, block: Block, width: int) -> None:
-        ffn = self._part(block, "ffn", NoFeedForward, SwiGLU, MixtureOfExperts, PackedMixture)
+        ffn = self._part(block, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture)
+        for name in ("ffn_norm", "ffn_post_norm"):
+            setattr(layer, name, self._norm(block, name, width))
+        layer.parallel = block.parallel
         if isinstance(ffn, NoFeedForward):
-            self._part(block, "ffn_norm", nn.Identity, RMSNorm)
             return
-        norm = self._part(block, "ffn_norm", RMSNorm)
-        layer.ffn_norm, layer.ffn_eps = self._vector(norm, "weight", width), norm.eps
-        if ffn.clamp is not None:
-            layer.clamped, layer.alpha, layer.limit = True, ffn.clamp.alpha, ffn.clamp.limit
+        layer.gated, clamp = not isinstance(ffn, MLP), getattr(ffn, "clamp", None)
+        layer.activation = ACTIVATIONS.index("clamped" if clamp else getattr(ffn, "activation", "silu"))
+        if clamp is not None:
+            layer.alpha, layer.limit = clamp.alpha, clamp.limit
+        if isinstance(ffn, MLP):
+            layer.num_experts = layer.top_k = 1
+            layer.ff_dim = ffn.up.out_features
+            self._set_linear(layer, "gate", ffn, "up", layer.ff_dim, width)
+            self._set_linear(layer, "down", ffn, "down", width, layer.ff_dim)
+            return
         if isinstance(ffn, SwiGLU):
             layer.num_experts = layer.top_k = 1
             layer.ff_dim = ffn.gate.out_features

@@ -194,8 +194,10 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
         "vocab_size": len(letters) + 1,
         "window": None,
     }
-    form |= {"sinks": False, "key_weights": False, "attention_bias": False, "rope_layout": "half-split", "yarn": None}
+    form |= {"sinks": False, "key_weights": False, "attention_bias": False, "rope_layout": "half-split"}
+    form["rope_scaling"] = None
     wrong = [f"{name} = {getattr(config, name)!r}" for name, wanted in form.items() if getattr(config, name) != wanted]
+    wrong += config.extensions()
     if wrong:
         raise InputError(", ".join(wrong), f"{form}", "Build the model with build_induction().")
     space = SequenceSpace(tuple(letters), config.max_seq_len - 1, has_cls=True)

@@ -22,6 +22,7 @@ _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 512
 _FEW_QUERIES = 32  # below it PyTorch's kernel is at least as fast as the library's
+_CAPPED_QUERIES = 128  # whose scores are in memory at a time
 
 
 def weights_of_scores(
@@ -46,12 +47,24 @@ def weights_of_scores(
 
 
 def scores(
-    q: Float[Tensor, "batch head query head_dim"], k: Float[Tensor, "batch kv_head key head_dim"], scale: float
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch kv_head key head_dim"],
+    scale: float,
+    cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """``scale * q . k`` in float32 or wider; query head h reads key-value head ``h // (num_heads / num_kv_heads)``."""
+    """``scale * q . k`` in float32 or wider; query head h reads key-value head ``h // (num_heads / num_kv_heads)``.
+
+    With a cap they are :func:`soft_capped`.
+    """
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    return (q.to(wide) @ k.to(wide).mT) * scale
+    found = (q.to(wide) @ k.to(wide).mT) * scale
+    return found if cap is None else soft_capped(found, cap)
+
+
+def soft_capped(x: Float[Tensor, "*shape"], cap: float) -> Float[Tensor, "*shape"]:
+    """``cap * tanh(x / cap)``: about ``x`` where that is small, and always between ``-cap`` and ``cap``."""
+    return cap * torch.tanh(x / cap)
 
 
 def weights(
@@ -60,16 +73,24 @@ def weights(
     allowed: Bool[Tensor, "#batch #head #query key"],
     scale: float,
     sink: Float[Tensor, "1 head #query"] | None = None,
+    cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """:func:`weights_of_scores` of :func:`scores`."""
-    return weights_of_scores(scores(q, k, scale), allowed, sink)
+    return weights_of_scores(scores(q, k, scale, cap), allowed, sink)
 
 
 def definition(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, allowed: Tensor, scale: float, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    allowed: Tensor,
+    scale: float,
+    dropout: float = 0.0,
+    cap: float | None = None,
 ) -> Tensor:
     """The values averaged with :func:`weights`; the whole matrix of weights is in memory."""
-    mixed = F.dropout(weights(q, k, allowed, scale, sink), dropout)
+    mixed = F.dropout(weights(q, k, allowed, scale, sink, cap), dropout)
     v = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
     return (mixed @ v.to(mixed.dtype)).to(q.dtype)
 
@@ -83,13 +104,15 @@ def attention(
     sinks: Float[Tensor, " head"] | None = None,
     dropout: float = 0.0,
     mask: Bool[Tensor, "#batch #head #query key"] | None = None,
+    cap: float | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
     """:func:`definition` under the mask of ``pattern``, and under ``mask`` if there is one, by the fastest exact path.
 
     In float32 on the CPU, and without a mask, the C++ library takes it: it visits only tiles of keys that some query
     sees. Otherwise full and causal attention run in PyTorch's fused kernel, which holds no weights either. A window is
     computed in blocks of queries, so time and memory grow linearly with the length. With a sink, the CPU kernel's
-    output is rescaled by its log-sum-exp; on other devices the sink is one more key of zeros.
+    output is rescaled by its log-sum-exp; on other devices the sink is one more key of zeros. Capped scores take the
+    definition, for some queries at a time.
     """
     sink = None if sinks is None else sinks.view(1, -1, 1)
     queries, keys = q.shape[2], k.shape[2]
@@ -97,7 +120,9 @@ def attention(
         mask = mask & pattern.mask(queries, keys, q.device)
     if not torch.compiler.is_compiling() and use_definition():
         allowed = pattern.mask(queries, keys, q.device) if mask is None else mask
-        return definition(q, k, v, sink, allowed, scale, dropout)
+        return definition(q, k, v, sink, allowed, scale, dropout, cap)
+    if cap is not None:
+        return _capped(q, k, v, pattern, mask, scale, sink, dropout, cap)
     if mask is not None:
         return _kernel(q, k, v, False, mask, scale, sink, dropout)
     pattern = pattern.narrowed(queries, keys)
@@ -105,6 +130,33 @@ def attention(
         return _NativeAttention.apply(q, k, v, sink, pattern.causal, pattern.window or keys, scale)
     compute = _dense if pattern.window is None else _windowed
     return compute(q, k, v, pattern, scale, sink, dropout)
+
+
+def _capped(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern,
+    mask: Tensor | None,
+    scale: float,
+    sink: Tensor | None,
+    dropout: float,
+    cap: float,
+) -> Tensor:
+    """:func:`definition` with a cap, for a few queries at a time and the keys that they can see."""
+    parts, queries, keys = [], q.shape[2], k.shape[2]
+    for start in range(0, queries, _CAPPED_QUERIES):
+        stop = min(start + _CAPPED_QUERIES, queries)
+        last = keys - queries + stop if pattern.causal else keys
+        first = 0 if pattern.window is None else max(0, keys - queries + start - pattern.window + 1)
+        if mask is None:
+            padding = None if pattern.key_padding is None else pattern.key_padding[:, first:last]
+            allowed = Pattern(pattern.causal, pattern.window, padding).mask(stop - start, last - first, q.device)
+        else:
+            allowed = (mask if mask.shape[2] == 1 else mask[:, :, start:stop])[..., first:last]
+        seen_k, seen_v = k[:, :, first:last], v[:, :, first:last]
+        parts.append(definition(q[:, :, start:stop], seen_k, seen_v, sink, allowed, scale, dropout, cap))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
 def _native_takes(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern: Pattern, dropout: float) -> bool:

@@ -41,17 +41,34 @@ def _fields(kind: type, names: str) -> list[tuple[str, type]]:
     return [(name, kind) for name in names.split()]
 
 
+class Norm(ctypes.Structure):
+    """An RMSNorm, or a LayerNorm if it is centred."""
+
+    _fields_ = (*_fields(c_void_p, "weight bias"), ("centred", c_int64), ("eps", c_double))
+
+
+class Rotation(ctypes.Structure):
+    """How many pairs of coordinates of a head rotate, and by how much."""
+
+    _fields_ = (("frequencies", c_void_p), ("pairs", c_int64), ("concentration", c_double))
+
+
+ACTIVATIONS = ("silu", "clamped", "gelu", "gelu_tanh", "relu", "relu2")
+"""Activations by their number in a :class:`Layer`."""
+
+
 class Layer(ctypes.Structure):
     """A block and its cache. Vectors are in the decoder's dtype; what a layer lacks is zero."""
 
     _fields_ = (
-        *_fields(c_void_p, "attention_norm ffn_norm"),
+        *_fields(Norm, "attention_norm attention_post_norm ffn_norm ffn_post_norm query_norm key_norm"),
         *_fields(Matrix, "query key value output"),
         *_fields(c_void_p, "query_bias key_bias value_bias output_bias key_weights sinks keys values"),
         *_fields(Matrix, "router gate up down"),
         *_fields(c_void_p, "router_bias gate_bias up_bias down_bias"),
-        *_fields(c_int64, "num_heads num_kv_heads slots ff_dim num_experts top_k clamped"),
-        *_fields(c_double, "attention_eps ffn_eps alpha limit"),
+        *_fields(c_int64, "num_heads num_kv_heads slots ff_dim num_experts top_k activation gated parallel"),
+        *_fields(c_int64, "norm_of_all_heads rotation"),
+        *_fields(c_double, "alpha limit scale cap"),
     )
 
 
@@ -59,12 +76,13 @@ class Decoder(ctypes.Structure):
     """A decoder, whose layers are an array of :class:`Layer`."""
 
     _fields_ = (
-        *_fields(c_void_p, "embedding final_norm"),
+        *_fields(c_void_p, "embedding positions"),
+        *_fields(Norm, "embedding_norm final_norm"),
         ("output", Matrix),
-        ("frequencies", c_void_p),
+        ("rotations", ctypes.POINTER(Rotation)),
         ("layers", ctypes.POINTER(Layer)),
-        *_fields(c_int64, "num_layers bfloat16 vocab_size hidden_dim head_dim interleaved"),
-        *_fields(c_double, "final_eps concentration"),
+        *_fields(c_int64, "num_rotations num_layers bfloat16 vocab_size hidden_dim head_dim interleaved"),
+        *_fields(c_double, "embedding_scale logit_cap"),
     )
 
 

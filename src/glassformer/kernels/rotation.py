@@ -30,8 +30,13 @@ def rotate(
 ) -> Float[Tensor, "batch head position head_dim"]:
     """Rotate every pair of coordinates of ``x``, in the dtype of ``x``: :func:`definition`.
 
+    Angles for fewer pairs than ``x`` has rotate its first coordinates only, and the others pass.
+
     The fast form keeps only the angles for the backward pass, and joins nothing.
     """
+    turned = 2 * rotation[0].shape[-1]
+    if turned < x.shape[-1]:
+        return torch.cat((rotate(x[..., :turned], rotation, layout), x[..., turned:]), dim=-1)
     cos, sin = (part.to(x.dtype) for part in rotation)
     if torch.compiler.is_compiling() or use_definition() or cos.requires_grad or sin.requires_grad:
         return definition(x, cos, sin, layout)

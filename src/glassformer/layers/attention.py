@@ -41,6 +41,7 @@ class Attended:
     mask: Shaped[Tensor, "#batch #head #query key"] | None = None
     """Further restriction: boolean, True = may attend, or (of transformers' models) numbers added to the scores."""
     rewrites: tuple[Rewrite, ...] = ()
+    cap: float | None = None
 
     @property
     def group(self) -> int:
@@ -87,6 +88,7 @@ def attend(
     pattern: Pattern = FULL,
     *,
     scale: float | None = None,
+    cap: float | None = None,
     key_weights: Float[Tensor, " head"] | None = None,
     sinks: Float[Tensor, " head"] | None = None,
     dropout: float = 0.0,
@@ -99,7 +101,8 @@ def attend(
         weights[i, j] = exp(scores[i, j]) / (exp(sinks[h]) + sum_j' exp(scores[i, j']))
         output[h, i]  = sum_j weights[i, j] * v[g, j]
 
-    Without ``sinks`` that is the softmax. A query without an allowed key gives zeros.
+    With a cap, allowed scores s become ``cap * tanh(s / cap)``. Without ``sinks`` the weights are the softmax. A query
+    without an allowed key gives zeros.
 
     Args:
         q: Queries. With a causal pattern they are the last positions of the keys.
@@ -107,6 +110,8 @@ def attend(
         v: Values. With a ``value_dim`` other than ``head_dim`` all weights are in memory: no fused kernel takes them.
         pattern: Which keys each query may attend to.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
+        cap: Bound of the scores, in which no fused kernel computes: some queries' weights at a time are in memory, and
+            all of them where gradients are wanted.
         key_weights: One factor per query head on its scores (weighted grouped-query attention).
         sinks: One logit per query head that takes part in the softmax and carries no value (gpt-oss).
         dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 - dropout)``. All weights are
@@ -117,17 +122,17 @@ def attend(
 
     Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
     Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
-    (windows).
+    (windows); Gemma Team 2024, arXiv 2408.00118 (cap).
     """
     check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if not torch.compiler.is_compiling() and (_editors.get() or _watchers.get()):
-        call = edited(Attended(q, k, v, scale, pattern, key_weights, sinks))
+        call = edited(Attended(q, k, v, scale, pattern, key_weights, sinks, cap=cap))
         for watcher in _watchers.get():
             watcher(call)
         return compute(call, dropout)
-    return kernel.attention(_weighted(q, key_weights), k, v, pattern, scale, sinks, dropout)
+    return kernel.attention(_weighted(q, key_weights), k, v, pattern, scale, sinks, dropout, cap=cap)
 
 
 def is_edited() -> bool:
@@ -150,7 +155,7 @@ def edited(call: Attended) -> Attended:
 def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
     """The output of an attention. The matrix of heads with rewritten scores or weights is held, of others it is not."""
     q = _weighted(call.q, call.key_weights)
-    out = kernel.attention(q, call.k, call.v, call.pattern, call.scale, call.sinks, dropout, call.mask)
+    out = kernel.attention(q, call.k, call.v, call.pattern, call.scale, call.sinks, dropout, call.mask, call.cap)
     if call.rewrites:
         heads = sorted({head for rewrite in call.rewrites for head in rewrite.heads})
         weights = F.dropout(matrices(call, heads)[1], dropout)
@@ -171,7 +176,7 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     shared = [head // call.group for head in chosen]
     q = _weighted(call.q, call.key_weights)[:, chosen]
     allowed = call.pattern.mask(q.shape[2], call.k.shape[2], q.device)
-    scores = kernel.scores(q, call.k[:, shared], call.scale)
+    scores = kernel.scores(q, call.k[:, shared], call.scale, call.cap)
     if call.mask is not None:
         mask = call.mask if call.mask.shape[1] == 1 else call.mask[:, chosen]
         allowed, scores = (allowed & mask, scores) if mask.dtype == torch.bool else (allowed, scores + mask)

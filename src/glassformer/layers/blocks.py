@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -16,33 +17,62 @@ from glassformer.layers.attention import is_observed
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.grouped_query import GroupedQueryAttention, KeysAndValues
-from glassformer.layers.norms import RMSNorm
+from glassformer.layers.norms import make_norm
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block::
+    """A transformer block of a decoder. Pre-norm (``norm_place = "before"``)::
 
         h      = x + attention(attention_norm(x))
         output = h + ffn(ffn_norm(h))
+
+    ``"after"`` normalises what each part adds instead (OLMo 2), ``"both"`` does both (Gemma 2)::
+
+        h      = x + attention_post_norm(attention(x))          "after"
+        h      = x + attention_post_norm(attention(attention_norm(x)))          "both"
+
+    and so for ``ffn``. ``parallel``: both parts read the same ``x`` (GPT-NeoX)::
+
+        output = x + attention(attention_norm(x)) + ffn(ffn_norm(x))
 
     Args:
         hidden_dim: Width of the residual stream.
         attention: Its attention.
         ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only block.
-        norm_eps: Added to the mean square before the root, in both RMS norms.
+        norm_eps: Added to the mean square, or to the variance, before the root, in all norms.
+        norm: ``"rms"`` or ``"layer"``.
+        norm_place: ``"before"``, ``"after"`` or ``"both"``. Where a norm is not, the block has no weights for it.
+        parallel: Add both parts to the same ``x``; with ``"before"``.
 
-    Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm).
+    Source: Xiong et al. 2020, arXiv 2002.04745 (pre-norm); Zhang and Sennrich 2019, arXiv 1910.07467 (RMSNorm); OLMo
+    Team 2025, arXiv 2501.00656; Gemma Team 2024, arXiv 2408.00118; Black et al. 2022, arXiv 2204.06745 (parallel).
     """
 
     def __init__(
-        self, hidden_dim: int, attention: GroupedQueryAttention, ffn: nn.Module | None, norm_eps: float
+        self,
+        hidden_dim: int,
+        attention: GroupedQueryAttention,
+        ffn: nn.Module | None,
+        norm_eps: float,
+        *,
+        norm: Literal["rms", "layer"] = "rms",
+        norm_place: Literal["before", "after", "both"] = "before",
+        parallel: bool = False,
     ) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(hidden_dim, norm_eps)
+        make, before, after = (
+            partial(make_norm, norm, hidden_dim, norm_eps),
+            norm_place != "after",
+            norm_place != "before",
+        )
+        # Identities have no weights; with them all blocks have the same hook points.
+        self.attention_norm = make() if before else nn.Identity()
         self.attention = attention
-        # Without weights, so that attention-only blocks have the hook points of all blocks.
-        self.ffn_norm = nn.Identity() if ffn is None else RMSNorm(hidden_dim, norm_eps)
+        self.attention_post_norm = make() if after else None
+        self.ffn_norm = nn.Identity() if ffn is None or not before else make()
         self.ffn = NoFeedForward() if ffn is None else ffn
+        self.ffn_post_norm = make() if after and ffn is not None else None
+        self.parallel = parallel
 
     def forward(
         self,
@@ -55,8 +85,10 @@ class Block(nn.Module):
     ) -> Float[Tensor, "batch last hidden_dim"]:
         """Pass ``x`` through the block; arguments as for the attention."""
         normed, kept = self.attention_norm(x), x if last is None else x[:, -last:]
-        x = kept + self.attention(normed, rotation=rotation, key_padding=key_padding, cache=cache, last=last)
-        return x + self.ffn(self.ffn_norm(x))
+        added = self.attention(normed, rotation=rotation, key_padding=key_padding, cache=cache, last=last)
+        x = kept + (added if self.attention_post_norm is None else self.attention_post_norm(added))
+        added = self.ffn(self.ffn_norm(kept if self.parallel else x))
+        return x + (added if self.ffn_post_norm is None else self.ffn_post_norm(added))
 
 
 def is_watched(*modules: nn.Module) -> bool:

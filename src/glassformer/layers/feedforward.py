@@ -1,6 +1,8 @@
-"""Feed-forward networks: two layers with ReLU or GELU, SwiGLU, and none."""
+"""Feed-forward networks: two layers, gated ones such as SwiGLU, and none."""
 
 from __future__ import annotations
+
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +16,21 @@ from glassformer.layers.linear import Linear
 from glassformer.layers.options import Activation
 
 
+def activate(x: Float[Tensor, "*shape"], activation: Activation) -> Float[Tensor, "*shape"]:
+    """The activation of every number, see :data:`~glassformer.layers.options.Activation`."""
+    match activation:
+        case "silu":
+            return F.silu(x)
+        case "gelu":
+            return F.gelu(x)
+        case "gelu_tanh":
+            return F.gelu(x, approximate="tanh")
+        case "relu":
+            return F.relu(x)
+        case "relu2":
+            return F.relu(x).square()
+
+
 class MLP(nn.Module):
     """A feed-forward network of two layers::
 
@@ -22,8 +39,9 @@ class MLP(nn.Module):
     Args:
         hidden_dim: Width of input and output.
         ff_dim: Width inside.
-        activation: ``"relu"`` or ``"gelu"`` (exact, without the tanh approximation).
+        activation: See :data:`~glassformer.layers.options.Activation`.
         dropout: Probability of dropping a number between the layers in training.
+        bias: Give both layers a bias.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
@@ -33,21 +51,28 @@ class MLP(nn.Module):
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3; Hendrycks and Gimpel 2016, arXiv 1606.08415 (GELU).
     """
 
-    def __init__(self, hidden_dim: int, ff_dim: int, activation: Activation = "relu", dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        hidden_dim: int,
+        ff_dim: int,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
         require_probability(dropout=dropout)
-        known = activation in ("relu", "gelu")
-        require(known, f"activation = {activation!r}", "'relu' or 'gelu'", "The first transformer has ReLU, BERT GELU.")
-        self.up = Linear(hidden_dim, ff_dim)
-        self.down = Linear(ff_dim, hidden_dim)
+        known, got = get_args(Activation), f"activation = {activation!r}"
+        require(activation in known, got, f"one of {', '.join(known)}", "The first transformer has ReLU, BERT GELU.")
+        self.up = Linear(hidden_dim, ff_dim, bias=bias)
+        self.down = Linear(ff_dim, hidden_dim, bias=bias)
         self.activation, self.dropout = activation, dropout
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.up.in_features)
-        inside = self.up(x)
-        inside = F.relu(inside) if self.activation == "relu" else F.gelu(inside)
+        inside = activate(self.up(x), self.activation)
         return self.down(F.dropout(inside, self.dropout) if self.training and self.dropout > 0 else inside)
 
 
@@ -56,11 +81,14 @@ class SwiGLU(nn.Module):
 
         output = down(silu(gate(x)) * up(x))
 
+    With another activation in place of ``silu`` it is GEGLU (``"gelu"``, and ``"gelu_tanh"`` in Gemma) or ReGLU.
+
     Args:
         hidden_dim: Width of input and output.
         ff_dim: Width inside.
         bias: Give the three maps a bias.
         clamp: gpt-oss's clamped activation instead of the plain one.
+        activation: See :data:`~glassformer.layers.options.Activation`; a clamp needs ``"silu"``.
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
@@ -70,18 +98,29 @@ class SwiGLU(nn.Module):
     Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
     """
 
-    def __init__(self, hidden_dim: int, ff_dim: int, *, bias: bool = False, clamp: Clamp | None = None) -> None:
+    def __init__(
+        self,
+        hidden_dim: int,
+        ff_dim: int,
+        *,
+        bias: bool = False,
+        clamp: Clamp | None = None,
+        activation: Activation = "silu",
+    ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
         self.gate = Linear(hidden_dim, ff_dim, bias=bias)
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)
-        self.clamp = clamp
+        self.clamp, self.activation = clamp, activation
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.gate.in_features)
-        return self.down(swiglu(self.gate(x), self.up(x), self.clamp))
+        gate, up = self.gate(x), self.up(x)
+        if self.activation != "silu":
+            return self.down(activate(gate, self.activation) * up)
+        return self.down(swiglu(gate, up, self.clamp))
 
 
 class NoFeedForward(nn.Module):

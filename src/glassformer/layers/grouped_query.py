@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from glassformer.kernels.rotation import Rotation, require_layout, rotate
 from glassformer.layers.attention import attend
 from glassformer.layers.cache import LayerCache
 from glassformer.layers.linear import Linear
+from glassformer.layers.norms import RMSNorm
 
 KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
 """Keys and values of a source, split into heads."""
@@ -21,7 +24,9 @@ KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor,
 class GroupedQueryAttention(nn.Module):
     """Multi-head attention in which groups of query heads share keys and values::
 
-        q, k, v = heads of query(x), key(source), value(source);   q and k are rotated if positions are given
+        q, k, v = heads of query(x), key(source), value(source)
+        q, k    = query_norm(q), key_norm(k)           if there are norms
+        q, k    = rotated q, rotated k                 if positions are given
         output  = output(concatenated attend(q, k, v))
 
     ``num_kv_heads = num_heads`` is ordinary multi-head attention, 1 is multi-query attention.
@@ -33,17 +38,22 @@ class GroupedQueryAttention(nn.Module):
         num_kv_heads: Key-value heads, a divisor of ``num_heads``; ``num_heads`` when None.
         causal: Each position sees itself and earlier ones only.
         window: Keys a query sees at most, itself included; needs ``causal``.
-        bias: Give the four projections biases.
+        bias: Give the four projections biases; ``"qkv"``: all but the output.
         key_weights: A learned factor per query head on its scores, 1 at first.
         sinks: A learned logit per query head that takes part in the softmax and carries no value, 0 at first.
         dropout: Probability of dropping an attention weight in training.
         layout: Layout of the rotation that is given to :meth:`forward`.
+        scale: Factor on the scores; ``head_dim ** -0.5`` when None.
+        cap: Scores become ``cap * tanh(scores / cap)``, see :func:`~glassformer.layers.attention.attend`.
+        qk_norm: RMSNorm of queries and keys: of each ``"head"`` with the same weight, or of ``"all"`` heads together.
+        norm_eps: Added to the mean square in these norms.
 
     Raises:
         InputError: Sizes that do not divide, a window without ``causal`` or below 1, dropout outside [0, 1), or an
             unknown layout.
 
-    Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855.
+    Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855; Henry
+    et al. 2020, arXiv 2010.04245 (norms of queries and keys).
     """
 
     def __init__(
@@ -55,11 +65,15 @@ class GroupedQueryAttention(nn.Module):
         *,
         causal: bool = True,
         window: int | None = None,
-        bias: bool = False,
+        bias: bool | Literal["qkv"] = False,
         key_weights: bool = False,
         sinks: bool = False,
         dropout: float = 0.0,
         layout: Layout = "half-split",
+        scale: float | None = None,
+        cap: float | None = None,
+        qk_norm: Literal["head", "all"] | None = None,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -74,11 +88,15 @@ class GroupedQueryAttention(nn.Module):
         require_layout(layout)
         self.pattern = Pattern(causal, window)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        self.dropout, self.layout = dropout, layout
-        self.query: nn.Linear = Linear(hidden_dim, num_heads * head_dim, bias=bias)
-        self.key: nn.Linear = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.value: nn.Linear = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.output: nn.Linear = Linear(num_heads * head_dim, hidden_dim, bias=bias)
+        self.dropout, self.layout, self.scale, self.cap = dropout, layout, scale, cap
+        of_queries, of_keys = num_heads * head_dim, num_kv_heads * head_dim
+        self.query: nn.Linear = Linear(hidden_dim, of_queries, bias=bool(bias))
+        self.key: nn.Linear = Linear(hidden_dim, of_keys, bias=bool(bias))
+        self.value: nn.Linear = Linear(hidden_dim, of_keys, bias=bool(bias))
+        self.output: nn.Linear = Linear(of_queries, hidden_dim, bias=bias is True)
+        widths = {"head": (head_dim, head_dim), "all": (of_queries, of_keys)}
+        self.query_norm = None if qk_norm is None else RMSNorm(widths[qk_norm][0], norm_eps)
+        self.key_norm = None if qk_norm is None else RMSNorm(widths[qk_norm][1], norm_eps)
         self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
 
@@ -109,7 +127,7 @@ class GroupedQueryAttention(nn.Module):
             "cross-attention without either",
             "Rotation and cache belong to self-attention.",
         )
-        q = self._heads(self.query(x if last is None else x[:, -last:]), self.num_heads)
+        q = self._heads(self.query(x if last is None else x[:, -last:]), self.num_heads, self.query_norm)
         k, v = source if isinstance(source, tuple) else self.keys_and_values(x if source is None else source)
         if rotation is not None:
             of_queries = rotation if last is None else (rotation[0][..., -last:, :], rotation[1][..., -last:, :])
@@ -122,12 +140,17 @@ class GroupedQueryAttention(nn.Module):
         if key_padding is not None:
             pattern = Pattern(pattern.causal, pattern.window, key_padding)
         dropout = self.dropout if self.training else 0.0
-        out = attend(q, k, v, pattern, key_weights=self.key_weights, sinks=self.sinks, dropout=dropout)
+        per_head = {"key_weights": self.key_weights, "sinks": self.sinks}
+        out = attend(q, k, v, pattern, scale=self.scale, cap=self.cap, dropout=dropout, **per_head)
         return self.output(out.transpose(1, 2).flatten(2))
 
     def keys_and_values(self, source: Float[Tensor, "batch key hidden_dim"]) -> KeysAndValues:
         """Keys and values of ``source``, so that they can be reused across decoding steps: see :meth:`forward`."""
-        return self._heads(self.key(source), self.num_kv_heads), self._heads(self.value(source), self.num_kv_heads)
+        k = self._heads(self.key(source), self.num_kv_heads, self.key_norm)
+        return k, self._heads(self.value(source), self.num_kv_heads)
 
-    def _heads(self, projected: Tensor, heads: int) -> Tensor:
+    def _heads(self, projected: Tensor, heads: int, norm: RMSNorm | None = None) -> Tensor:
+        if norm is not None:
+            # As many numbers at a time as the norm has weights: a head, or all.
+            projected = norm(projected.unflatten(-1, (-1, norm.weight.shape[0]))).flatten(-2)
         return projected.view(*projected.shape[:-1], heads, self.head_dim).transpose(1, 2)

@@ -1,11 +1,14 @@
-"""RMSNorm as a layer."""
+"""RMSNorm as a layer, the choice between it and LayerNorm, and a soft cap."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.errors import require_above_zero, require_positive
+from glassformer.kernels.attention import soft_capped
 from glassformer.kernels.rms_norm import rms_norm
 
 
@@ -36,3 +39,20 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Normalise every position on its own."""
         return rms_norm(x, self.weight, self.eps)
+
+
+def make_norm(kind: Literal["rms", "layer"], hidden_dim: int, eps: float) -> nn.Module:
+    """:class:`RMSNorm`, or LayerNorm with weight and bias (Ba et al. 2016, arXiv 1607.06450)."""
+    return RMSNorm(hidden_dim, eps) if kind == "rms" else nn.LayerNorm(hidden_dim, eps=eps)
+
+
+class SoftCap(nn.Module):
+    """``cap * tanh(x / cap)``: all numbers between ``-cap`` and ``cap`` (Gemma Team 2024, arXiv 2408.00118)."""
+
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Cap every number."""
+        return soft_capped(x, self.cap)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt
 
 from glassformer.config import Config, Positive, Size, config
 from glassformer.errors import require
 
-Activation = Literal["relu", "gelu"]
-"""``relu(x) = max(x, 0)``; ``gelu(x) = x P(Z <= x)`` for a standard normal Z, exact."""
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+"""``silu(x) = x / (1 + exp(-x))``; ``gelu(x) = x P(Z <= x)`` for a standard normal Z, exact; ``gelu_tanh(x) = x (1 +
+tanh(sqrt(2 / pi) (x + 0.044715 x ** 3))) / 2``, which approximates it; ``relu(x) = max(x, 0)``; ``relu2(x) = relu(x) **
+2``."""
+EncoderActivation = Literal["relu", "gelu"]
+"""Those of encoders: the first transformer has ReLU, BERT GELU."""
 
 
 @config
@@ -28,6 +32,7 @@ class Yarn(Config):
         beta_fast: Turns above which nothing changes.
         beta_slow: Turns below which everything changes.
         truncate: Round the two borders outwards to whole pairs (Hugging Face's default; gpt-oss does not).
+        kind: Its name in a ``config.json``.
 
     Source: Peng et al. 2023, arXiv 2309.00071, sections 3.2-3.4.
     """
@@ -37,6 +42,7 @@ class Yarn(Config):
     beta_fast: float = 32.0
     beta_slow: Positive = 1.0
     truncate: bool = False
+    kind: Literal["yarn"] = "yarn"
 
     def __post_init__(self) -> None:
         betas = f"beta_fast = {self.beta_fast}, beta_slow = {self.beta_slow}"
@@ -46,3 +52,78 @@ class Yarn(Config):
     def concentration(self) -> float:
         """The factor on cosines and sines."""
         return 0.1 * math.log(self.factor) + 1.0
+
+
+@config
+class Linear(Config):
+    """All frequencies divided by ``factor``: position p turns as position ``p / factor`` did before.
+
+    Source: Chen et al. 2023, "Position Interpolation", arXiv 2306.15595.
+    """
+
+    factor: Positive
+    kind: Literal["linear"] = "linear"
+    concentration: ClassVar[float] = 1.0
+
+
+@config
+class Llama3(Config):
+    """Llama 3.1's: slow pairs are slowed down by ``factor``, fast ones keep their frequency f::
+
+        turns  = original_max_seq_len * f / (2 pi)                          within the original length
+        kept   = (turns - low_turns) / (high_turns - low_turns)             clamped to [0, 1]
+        output = f * kept + f / factor * (1 - kept)
+
+    Args:
+        factor: How many times longer, > 1.
+        original_max_seq_len: The length the model was trained on, in tokens.
+        low_turns: Turns below which the frequency is divided by ``factor`` (``low_freq_factor`` in Hugging Face).
+        high_turns: Turns above which nothing changes (``high_freq_factor``).
+        kind: Its name in a ``config.json``.
+
+    Source: Meta 2024, llama-models, ``apply_scaling``.
+    """
+
+    factor: Annotated[float, Gt(1)]
+    original_max_seq_len: Size = 8192
+    low_turns: Positive = 1.0
+    high_turns: Positive = 4.0
+    kind: Literal["llama3"] = "llama3"
+    concentration: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        turns = f"low_turns = {self.low_turns}, high_turns = {self.high_turns}"
+        require(self.high_turns > self.low_turns, turns, "high_turns > low_turns", "Llama 3.1 has 1 and 4.")
+
+
+@config
+class LongRope(Config):
+    """LongRoPE: the frequency of each pair is divided by a factor of its own.
+
+    Texts of up to ``original_max_seq_len`` tokens take the factors ``short``, longer ones ``long``, for all their
+    positions. Keys of a text that grows past that length would have to be rotated again, so a cache cannot cross it.
+
+    Args:
+        short: A factor for each pair of coordinates, fastest first.
+        long: The same for longer texts.
+        original_max_seq_len: The length the model was first trained on, in tokens.
+        concentration: The factor on cosines and sines; Phi-3's is ``sqrt(1 + ln(s) / ln(original_max_seq_len))`` for a
+            model of ``s * original_max_seq_len`` positions.
+        kind: Its name in a ``config.json``.
+
+    Source: Ding et al. 2024, arXiv 2402.13753; Microsoft 2024, Phi-3, arXiv 2404.14219.
+    """
+
+    short: tuple[Positive, ...]
+    long: tuple[Positive, ...]
+    original_max_seq_len: Size
+    concentration: Positive = 1.0
+    kind: Literal["longrope"] = "longrope"
+
+    def __post_init__(self) -> None:
+        sizes = f"{len(self.short)} short and {len(self.long)} long factors"
+        require(len(self.short) == len(self.long), sizes, "as many", "There is one for each pair of coordinates.")
+
+
+RopeScaling = Yarn | Linear | Llama3 | LongRope
+"""Changes of the rotary frequencies that let a model read longer texts than it was trained on."""

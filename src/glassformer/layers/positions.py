@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.errors import require, require_positive
 from glassformer.kernels.options import Layout
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
-from glassformer.layers.options import Yarn
+from glassformer.layers.options import Llama3, LongRope, RopeScaling, Yarn
 
 
 class RotaryEmbedding(nn.Module):
@@ -33,7 +33,7 @@ class RotaryEmbedding(nn.Module):
         head_dim: Even.
         base: The slowest frequency is about 1 / base.
         layout: ``"half-split"`` or ``"interleaved"``.
-        yarn: Stretch to longer texts, see :class:`Yarn`.
+        scaling: Stretch to longer texts: :data:`~glassformer.layers.options.RopeScaling`.
 
     Raises:
         InputError: An odd head_dim or one below 1, base <= 1, or an unknown layout.
@@ -42,36 +42,49 @@ class RotaryEmbedding(nn.Module):
     """
 
     def __init__(
-        self, head_dim: int, base: float = 10000.0, *, layout: Layout = "half-split", yarn: Yarn | None = None
+        self,
+        head_dim: int,
+        base: float = 10000.0,
+        *,
+        layout: Layout = "half-split",
+        scaling: RopeScaling | None = None,
     ) -> None:
         super().__init__()
         require_positive(head_dim=head_dim)
         require(head_dim % 2 == 0, f"head_dim = {head_dim}", "an even number", "Rotation works on pairs; use 2 n.")
         require(base > 1, f"base = {base}", "a number above 1", "The paper uses 10000.")
         require_layout(layout)
-        self.head_dim, self.base, self.layout, self.yarn = head_dim, base, layout, yarn
+        self.head_dim, self.base, self.layout, self.scaling = head_dim, base, layout, scaling
         # Not a buffer: those of a model on the meta device are empty, and half precision would blur late positions.
         even = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu")
-        self._frequencies = 1.0 / base ** (even / head_dim)
-        if yarn is not None:
-            self._frequencies = yarn_frequencies(self._frequencies, yarn, base)
+        powers = base ** (even / head_dim)
+        self._frequencies = frequencies(powers, scaling, base)
+        self._long_frequencies = frequencies(powers, scaling, base, long=True)
 
     def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
         """Cosines and sines of positions ``start .. start + length - 1``, each ``[position, head_dim / 2]``.
 
         Raises:
-            InputError: ``start < 0`` or ``length < 1``.
+            InputError: ``start < 0`` or ``length < 1``; or, with :class:`LongRope`, positions that continue a text of
+                short factors where those of long ones begin.
         """
         require(start >= 0, f"start = {start}", "0 or more", "Positions count from 0.")
         require_positive(length=length)
-        return self.rotation_at(torch.arange(start, start + length, device=device))
+        long = False
+        if isinstance(self.scaling, LongRope):
+            border = self.scaling.original_max_seq_len
+            long = start + length > border
+            got, fix = f"positions up to {start + length} after {start} cached ones", "Read the text again, uncached."
+            require(not long or start == 0 or start > border, got, f"no cache across position {border} (LongRoPE)", fix)
+        return self.rotation_at(torch.arange(start, start + length, device=device), long=long)
 
-    def rotation_at(self, positions: Int[Tensor, " position"]) -> Rotation:
-        """Cosines and sines of the given positions, in float32 on their device."""
-        angles = torch.outer(positions.to(torch.float32), self._frequencies.to(positions.device))
-        if self.yarn is None:
+    def rotation_at(self, positions: Int[Tensor, " position"], *, long: bool = False) -> Rotation:
+        """Cosines and sines of the given positions, in float32 on their device; ``long``: see :class:`LongRope`."""
+        chosen = self._long_frequencies if long else self._frequencies
+        angles = torch.outer(positions.to(torch.float32), chosen.to(positions.device))
+        if self.scaling is None or self.scaling.concentration == 1:
             return angles.cos(), angles.sin()
-        return angles.cos() * self.yarn.concentration, angles.sin() * self.yarn.concentration
+        return angles.cos() * self.scaling.concentration, angles.sin() * self.scaling.concentration
 
     def forward(
         self, x: Float[Tensor, "batch head position head_dim"], start_pos: int = 0
@@ -84,6 +97,25 @@ class RotaryEmbedding(nn.Module):
             "Build the rotary embedding with the head_dim of the heads.",
         )
         return rotate(x, self.rotation(x.shape[-2], start_pos, x.device), self.layout)
+
+
+def frequencies(
+    powers: Float[Tensor, " pair"], scaling: RopeScaling | None, base: float, *, long: bool = False
+) -> Float[Tensor, " pair"]:
+    """The frequency of each pair in radians per position: ``1 / powers``, stretched."""
+    # All in the order of the released models' code, see below.
+    if isinstance(scaling, LongRope):
+        return 1.0 / (torch.tensor(scaling.long if long else scaling.short, device=powers.device) * powers)
+    plain = 1.0 / powers
+    if scaling is None:
+        return plain
+    if isinstance(scaling, Yarn):
+        return yarn_frequencies(plain, scaling, base)
+    if isinstance(scaling, Llama3):
+        turns = scaling.original_max_seq_len / (2 * math.pi / plain)
+        kept = ((turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns)).clamp(0, 1)
+        return (1 - kept) * plain / scaling.factor + kept * plain
+    return plain / scaling.factor
 
 
 def yarn_frequencies(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> Float[Tensor, " pair"]:

@@ -1,9 +1,10 @@
-"""The decoder of the GPT-OSS family: from the course's small one to Mixtral's and gpt-oss's form."""
+"""The decoder: from the course's small one to the forms of Llama, Gemma, GPT-2, Mixtral and gpt-oss."""
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from glassformer.kernels.rotation import Rotation
 from glassformer.kernels.rule import autocast_dtype
 from glassformer.layers.blocks import Block, is_watched
 from glassformer.layers.cache import Cache, LayerCache
-from glassformer.layers.feedforward import SwiGLU
+from glassformer.layers.feedforward import MLP, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.linear import Linear
-from glassformer.layers.norms import RMSNorm
+from glassformer.layers.norms import SoftCap, make_norm
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.initialisation import initialise
@@ -28,7 +29,7 @@ from glassformer.models.tokens import check_tokens
 
 
 class Decoder(nn.Module):
-    """A decoder-only transformer: token embedding, pre-norm blocks, a last norm, a projection to the vocabulary.
+    """A decoder-only transformer: token embedding, blocks, a last norm, a projection to the vocabulary.
 
     Initialisation: see :func:`~glassformer.models.initialisation.initialise`; the embedding is normal with standard
     deviation ``EMBEDDING_STD``, or ``hidden_dim ** -0.5`` where it is the output projection as well.
@@ -42,15 +43,24 @@ class Decoder(nn.Module):
     """
 
     EMBEDDING_STD = 0.5
+    family: str | None = None
+    """The ``model_type`` of the files that it was loaded from, in whose layout it is saved again if it still fits."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
+        norm = config.norm, config.hidden_dim, config.norm_eps
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_dim)
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope_base, layout=config.rope_layout, yarn=config.yarn)
+        self.positions = nn.Embedding(config.max_seq_len, config.hidden_dim) if config.learned_positions else None
+        self.embedding_norm = make_norm(*norm) if config.embedding_norm else None
+        layout, turned = config.rope_layout, config.rotary_dim or config.head_dim
+        self.rotary = RotaryEmbedding(turned, config.rope_base, layout=layout, scaling=config.rope_scaling)
+        local = config.local_rope_base
+        self.local_rotary = None if local is None else RotaryEmbedding(turned, local, layout=layout)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
-        self.final_norm = RMSNorm(config.hidden_dim, config.norm_eps)
+        self.final_norm = make_norm(*norm)
         self.output = Linear(config.hidden_dim, config.vocab_size, bias=False)
+        self.logit_cap = None if config.logit_cap is None else SoftCap(config.logit_cap)
         self.reset_parameters()
         if config.tied_output:
             self.output.weight = self.embedding.weight
@@ -59,7 +69,8 @@ class Decoder(nn.Module):
     def from_pretrained(cls, source: str | Path, **options: Any) -> Decoder:
         """The decoder of a directory or of a model on the Hugging Face hub, such as ``"openai/gpt-oss-20b"``.
 
-        gpt-oss in Hugging Face's and OpenAI's layout, Mixtral, and what :meth:`save_pretrained` wrote.
+        The families of :mod:`glassformer.checkpoints.families`, gpt-oss in Hugging Face's and OpenAI's layout, Mixtral,
+        and what :meth:`save_pretrained` wrote.
 
         Args:
             source: A directory, or a name on the hub.
@@ -73,16 +84,31 @@ class Decoder(nn.Module):
         return decoder
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
-        """Write a directory that other programs read as gpt-oss or Mixtral with the same logits.
+        """Write a directory that other programs read with the same logits: as the family that the decoder was loaded
+        from, as another that has all its parts, or as gpt-oss or Mixtral.
 
         Args:
             directory: The directory to make. It is complete or absent, whatever happens.
             options: Those of :func:`glassformer.checkpoints.decoders.save_decoder`.
 
         Raises:
-            InputError: As there; among others for a model without an equivalent in either format.
+            InputError: As there; among others for a model without an equivalent in any of these.
         """
         pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(self, directory, **options)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self._stored.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of embedded tokens."""
+        return self._stored.dtype if self._stored.is_floating_point() else torch.float32  # as blocks expand to it
+
+    @property
+    def _stored(self) -> Tensor:
+        return next(chain(self.embedding.parameters(), self.embedding.buffers()))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -111,7 +137,12 @@ class Decoder(nn.Module):
             InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than ``max_seq_len``; a
                 mask that does not fit them; or a cache that is full or was made for another number of texts.
         """
-        return self.output(self.hidden(tokens, cache=cache, key_padding=key_padding))
+        return self.logits(self.hidden(tokens, cache=cache, key_padding=key_padding))
+
+    def logits(self, hidden: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch vocab"]:
+        """The logits of what :meth:`hidden` gives."""
+        logits: Tensor = self.output(hidden)
+        return logits if self.logit_cap is None else self.logit_cap(logits)
 
     def hidden(
         self,
@@ -139,27 +170,56 @@ class Decoder(nn.Module):
         wanted = f"1 to {length}, the positions given"
         require(last is None or 1 <= last <= length, f"last = {last}", wanted, "Pass None for all positions.")
         x = look_up(self.embedding, "tokens", tokens)
+        rotations = self.rotations(lambda rotary: rotary.rotation(length, start, x.device), x)
         if cache is not None:
             key_padding = cache.begin(batch, length, key_padding)
-        rotation = self.rotary.rotation(length, start, x.device)
-        return self.run_layers(x, rotation, key_padding, None if cache is None else cache.layers, last)
+        x = self.embed(x, torch.arange(start, start + length, device=x.device), key_padding)
+        return self.run_layers(x, rotations, key_padding, None if cache is None else cache.layers, last)
+
+    def embed(
+        self,
+        x: Float[Tensor, "batch position hidden_dim"],
+        positions: Int[Tensor, " position"],
+        key_padding: Bool[Tensor, "batch seen"] | None,
+    ) -> Float[Tensor, "batch position hidden_dim"]:
+        """What the first block reads, of embedded tokens at these positions; learned ones count real tokens only."""
+        if self.config.embedding_scale != 1:
+            x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
+        if self.positions is not None:
+            if key_padding is not None:
+                positions = (key_padding.cumsum(1) - 1).clamp(min=0)[:, positions]
+            x = x + self.positions(positions)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def rotations(self, of: Callable[[RotaryEmbedding], Rotation], x: Tensor) -> list[Rotation | None]:
+        """The rotation of each layer, which ``of`` makes of its rotary embedding, in the dtype of products of ``x``."""
+        config, dtype = self.config, autocast_dtype(x)  # converted once instead of in every layer
+
+        def made(rotary: RotaryEmbedding) -> Rotation:
+            cos, sin = of(rotary)
+            return cos.to(dtype), sin.to(dtype)
+
+        if config.learned_positions:
+            return [None] * len(self.layers)
+        everywhere = made(self.rotary)
+        local = everywhere if self.local_rotary is None else made(self.local_rotary)
+        found = [everywhere if config.layer_window(layer) is None else local for layer in range(len(self.layers))]
+        return [None if layer in config.unrotated_layers else each for layer, each in enumerate(found)]
 
     def run_layers(
         self,
         x: Float[Tensor, "batch position hidden_dim"],
-        rotation: Rotation,
+        rotations: Sequence[Rotation | None],
         key_padding: Bool[Tensor, "batch seen"] | None,
         caches: Sequence[LayerCache] | None,
         last: int | None = None,
     ) -> Float[Tensor, "batch last hidden_dim"]:
         """Pass embedded tokens through all blocks and the last norm, unchecked; ``last`` as for :meth:`hidden`."""
-        dtype = autocast_dtype(x)  # converted once instead of in every layer
-        rotation = rotation[0].to(dtype), rotation[1].to(dtype)
         cut = len(self.layers) - 1 if last is not None and self._may_be_cut(self.layers[-1]) else None
         for layer, block in enumerate(self.layers):
             cache = None if caches is None else caches[layer]
             only = {"last": last} if layer == cut else {}  # other blocks need not know the option
-            x = block(x, rotation=rotation, key_padding=key_padding, cache=cache, **only)
+            x = block(x, rotation=rotations[layer], key_padding=key_padding, cache=cache, **only)
         x = self.final_norm(x)
         return x if last is None else x[:, -last:]
 
@@ -178,8 +238,8 @@ class Decoder(nn.Module):
         length = config.max_seq_len if max_seq_len is None else max_seq_len
         got, most = f"a cache of max_seq_len = {length}", f"at most the model's {config.max_seq_len}"
         require(length <= config.max_seq_len, got, most, "Make the model with a larger max_seq_len.")
-        heads, weight = config.num_kv_heads or config.num_heads, self.embedding.weight
-        sizes, dtype, device = (batch, heads, config.head_dim, length), weight.dtype, weight.device
+        heads = config.num_kv_heads or config.num_heads
+        sizes, dtype, device = (batch, heads, config.head_dim, length), self.dtype, self.device
         windows = map(config.layer_window, range(config.num_layers))
         return Cache([LayerCache(*sizes, window, dtype=dtype, device=device) for window in windows])
 
@@ -196,8 +256,20 @@ def _block(config: DecoderConfig, layer: int) -> Block:
         sinks=config.sinks,
         dropout=config.dropout,
         layout=config.rope_layout,
+        scale=config.attention_scale,
+        cap=config.attention_cap,
+        qk_norm=config.qk_norm,
+        norm_eps=config.norm_eps,
     )
-    return Block(config.hidden_dim, attention, _feed_forward(config), config.norm_eps)
+    return Block(
+        config.hidden_dim,
+        attention,
+        _feed_forward(config),
+        config.norm_eps,
+        norm=config.norm,
+        norm_place=config.norm_place,
+        parallel=config.parallel,
+    )
 
 
 def _feed_forward(config: DecoderConfig) -> nn.Module | None:
@@ -205,7 +277,9 @@ def _feed_forward(config: DecoderConfig) -> nn.Module | None:
     if ff_dim == 0:
         return None
     if config.num_experts is None:
-        return SwiGLU(width, ff_dim, bias=bias, clamp=clamp)
+        if not config.gated:
+            return MLP(width, ff_dim, config.activation, bias=bias)
+        return SwiGLU(width, ff_dim, bias=bias, clamp=clamp, activation=config.activation)
     # Imported here, so that a dense decoder does not load them.
     if config.expert_format == "mxfp4":
         from glassformer.quantized.packed_experts import PackedMixture

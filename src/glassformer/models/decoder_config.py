@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 from annotated_types import Gt
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import require
 from glassformer.kernels.options import Clamp, Layout
-from glassformer.layers.options import Yarn
+from glassformer.layers.options import Activation, LongRope, RopeScaling, Yarn
 
 
 @config
@@ -50,8 +52,8 @@ class DecoderConfig(Config):
     """A learned factor per query head on its keys."""
     sinks: bool = False
     """A learned sink logit per query head."""
-    attention_bias: bool = False
-    """Biases on the projections of attention."""
+    attention_bias: bool | Literal["qkv"] = False
+    """Biases on the projections of attention; "qkv": on all but the output (Qwen2)."""
     ff_bias: bool = False
     """Biases in feed-forward networks, experts and routers."""
     clamp: Clamp | None = None
@@ -64,12 +66,46 @@ class DecoderConfig(Config):
     """Base of the rotary frequencies."""
     rope_layout: Layout = "half-split"
     """Which coordinates rotate together."""
-    yarn: Yarn | None = None
+    rope_scaling: RopeScaling | None = None
     """Stretch of the rotary frequencies to longer texts."""
     norm_eps: Positive = 1e-5
-    """Added to the mean square in RMSNorm."""
+    """Added to the mean square, or to the variance, in norms."""
     tied_output: bool = False
     """Use the embedding as the output projection."""
+    norm: Literal["rms", "layer"] = "rms"
+    """RMSNorm, x / sqrt(mean(x ** 2) + norm_eps) * weight; or LayerNorm, (x - mean(x)) / sqrt(var(x) + norm_eps) *
+    weight + bias (GPT-2, GPT-NeoX)."""
+    norm_place: Literal["before", "after", "both"] = "before"
+    """Norms of a part f of a block: x + f(norm(x)); x + norm(f(x)) (OLMo 2, arXiv 2501.00656); or
+    x + norm2(f(norm1(x))) (Gemma 2, arXiv 2408.00118)."""
+    parallel: bool = False
+    """x + attention(attention_norm(x)) + ffn(ffn_norm(x)), both of the same x (GPT-NeoX, arXiv 2204.06745)."""
+    qk_norm: Literal["head", "all"] | None = None
+    """RMSNorm of queries and of keys before their rotation: of each head by itself, with one weight of head_dim numbers
+    (Qwen3, Gemma 3; Henry et al. 2020, arXiv 2010.04245), or of all heads together (OLMo 2)."""
+    activation: Activation = "silu"
+    """Activation of the dense feed-forward network, see glassformer.layers.options."""
+    gated: bool = True
+    """down(activation(gate(x)) * up(x)), arXiv 2002.05202; otherwise down(activation(up(x)))."""
+    rotary_dim: Size | None = None
+    """First coordinates of a head that rotate, an even number; the others pass (GPT-NeoX). None: all."""
+    local_rope_base: Annotated[float, Gt(1)] | None = None
+    """Base of the rotary frequencies in windowed layers, where rope_scaling does not act (Gemma 3: 10000; OLMo 3:
+    rope_base). None: these layers rotate as the others."""
+    unrotated_layers: tuple[Count, ...] = ()
+    """Layers without rotation, counted from 0 (SmolLM3; Yang et al. 2025, arXiv 2501.18795)."""
+    learned_positions: bool = False
+    """Add a learned vector for each position to the embedding, and rotate nothing (GPT-2)."""
+    attention_scale: Positive | None = None
+    """Factor on the scores; None: head_dim ** -0.5."""
+    attention_cap: Positive | None = None
+    """Scores become cap * tanh(scores / cap) before the mask and the softmax (Gemma 2: 50)."""
+    logit_cap: Positive | None = None
+    """Logits become cap * tanh(logits / cap) (Gemma 2: 30, nanochat: 15)."""
+    embedding_scale: Positive = 1.0
+    """Factor on the embedding, rounded to its dtype (Gemma: sqrt(hidden_dim))."""
+    embedding_norm: bool = False
+    """A norm right after the embedding (nanochat)."""
 
     def __post_init__(self) -> None:
         require(self.head_dim % 2 == 0, f"head_dim = {self.head_dim}", "an even number", "Rotation works on pairs.")
@@ -86,7 +122,7 @@ class DecoderConfig(Config):
                 "numbers below num_layers",
                 "Layers count from 0.",
             )
-        given = [name for name in ("num_experts", "clamp", "ff_bias") if getattr(self, name) not in (None, False)]
+        given = [name for name in ("num_experts", "clamp", "ff_bias", "parallel") if getattr(self, name)]
         require(
             self.ff_dim > 0 or not given,
             f"ff_dim = 0 with {', '.join(given)}",
@@ -104,6 +140,61 @@ class DecoderConfig(Config):
             "experts whose widths are multiples of 32",
             "32 weights of a row share one exponent.",
         )
+        self._check_feed_forward()
+        self._check_positions()
+
+    def _check_feed_forward(self) -> None:
+        special = [name for name in ("num_experts", "clamp") if getattr(self, name) is not None]
+        plain = self.activation == "silu" and self.gated
+        got = f"activation = {self.activation!r}, gated = {self.gated} with {' and '.join(special)}"
+        require(plain or not special, got, "'silu' and gated", "Experts and the clamped activation are SwiGLU.")
+        got = f"parallel with norm_place = {self.norm_place!r}"
+        require(not self.parallel or self.norm_place == "before", got, "'before'", "Both parts read a norm of x.")
+
+    def _check_positions(self) -> None:
+        turned, scaling = self.head_dim if self.rotary_dim is None else self.rotary_dim, self.rope_scaling
+        got = f"rotary_dim = {turned} with head_dim = {self.head_dim}"
+        fits = turned % 2 == 0 and turned <= self.head_dim
+        require(fits, got, "an even number, at most head_dim", "Rotation works on pairs.")
+        if isinstance(scaling, LongRope):
+            got = f"{len(scaling.short)} factors in rope_scaling"
+            require(len(scaling.short) == turned // 2, got, f"{turned // 2}, one for each pair", "Change the factors.")
+        got = f"local_rope_base = {self.local_rope_base} without a window"
+        require(
+            self.local_rope_base is None or self.window is not None, got, "a window", "Set window, or leave it out."
+        )
+        got = f"unrotated_layers = {self.unrotated_layers} with num_layers = {self.num_layers}"
+        inside = all(layer < self.num_layers for layer in self.unrotated_layers)
+        require(inside, got, "numbers below num_layers", "Layers count from 0.")
+        names = ("rotary_dim", "rope_scaling", "local_rope_base", "unrotated_layers")
+        given = [name for name in names if getattr(self, name)]
+        got = f"learned_positions with {', '.join(given)}"
+        require(not (self.learned_positions and given), got, "positions of one kind", "Nothing rotates beside them.")
+
+    @classmethod
+    def from_json(cls, text: str) -> DecoderConfig:
+        """The configuration that :meth:`to_json` wrote, also by a version that called ``rope_scaling`` ``yarn``.
+
+        Raises:
+            InputError: Text that is not a JSON object, or fields that the configuration refuses.
+        """
+        try:
+            stored = json.loads(text)
+        except ValueError:
+            stored = None  # refused below
+        return super().from_json(json.dumps(renamed(stored)) if isinstance(stored, dict) else text)
+
+    def extensions(self) -> list[str]:
+        """The parts, as ``name = value``, that neither gpt-oss nor Mixtral has: what was added to the first decoder.
+
+        Code that knows that decoder only, such as another format, refuses a configuration with any of them.
+        """
+        defaults = {field.name: field.default for field in fields(self)}
+        names = list(defaults)[list(defaults).index("norm") :]
+        found = [name for name in names if getattr(self, name) != defaults[name]]
+        found += ["attention_bias"] if self.attention_bias == "qkv" else []
+        found += [] if isinstance(self.rope_scaling, Yarn | None) else ["rope_scaling"]
+        return [f"{name} = {getattr(self, name)!r}" for name in found]
 
     def layer_window(self, layer: int) -> int | None:
         """The window of this layer; None for full attention."""
@@ -111,3 +202,8 @@ class DecoderConfig(Config):
         if isinstance(layers, tuple):
             return self.window if layer in layers else None
         return self.window if layers == "all" or (layer % 2 == 1) == (layers == "odd") else None
+
+
+def renamed(stored: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a stored configuration, with today's names."""
+    return {"rope_scaling" if name == "yarn" else name: value for name, value in stored.items()}

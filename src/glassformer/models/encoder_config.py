@@ -8,7 +8,7 @@ from pydantic import Field
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import require, require_heads
-from glassformer.layers.options import Activation
+from glassformer.layers.options import EncoderActivation
 
 Positions = Literal["sinusoidal", "learned", "none"]
 """How positions enter an embedding. With "none" the order of the tokens has no effect."""
@@ -40,7 +40,7 @@ class EncoderConfig(Config):
     """Longest text in tokens."""
     num_classes: Annotated[int, Field(ge=2)] | None = None
     """Number of classes; None: no classification head."""
-    activation: Activation = "gelu"
+    activation: EncoderActivation = "gelu"
     """Between the layers of the feed-forward network."""
     norm_first: bool = False
     """Pre-norm: LayerNorm before each part of a block instead of after each residual addition."""

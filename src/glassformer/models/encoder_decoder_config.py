@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glassformer.config import Config, Count, Positive, Probability, Size, config
 from glassformer.errors import require, require_heads
-from glassformer.layers.options import Activation
+from glassformer.layers.options import EncoderActivation
 from glassformer.models.encoder_config import Positions
 
 
@@ -42,7 +42,7 @@ class EncoderDecoderConfig(Config):
     """Kind of position embedding of the source; "none": its order has no effect."""
     target_positions: Positions = "sinusoidal"
     """Kind of position embedding of the target."""
-    activation: Activation = "relu"
+    activation: EncoderActivation = "relu"
     """Between the layers of the feed-forward networks."""
     norm_first: bool = False
     """Pre-norm: LayerNorm before each part of a block instead of after each residual addition."""

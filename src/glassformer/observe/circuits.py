@@ -23,9 +23,10 @@ from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.kernels.rotation import Rotation, rotate
+from glassformer.kernels.rotation import rotate
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models.decoder import Decoder
+from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import find_hook_points
@@ -194,6 +195,12 @@ class _Reader:
         decoder = not isinstance(model, Encoder | EncoderDecoder)
         require(decoder, f"circuits of {type(model).__name__}", "a decoder", "Pass a decoder with its output layer.")
         readout = readout_of(model)
+        config = getattr(model, "config", None)
+        if isinstance(config, DecoderConfig):
+            names = ("norm_place", "qk_norm", "attention_cap", "embedding_norm")
+            found = [part for part in config.extensions() if part.split(" ")[0] in names]
+            got = f"circuits of a model with {', '.join(found)}"
+            require(not found, got, "scores that are products of matrices", "Use another model.")
         self._final, self._output = readout.norm, readout.output
         self.points = [point for point in find_hook_points(model) if point.role == "attention"]
         self._centred = isinstance(self._final, nn.LayerNorm)
@@ -201,7 +208,8 @@ class _Reader:
     def vectors(self) -> tuple[Tensor, Tensor]:
         model: Any = self._model
         embedding = model.embedding if isinstance(model, Decoder) else model.get_input_embeddings()
-        return embedding.weight.detach(), self._read(self._final, self._output.weight)
+        factor = model.config.embedding_scale if isinstance(model, Decoder) else 1.0
+        return embedding.weight.detach() * factor, self._read(self._final, self._output.weight)
 
     def qk(self, layer: int, head: int, distance: int) -> Circuit:
         point, head = self._point(layer, head)
@@ -209,10 +217,10 @@ class _Reader:
         norm, (query, key, _) = self._norm(point), self._projections(point)
         q = self._read(norm, query.unflatten(0, (point.heads, -1))[head])
         k = self._read(norm, key.unflatten(0, (point.heads // point.group, -1))[head // point.group])
-        scale = getattr(attention, "scaling", len(q) ** -0.5)
+        scale = getattr(attention, "scaling" if hasattr(attention, "scaling") else "scale", None) or len(q) ** -0.5
         if getattr(attention, "key_weights", None) is not None:
             scale = scale * attention.key_weights[head]
-        return Circuit(self._rotated(q, attention, distance).T * scale, self._rotated(k, attention, 0).T)
+        return Circuit(self._rotated(q, point, distance).T * scale, self._rotated(k, point, 0).T)
 
     def ov(self, layer: int, head: int) -> Circuit:
         point, head = self._point(layer, head)
@@ -248,12 +256,14 @@ class _Reader:
         query, key, value = (getattr(attention, name).weight.detach() for name in names)
         return query, key, value
 
-    def _rotated(self, rows: Tensor, attention: Any, position: int) -> Tensor:
+    def _rotated(self, rows: Tensor, point: HookPoint, position: int) -> Tensor:
         """The rows of a query or key matrix, rotated as at ``position``, with YaRN's factor."""
         at = torch.tensor([position], device=rows.device)
         if isinstance(self._model, Decoder):
-            rotation: Rotation = self._model.rotary.rotation_at(at)
-            return rotate(rows.T[None, :, None], rotation, attention.layout)[0, :, 0].T
+            rotation = self._model.rotations(lambda rotary: rotary.rotation_at(at), rows)[point.layer]
+            if rotation is not None:
+                attention: Any = point.module
+                return rotate(rows.T[None, :, None], rotation, attention.layout)[0, :, 0].T
         rotary = getattr(getattr(self._model, "model", None), "rotary_emb", None)
         if rotary is not None:
             cos, sin = (each[..., : len(rows) // 2] for each in rotary(rows, at[None]))

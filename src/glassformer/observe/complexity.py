@@ -141,6 +141,8 @@ def complexity(
     name = type(config).__name__
     require(target_length is None, f"target_length = {target_length} for {name}", "None", "Omit target_length.")
     if isinstance(config, DecoderConfig):
+        found = ", ".join(config.extensions())
+        require(not found, f"a decoder with {found}", "the parts of gpt-oss or Mixtral", "Use count_operations().")
         return _decoder_cost(config, batch, length, cached, itemsize)
     require(cached == 0, f"cached = {cached} for {name}", "0: the model has no cache", "Omit cached.")
     if isinstance(config, EncoderConfig):

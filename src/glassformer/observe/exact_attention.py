@@ -34,6 +34,7 @@ def attention_weights(
     pattern: Pattern = FULL,
     *,
     scale: float | None = None,
+    cap: float | None = None,
     key_weights: Float[Tensor, " head"] | None = None,
     sinks: Float[Tensor, " head"] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
@@ -49,7 +50,7 @@ def attention_weights(
     allowed = pattern.mask(q.shape[2], k.shape[2], q.device)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     q = q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
-    return kernel.weights(q, k, allowed, scale, None if sinks is None else sinks.view(1, -1, 1))
+    return kernel.weights(q, k, allowed, scale, None if sinks is None else sinks.view(1, -1, 1), cap)
 
 
 def seen_keys(inputs: Attended, queries: Sequence[int]) -> tuple[int, int]:
@@ -70,8 +71,9 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
         weights[h, i, j] = exp(scores[h, i, j]) / (exp(sinks[h]) + sum_j' exp(scores[h, i, j']))
         sinks[h, i]      = exp(sinks[h]) / (exp(sinks[h]) + sum_j' exp(scores[h, i, j']))
 
-    with g = h // group. Besides the result, memory holds a few times ``BLOCK_BYTES``: each block of queries meets only
-    the keys that it can see, and keys are not copied.
+    with g = h // group, and ``cap * tanh(product / cap)`` in place of the product where there is a cap. Besides the
+    result, memory holds a few times ``BLOCK_BYTES``: each block of queries meets only the keys that it can see, and
+    keys are not copied.
 
     ``heads`` and ``queries`` are ascending; ``what`` says which of "weights", "scores" and "sinks" to compute, in
     float32 or wider. A row that may see no key has weights of 0.
@@ -122,6 +124,7 @@ def _block(inputs: Attended, heads: range, queries: range, wide: torch.dtype) ->
     k = inputs.k[:, heads.start // inputs.group, low:high].to(wide)
     with torch.autocast(q.device.type, enabled=False):  # which would lower the precision of the product
         scores = (q.reshape(batch, -1, head_dim) @ k.mT).view(batch, len(heads), len(queries), high - low)
+    scores = scores if inputs.cap is None else kernel.soft_capped(scores, inputs.cap)
     allowed = None
     padding = inputs.pattern.key_padding
     if inputs.pattern.causal or padding is not None:

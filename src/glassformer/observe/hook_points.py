@@ -68,8 +68,12 @@ class HookPoint:
     """Of an attention: the module whose input is the output of all heads, [batch, query, head * value_dim]."""
     added: nn.Module | None = None
     """Of an attention: the module whose output, or the first part of it, is added to the residual stream."""
+    post_norm: bool = False
+    """Of an attention or a mixture: whether a norm stands between the sum over heads or experts and the stream."""
     between: nn.Module | None = None
-    """Of a block: the norm whose input (of a pre-norm block) or output is the residual stream before the ffn."""
+    """Of a block: the norm whose input (of a pre-norm block) or output is the residual stream before the ffn.
+
+    None where attention and ffn are parallel."""
     pre_norm: bool = True
     experts: int = 0
     gate: nn.Module | None = None
@@ -94,12 +98,16 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
                 yield HookPoint("embedding", name, module, **place)
             pre_norm = isinstance(module, Block) or module.norm_first
             before = module.cross_attention_norm if isinstance(module, CrossBlock) else module.attention_norm
-            between = module.ffn_norm if pre_norm else before
+            between: nn.Module | None = module.ffn_norm if pre_norm else before
+            if isinstance(module, Block) and module.parallel:
+                between = None
             yield HookPoint("block", name, module, **place, between=between, pre_norm=pre_norm)
             ffn, at = module.ffn, f"{name}.ffn".removeprefix(".")
-            yield HookPoint("ffn", at, ffn, **place)
+            post_norm = module.ffn_post_norm if isinstance(module, Block) else None
+            yield HookPoint("ffn", at, ffn if post_norm is None else post_norm, **place)
             if isinstance(ffn, MixtureOfExperts | PackedMixture):
                 place |= {"route": partial(_route, ffn), "expert_outputs": partial(_expert_outputs, ffn)}
+                place["post_norm"] = post_norm is not None
                 yield HookPoint("experts", at, ffn, **place, experts=ffn.router.num_experts, gate=ffn.router.score)
             blocks[name] = module, layer
         elif isinstance(module, GroupedQueryAttention | SingleHead):
@@ -109,6 +117,7 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             if isinstance(module, SingleHead):
                 yield HookPoint("attention", name, module, layer, block, heads=1, added=module)
                 continue
+            post_norm = getattr(block, "attention_post_norm", None)
             yield HookPoint(
                 "attention",
                 name,
@@ -122,12 +131,14 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
                 sinks=module.sinks is not None,
                 mixed=module.output,
                 merged=module.output,
-                added=module,
+                added=module if post_norm is None else post_norm,
+                post_norm=post_norm is not None,
             )
     for name in ("output", "classifier"):
         head = getattr(model, name, None)
         if isinstance(head, nn.Linear) and blocks:
-            yield HookPoint("logits", name, head, 0)
+            cap = getattr(model, "logit_cap", None)
+            yield HookPoint("logits", name, head if cap is None else cap, 0)
 
 
 def layer_of(name: str, otherwise: int) -> int:
@@ -198,7 +209,9 @@ def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:
 
 def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) -> None:
     for kind in kinds:
-        fits = any(point.role == ROLES[kind] and (kind != "sinks" or point.sinks) for point in points)
+        there = [point for point in points if point.role == ROLES[kind]]
+        lacking = {"sinks": lambda point: not point.sinks, "residual_between": lambda point: point.between is None}
+        fits = any(kind not in lacking or not lacking[kind](point) for point in there)
         require(fits, f"what = {kind!r} and {got}", "a hook point for each kind", "Choose other kinds or modules.")
 
 

@@ -256,6 +256,8 @@ class _Attachment:
         return plan.apply(values, point, {"query": rows}, {"query": names})
 
     def _attach_between(self, point: HookPoint, change: Change) -> None:
+        got = f"residual_between of {point.name}, whose attention and ffn are parallel"
+        require(point.between is not None, got, "a block with one after the other", "Edit residual_before or residual.")
         assert point.between is not None
         if not point.pre_norm:
             self._seam(point.between, "output", change)

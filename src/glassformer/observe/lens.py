@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.layers.feedforward import NoFeedForward
 from glassformer.layers.norms import RMSNorm
+from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture, find_hook_points
@@ -109,6 +110,13 @@ def direct_logits(
         "blocks that normalise their input",
         "Use logit_lens().",
     )
+    capped = getattr(model, "logit_cap", None) is not None
+    require(
+        not capped and not any(point.post_norm for point in readout.points),
+        f"{type(model).__name__} with norms after its parts, or with capped logits",
+        "logits that are a sum over the parts",
+        "Use logit_lens().",
+    )
     norm, output, shares = readout.norm, readout.output, readout.shares(tokens)
     decoded = tokens if isinstance(tokens, Tensor) else tokens.get("target", next(iter(tokens.values())))
     count, length = decoded.shape
@@ -200,7 +208,7 @@ class Readout:
         normed = stream if self.norm is None else self.norm(stream)
         pooled = normed if shares is None else torch.einsum("bp,bph->bh", shares, normed)[:, None]
         logits: Tensor = self.output(pooled)
-        return logits
+        return self.model.logit_cap(logits) if getattr(self.model, "logit_cap", None) is not None else logits
 
     def run(self, tokens: Tensor | Mapping[str, Tensor], place: int | None) -> Float[Tensor, "batch vocab"]:
         """Run the model. The logits at one position, which alone are computed, or of the classes."""
@@ -228,6 +236,7 @@ def readout_of(model: nn.Module) -> Readout:
     model = getattr(model, "_orig_mod", model)
     points = find_hook_points(model)
     output = next((point.module for point in points if point.role == "logits"), None)
+    output = model.output if isinstance(model, Decoder) else output
     modules = dict(model.named_modules())
     norm = next((modules[name] for name in _NORMS if name in modules), None)
     own = isinstance(model, EncoderDecoder) or (isinstance(model, Encoder) and model.config.pooling != "max")

@@ -18,6 +18,7 @@ from glassformer.layers.blocks import Block, CrossBlock, EncoderBlock
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.feedforward import MLP, NoFeedForward, SwiGLU
 from glassformer.layers.grouped_query import GroupedQueryAttention
+from glassformer.layers.options import LongRope, RopeScaling
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
@@ -28,6 +29,7 @@ Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", 
 AnyBlock: TypeAlias = EncoderBlock | Block | CrossBlock
 StackName = Literal["encoder", "decoder"]
 
+_ACTIVATIONS = {"silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu": "ReLU", "relu2": "ReLU squared"}
 _POOLED = {"mean": "mean over real tokens", "cls": "first token", "max": "largest of each coordinate over real tokens"}
 
 
@@ -96,6 +98,11 @@ def stack_of(model: nn.Module, stack: StackName | None = None) -> Stack:
         fix = "Pass its .encoder, or draw() parts of your own."
         raise InputError(f"a {type(model).__name__}", "an Encoder, a Decoder or an EncoderDecoder", fix)
     require(stack is None, f"stack = {stack!r} for {type(model).__name__}", "None: it has one stack", "Omit stack.")
+    if isinstance(model, Decoder):
+        known = ("norm", "attention_bias", "rope_scaling", "activation", "gated", "attention_scale", "qk_norm")
+        found = [part for part in model.config.extensions() if part.split(" ")[0] not in known]
+        got = f"a summary of a decoder with {', '.join(found)}"
+        require(not found, got, f"no other new parts than {', '.join(known)}", "Use print(model).")
     rotary = model.rotary if isinstance(model, Decoder) else None
     return Stack("", list(model.layers), "layers", model.config.hidden_dim, rotary=rotary)
 
@@ -299,11 +306,22 @@ def _seen(attention: GroupedQueryAttention, stack: Stack, half: str) -> str:
 def _extras(attention: GroupedQueryAttention, rotary: RotaryEmbedding | None) -> list[str]:
     extras = []
     if rotary is not None:
-        stretch = "" if rotary.yarn is None else f", stretched {rotary.yarn.factor:g} times by YaRN"
+        stretch = _stretch(rotary.scaling)
         extras.append(f"rotary positions, base {rotary.base:,.0f}{stretch}")
     learned = {"sink": attention.sinks, "key weight": attention.key_weights}
     names = [name for name, weight in learned.items() if weight is not None]
     return [*extras, f"a learned {' and '.join(names)} in each head"] if names else extras
+
+
+def _stretch(scaling: RopeScaling | None) -> str:
+    if scaling is None:
+        return ""
+    name = {"yarn": "YaRN", "linear": "linear scaling", "llama3": "Llama 3's rule", "longrope": "LongRoPE"}[
+        scaling.kind
+    ]
+    return (
+        f", stretched by {name}" if isinstance(scaling, LongRope) else f", stretched {scaling.factor:g} times by {name}"
+    )
 
 
 def _ffn_details(ffn: nn.Module) -> tuple[str, ...]:
@@ -316,7 +334,9 @@ def _ffn_details(ffn: nn.Module) -> tuple[str, ...]:
 
 def _activation(ffn: MLP | SwiGLU | MixtureOfExperts | PackedMixture) -> str:
     if isinstance(ffn, MLP):
-        return {"relu": "ReLU", "gelu": "GELU"}[ffn.activation]
+        return _ACTIVATIONS[ffn.activation]
+    if isinstance(ffn, SwiGLU) and ffn.activation != "silu":
+        return f"gated by {_ACTIVATIONS[ffn.activation]}"
     return "SwiGLU" if ffn.clamp is None else f"SwiGLU clamped at {ffn.clamp.limit:g}"
 
 

@@ -73,9 +73,11 @@ def path_patch(
     runner, given = Runner(model, metric, logits), prepared(clean, corrupted)
     blocks = runner.blocks
     require(
-        not runner.memory and all(point.pre_norm for point in blocks),
+        not runner.memory
+        and all(point.pre_norm and point.between is not None for point in blocks)
+        and not any(point.post_norm for point in runner.points),
         f"{type(model).__name__}",
-        "a pre-norm model",
+        "a pre-norm model without norms after its parts, which are not parallel",
         "Use a pre-norm decoder.",
     )
     last = len(blocks)

@@ -167,9 +167,10 @@ class Runner:
             for point in skipped:
                 attached.enter_context(standing_in(point.module, _unchanged))
             if stage == "residual_between":
-                attention = next(p.module for p in self.points if p.role == "attention" and p.block is block.module)
-                foreign = type(attention).__module__.startswith("transformers.")
-                attached.enter_context(standing_in(attention, partial(_nothing, foreign)))
+                point = next(p for p in self.points if p.role == "attention" and p.block is block.module)
+                foreign = type(point.module).__module__.startswith("transformers.")
+                added = point.module if foreign or point.added is None else point.added
+                attached.enter_context(standing_in(added, partial(_nothing, foreign)))
             if before:
                 read = [each - start for each in select("logits", self._logits, length)]
                 last = [point for point in self.points if point.block is self.blocks[-1].module]

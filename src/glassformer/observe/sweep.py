@@ -220,6 +220,9 @@ def _stepwise(
     chosen = tuple(sorted(points)) if layers is None else select("layers", layers, max(points) + 1)
     missing = [layer for layer in chosen if layer not in points]
     require(not missing, f"{site} of layers {missing}", f"among {sorted(points)}", "Choose among these.")
+    normed = site in ("heads", "experts") and any(points[layer].post_norm for layer in chosen)
+    got = f"a sweep over {site}, whose sum is normalised before it is added"
+    require(not normed, got, "parts that are added as they are", f"Sweep over {_TARGETS.get(site)}.")
     for layer in chosen:
         module = {"heads": points[layer].added, "experts": points[layer].module}.get(site)
         require(
@@ -230,7 +233,8 @@ def _stepwise(
         )
     # Edits of keys, the sweep's or an outer block's, reach those of a cache.
     needed = 0 if site in ("k", "v") or is_edited() else runner.first_needed(given[-1])
-    stages = ("residual_before", "residual_between", "residual", *(("k", "v") if needed else ()))
+    between = ("residual_between",) if all(block.between is not None for block in runner.blocks) else ()
+    stages = ("residual_before", *between, "residual", *(("k", "v") if needed else ()))
     with capture(runner.model, what=(*_kinds(site), *stages)) as base:
         unchanged = runner.run(given[-1])
     require(order is None or sorted(order) == list(chosen), f"order = {order}", f"all of {chosen}", "Name each once.")
@@ -283,7 +287,7 @@ def _stage(runner: Runner, block: HookPoint, site: Site) -> Stage | None:
     """Where the residual stream of a block holds what a site adds to it; None if the site itself must be edited."""
     if site == "residual_before" or site == "residual":
         return site
-    if not block.pre_norm or site in ("q", "k", "v"):
+    if not block.pre_norm or block.between is None or site in ("q", "k", "v"):
         return None
     if site in ("ffn", "experts"):
         return "residual"

@@ -17,7 +17,8 @@ from glassformer.explorer.loading.hand_designed import first_text, fitting_task,
 from glassformer.explorer.loading.lab_runs import gpt_oss_decoder, in_context_lookup, lookup_course
 from glassformer.explorer.loading.loaded_model import ModelEntry
 from glassformer.explorer.loading.programs import stored_program
-from glassformer.explorer.loading.stored_models import Place, checkpoint, stamp_of, trained_decoder
+from glassformer.explorer.loading.stored_models import Place, checkpoint, language_model, stamp_of, trained_decoder
+from glassformer.generation.language_model import KNOWN
 from glassformer.handcraft.programs.saved import is_program_file
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
@@ -37,6 +38,8 @@ _MOST_DIRECTORIES = 2000
 _INSIDE = ("best", "checkpoints", "figures", "parts", "tensorboard")
 """Directories within a run that hold no other model."""
 _HEAD_FILES = (".json", ".npz")
+_GGUF = re.compile(r"\.gguf(\.part\d+)?$")
+_ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(:.+)?")
 
 
 def to_stderr(line: str) -> None:
@@ -95,11 +98,16 @@ def entries_at(path: Path, warn: Callable[[str], None] = to_stderr, taken: set[s
     Raises:
         InputError: The path does not exist, or its model is damaged or of no known kind.
     """
+    there, name = os.path.lexists(path), str(path)
+    in_gguf = path.is_file() and _GGUF.search(path.name) is not None
+    if name in KNOWN or in_gguf or (not there and _ON_HUB.fullmatch(name)):
+        return [language_model(name, _free(_slug(path.name), taken or set()))]
+    known = ", ".join((*KNOWN, *(entry.card.name for entry in bundled())))
     require(
-        os.path.lexists(path),
+        there,
         f"{shown(path)}, which does not exist",
-        "a run, a checkpoint, the weights of a head, or the name of a bundled model",
-        f"Correct the path, or choose among {', '.join(entry.card.name for entry in bundled())}.",
+        "a run, a checkpoint, a GGUF file, the weights of a head, or the name of a model",
+        f"Correct the path, or choose among {known}.",
     )
     title = path.resolve().name
     place = Place(path, _free(_slug(title), taken or set()), title)

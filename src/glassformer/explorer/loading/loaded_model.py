@@ -255,7 +255,7 @@ def final_logits(
     model allows it.
     """
     if isinstance(model, Decoder):
-        logits = model.output(model.hidden(tokens)[:, place])
+        logits = model.logits(model.hidden(tokens)[:, place])
     else:
         options = _last(model, place)
         alone = {"use_cache": False} if "use_cache" in signature(model.forward).parameters else {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.checkpoints import bert, decoders
+from glassformer.checkpoints.families import FAMILIES
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, stored_tensors
 from glassformer.classifier import load_classifier
@@ -24,6 +25,7 @@ from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
 from glassformer.explorer.loading.task_models import Model, load_exact, recurrence_model
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
+from glassformer.generation.language_model import find_model, require_tokenizer
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 
@@ -32,8 +34,13 @@ _REVIEW = "A slow start, but the ending is wonderful."
 NUMBERS = "1 2 3 5 1 6 0 6"
 """The initial text of decoders trained on a recurrence."""
 _BYTES_OF = "Once upon a time"
+OPENING = "When Mary and John went to the store, John gave a drink to"
+"""The initial text of language models: it ends with the name that does not return (Wang et al. 2022)."""
 _TOKENS = "1 2 3", "token numbers between spaces"
-_DECODERS = {"mixtral": "Mixtral", "gpt_oss": "gpt-oss", decoders.OWN: "glassformer"}
+_DECODERS = {family.model_type: family.name for family in FAMILIES} | {
+    "gpt_oss": "gpt-oss",
+    decoders.OWN: "glassformer",
+}
 _ENCODERS = (*bert.FAMILY, bert.OWN)
 
 
@@ -79,10 +86,23 @@ def checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
         card = model_card(place, "encoder", about, ["attention", "whatif"], _REVIEW, help_text)
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
     if kind in _DECODERS or layout_of(config) is not None:
-        # Those of other makers are always mixtures of experts.
-        dense = kind == decoders.OWN and config.get("num_experts") is None
+        experts = config.get("num_experts", config.get("num_local_experts"))
+        dense = experts is None and kind not in ("mixtral", "gpt_oss")
         return _decoder(place, _DECODERS.get(str(kind), "gpt-oss"), dense)
     return _encoder(place) if kind in _ENCODERS else None
+
+
+def language_model(source: str, name: str) -> ModelEntry:
+    """The entry of what :func:`~glassformer.generation.language_model.load` opens: a GGUF file, or a model with a name.
+
+    Raises:
+        InputError: As there.
+    """
+    found = find_model(source)
+    tokenizer = require_tokenizer(found)
+    place, longest = Place(found.path, name, found.name), min(found.config.max_seq_len, MOST_TOKENS)
+    card = decoder_card(place, found.config, f"{found.about}.", OPENING, f"any text of up to {longest:,} tokens")
+    return ModelEntry(card, lambda: replace(wrap_model(found.load(), OPENING, tokenizer), card=card))
 
 
 def _encoder(place: Place) -> ModelEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from glassformer.explorer.loading.loaded_model import (
 )
 from glassformer.explorer.loading.programs import program_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
+from glassformer.generation.language_model import LanguageModel
 from glassformer.handcraft.designs import Design
 from glassformer.handcraft.programs import program_files
 from glassformer.handcraft.programs.model import CompiledProgram
@@ -63,6 +65,7 @@ def wrap_model(
     ``HeadWeights``, or a ``Design``                None: the letters are those of the task
     ``CompiledProgram``                             None: the tokens are those of its vocabulary
     GPT-2, Llama, Mixtral, BERT of transformers     one of transformers, or None
+    a ``LanguageModel``                             its own
     a loaded model                                  None; it is returned as it is
     ==============================================  =================================================================
 
@@ -79,6 +82,10 @@ def wrap_model(
     """
     if isinstance(model, LoadedModel):
         return model
+    if isinstance(model, LanguageModel):
+        loaded = wrap_model(model.model, text, model.tokenizer)
+        card = loaded.card.model_copy(update={"title": model.name, "about": f"{model.about}."})
+        return replace(loaded, card=card)
     if isinstance(model, Design):
         model = model.weights
     if isinstance(model, HeadWeights):

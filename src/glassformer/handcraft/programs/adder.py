@@ -65,7 +65,7 @@ class Adder(nn.Module):
         self.rotary = RotaryEmbedding(4, (period / (2 * math.pi)) ** 2)
         self.embedding = nn.Embedding(10, 1)
         block = Block(1, GroupedQueryAttention(1, 2, 4, 1, bias=True), MLP(1, 2), 1e-5)
-        block.attention_norm, block.ffn_norm = nn.Identity(), nn.Identity()  # type: ignore[assignment]
+        block.attention_norm, block.ffn_norm = nn.Identity(), nn.Identity()
         self.layers = nn.ModuleList([block])
         self.output = nn.Linear(1, 10)
         with torch.no_grad():

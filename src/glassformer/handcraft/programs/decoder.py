@@ -236,13 +236,13 @@ def verify_decoder(program: DecoderProgram, *, limit: int = 1_000_000) -> Progra
 def margin_bound(program: DecoderProgram) -> float:
     """A lower bound on the logit of the right token minus that of any other; minus infinity if there is none.
 
-    There is none either if the weights are others than :func:`compile_decoder`'s.
+    There is none either if configuration or weights are others than :func:`compile_decoder`'s.
     """
     decoder, compiled = program.decoder, program.compiled
     domains, dtype = compiled.domains, decoder.output.weight.dtype
     assert compiled.program is not None
     anew = compile_decoder(compiled.program, domains.vocabulary, domains.max_len, dtype=dtype).decoder
-    if not same_weights(decoder, anew):
+    if decoder.config != anew.config or not same_weights(decoder, anew):
         return -math.inf
     width, roundoff = decoder.config.hidden_dim, torch.finfo(dtype).eps / 2
     sizes = anew.embedding.weight[:, :-1].detach().abs().amax(0).double().numpy() + 1

@@ -289,7 +289,7 @@ def make_block(width: int, num_heads: int, head_dim: int, units: int, *, causal:
     """A block of a compiled program, with random weights: no norms, a ReLU network if there are ``units``."""
     attention = GroupedQueryAttention(width, num_heads, head_dim, causal=causal, bias=True, sinks=sinks)
     block = Block(width, attention, MLP(width, units) if units else None, 1e-5)
-    block.attention_norm = nn.Identity()  # type: ignore[assignment]
+    block.attention_norm = nn.Identity()
     block.ffn_norm = nn.Identity()
     return block
 

@@ -28,25 +28,43 @@ struct Matrix {  // rows of weights, one after the other
   int64_t format, width;
 };
 
+struct Norm {  // without a weight there is none
+  const void *weight, *bias;
+  int64_t centred;  // LayerNorm; otherwise RMSNorm
+  double eps;
+};
+
+struct Rotation {
+  const float* frequencies;  // radians per position, of each pair of coordinates
+  int64_t pairs;             // of the first 2 * pairs coordinates of a head
+  double concentration;
+};
+
+enum Activation { SILU, CLAMPED, GELU, GELU_TANH, RELU, RELU_SQUARED };
+
 struct Layer {
-  const void *attention_norm, *ffn_norm;  // without the second the layer is attention only
+  Norm attention_norm, attention_post_norm, ffn_norm, ffn_post_norm;
+  Norm query_norm, key_norm;  // of each head, or of all heads together
   Matrix query, key, value, output;
   const void *query_bias, *key_bias, *value_bias, *output_bias, *key_weights, *sinks;
   void *keys, *values;  // [batch, num_kv_heads, slots, head_dim]
   Matrix router;        // without it there is one expert, for all tokens
-  Matrix gate, up, down;  // [expert, out, in]; without `up`, rows of gate and up are in turns in `gate`
+  Matrix gate, up, down;  // [expert, out, in]; without `up`, rows of gate and up are in turns in `gate`, if it gates
   const void *router_bias, *gate_bias, *up_bias, *down_bias;
-  int64_t num_heads, num_kv_heads, slots, ff_dim, num_experts, top_k, clamped;
-  double attention_eps, ffn_eps, alpha, limit;
+  // Without `ff_dim` the layer is attention only, without `gated` activation(gate(n)) is all that `down` reads.
+  int64_t num_heads, num_kv_heads, slots, ff_dim, num_experts, top_k, activation, gated, parallel, norm_of_all_heads;
+  int64_t rotation;  // an index, or -1
+  double alpha, limit, scale, cap;  // no cap: 0
 };
 
 struct Decoder {
-  const void *embedding, *final_norm;
+  const void *embedding, *positions;
+  Norm embedding_norm, final_norm;
   Matrix output;
-  const float* frequencies;  // radians per position, of each pair of coordinates
+  const Rotation* rotations;
   const Layer* layers;
-  int64_t num_layers, bfloat16, vocab_size, hidden_dim, head_dim, interleaved;
-  double final_eps, concentration;
+  int64_t num_rotations, num_layers, bfloat16, vocab_size, hidden_dim, head_dim, interleaved;
+  double embedding_scale, logit_cap;  // no cap: 0
 };
 
 // ---- vectors and memory ---------------------------------------------------------------------------------------------
@@ -75,23 +93,50 @@ struct Numbers {
   }
 };
 
-inline Floats swiglu(const Layer& l, Floats gate, Floats up) {
-  if (!l.clamped) return gate * sigmoid(gate) * up;
-  const Floats limit = filled(static_cast<float>(l.limit));
-  gate = gate > limit ? limit : gate;
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate * sigmoid(static_cast<float>(l.alpha) * gate) * (up + 1.0f);
+// activation(gate) * up, or activation(gate)
+inline Floats activated(const Layer& l, Floats gate, Floats up) {
+  switch (l.activation) {
+    case CLAMPED: {
+      const Floats limit = filled(static_cast<float>(l.limit));
+      gate = gate > limit ? limit : gate;
+      up = up > limit ? limit : up < -limit ? -limit : up;
+      return gate * sigmoid(static_cast<float>(l.alpha) * gate) * (up + 1.0f);
+    }
+    case GELU:
+      for (int64_t i = 0; i < WIDTH; ++i) gate[i] *= 0.5f + 0.5f * std::erf(gate[i] * 0.70710678f);
+      break;
+    case GELU_TANH:  // (1 + tanh(u)) / 2 = sigmoid(2 u)
+      gate *= sigmoid(1.5957691f * (gate + 0.044715f * gate * gate * gate));
+      break;
+    case RELU:
+    case RELU_SQUARED:
+      gate = gate < 0.0f ? Floats{} : gate;
+      if (l.activation == RELU_SQUARED) gate *= gate;
+      break;
+    default:
+      gate *= sigmoid(gate);
+  }
+  return l.gated ? gate * up : gate;
 }
 
-// output = x / sqrt(mean(x ** 2) + eps) * weight, of every token
-void rms_norm(const float* x, Numbers weight, double eps, int64_t tokens, int64_t width, float* out) {
+inline float capped(float x, double cap) { return static_cast<float>(cap * std::tanh(x / cap)); }
+
+// RMSNorm: x / sqrt(mean(x ** 2) + eps) * weight; LayerNorm: the same of x - mean(x), + bias; of every token
+void normalise(const Norm& norm, int64_t bfloat16, const float* x, int64_t tokens, int64_t width, float* out) {
+  const Numbers weight = {norm.weight, bfloat16}, bias = {norm.bias, bfloat16};
   for (int64_t t = 0; t < tokens; ++t, x += width, out += width) {
+    double mean = 0, sum = 0;
+    if (norm.centred) {
+      for (int64_t i = 0; i < width; ++i) mean += x[i];
+      mean /= width;
+    }
+    const float middle = static_cast<float>(mean);
     float squares[16] = {};
-    for (int64_t i = 0; i < width; ++i) squares[i % 16] += x[i] * x[i];
-    double sum = 0;
+    for (int64_t i = 0; i < width; ++i) squares[i % 16] += (x[i] - middle) * (x[i] - middle);
     for (const float each : squares) sum += each;
-    const float inverse = static_cast<float>(1 / std::sqrt(sum / width + eps));
-    for (int64_t i = 0; i < width; ++i) out[i] = x[i] * inverse * weight[i];
+    const float inverse = static_cast<float>(1 / std::sqrt(sum / width + norm.eps));
+    for (int64_t i = 0; i < width; ++i) out[i] = (x[i] - middle) * inverse * weight[i];
+    for (int64_t i = 0; bias && i < width; ++i) out[i] += bias[i];
   }
 }
 
@@ -129,8 +174,8 @@ struct Step {
   int64_t batch, count, start;
   int64_t total;            // batch * count
   // What threads share: the residual stream [token, hidden_dim]; queries, keys and values of a token; what attention
-  // gathered; the router's scores; gated activations, [token-expert pair, ff_dim].
-  float *x, *heads, *attended, *scores, *hidden;
+  // gathered; the router's scores; gated activations, [token-expert pair, ff_dim]; what a part adds before its norm.
+  float *x, *heads, *attended, *scores, *hidden, *added;
   int64_t* taken;  // for each shared loop and thread: how many of its parts are taken, and how many of them from the end
   int64_t loops;   // shared loops, at most
 
@@ -154,7 +199,7 @@ struct Thread {
         threads(threads),
         normed(s.total * d.hidden_dim),
         tile(s.total * 4 * TILE),
-        turn(s.count * d.head_dim),
+        turn(d.num_rotations * s.count * d.head_dim),
         attention(group * (KEYS + d.head_dim + 2)),
         share(2 * s.total * top_k),
         prepared(s.total * top_k * token_bytes(widest)),
@@ -193,38 +238,89 @@ struct Thread {
   }
 
   void run() {
-    const Numbers table = s.vector(d.embedding);
+    const Numbers table = s.vector(d.embedding), positions = s.vector(d.positions);
+    const float scale = static_cast<float>(d.embedding_scale);
     for (int64_t t = index; t < s.total; t += threads)
-      for (int64_t i = 0; i < d.hidden_dim; ++i) s.x[t * d.hidden_dim + i] = table[s.tokens[t] * d.hidden_dim + i];
+      for (int64_t i = 0; i < d.hidden_dim; ++i)
+        s.x[t * d.hidden_dim + i] = scale * table[s.tokens[t] * d.hidden_dim + i];
+    for (int64_t t = index; positions && t < s.total; t += threads)
+      for (int64_t i = 0; i < d.hidden_dim; ++i)
+        s.x[t * d.hidden_dim + i] += positions[(s.start + t % s.count) * d.hidden_dim + i];
+    if (d.embedding_norm.weight != nullptr) {
+      for (int64_t t = index; t < s.total; t += threads) {
+        float* x = s.x + t * d.hidden_dim;
+        normalise(d.embedding_norm, d.bfloat16, x, 1, d.hidden_dim, x);
+      }
+    }
     // Cosines and sines of the new positions; an angle is rounded to float32, as in RotaryEmbedding.
-    for (int64_t i = 0; i < s.count; ++i) {
-      for (int64_t pair = 0; pair < d.head_dim / 2; ++pair) {
-        const double angle = static_cast<float>(s.start + i) * d.frequencies[pair];
-        turn[i * d.head_dim + 2 * pair] = static_cast<float>(std::cos(angle) * d.concentration);
-        turn[i * d.head_dim + 2 * pair + 1] = static_cast<float>(std::sin(angle) * d.concentration);
+    for (int64_t r = 0; r < d.num_rotations; ++r) {
+      const Rotation& rotation = d.rotations[r];
+      for (int64_t i = 0; i < s.count; ++i) {
+        float* angles = turn + (r * s.count + i) * d.head_dim;
+        for (int64_t pair = 0; pair < rotation.pairs; ++pair) {
+          const double angle = static_cast<float>(s.start + i) * rotation.frequencies[pair];
+          angles[2 * pair] = static_cast<float>(std::cos(angle) * rotation.concentration);
+          angles[2 * pair + 1] = static_cast<float>(std::sin(angle) * rotation.concentration);
+        }
       }
     }
     barrier();
     for (int64_t layer = 0; layer < d.num_layers; ++layer) {
       attention_of(d.layers[layer]);
-      if (d.layers[layer].ffn_norm != nullptr) feed_forward(d.layers[layer]);
+      if (d.layers[layer].ff_dim > 0) feed_forward(d.layers[layer]);
     }
-    rms_norm(s.x, s.vector(d.final_norm), d.final_eps, s.total, d.hidden_dim, normed);
+    norm_stream(d.final_norm);
     const Tokens last = given(d.output, normed, s.total);
     take_rows(d.vocab_size, [&](Span rows) {
       multiply(d.output, last, rows.first, rows.last, s.logits + rows.first, d.vocab_size);
+      for (int64_t t = 0; d.logit_cap > 0 && t < s.total; ++t)
+        for (float* x = s.logits + t * d.vocab_size + rows.first; x < s.logits + t * d.vocab_size + rows.last; ++x)
+          *x = capped(*x, d.logit_cap);
     });
+  }
+
+  // normed = norm(x), or x where there is none
+  void norm_stream(const Norm& norm) {
+    if (norm.weight != nullptr) normalise(norm, d.bfloat16, s.x, s.total, d.hidden_dim, normed);
+    else std::memcpy(normed, s.x, s.total * d.hidden_dim * sizeof(float));
+  }
+
+  // What a part adds to the stream: into the stream itself, or if it is normed before, aside.
+  float* sum_of(const Norm& post_norm) const { return post_norm.weight != nullptr ? s.added : s.x; }
+  void clear(const Norm& post_norm) const {  // before a barrier
+    if (post_norm.weight == nullptr) return;
+    for (int64_t t = index; t < s.total; t += threads)
+      std::memset(s.added + t * d.hidden_dim, 0, d.hidden_dim * sizeof(float));
+  }
+  void add(const Norm& post_norm) const {  // after the barrier that ends the part
+    if (post_norm.weight == nullptr) return;
+    for (int64_t t = index; t < s.total; t += threads) {
+      float *x = s.x + t * d.hidden_dim, *added = s.added + t * d.hidden_dim;
+      normalise(post_norm, d.bfloat16, added, 1, d.hidden_dim, added);
+      for (int64_t i = 0; i < d.hidden_dim; ++i) x[i] += added[i];
+    }
+    barrier();
   }
 
   // ---- x + output(attend(rotate(query(n)), rotate(key(n)), value(n))) with n = attention_norm(x) --------------------
 
   void attention_of(const Layer& l) {
-    rms_norm(s.x, s.vector(l.attention_norm), l.attention_eps, s.total, d.hidden_dim, normed);
+    norm_stream(l.attention_norm);
     const int64_t queries = l.num_heads * d.head_dim, keys = l.num_kv_heads * d.head_dim, all = queries + 2 * keys;
     project(l.query, l.query_bias, 0, queries, all);
     project(l.key, l.key_bias, queries, keys, all);
     project(l.value, l.value_bias, queries + keys, keys, all);
+    clear(l.attention_post_norm);
     barrier();
+    if (l.parallel) norm_stream(l.ffn_norm);  // of the same stream
+    if (l.norm_of_all_heads) {
+      for (int64_t t = index; t < s.total; t += threads) {
+        float *q = s.heads + t * all, *k = q + queries;
+        normalise(l.query_norm, d.bfloat16, q, 1, queries, q);
+        normalise(l.key_norm, d.bfloat16, k, 1, keys, k);
+      }
+      barrier();
+    }
     take(s.batch * l.num_kv_heads, 1, [&](Span head) {
       if (d.bfloat16) attend<BFloat16>(l, head.first / l.num_kv_heads, head.first % l.num_kv_heads);
       else attend<float>(l, head.first / l.num_kv_heads, head.first % l.num_kv_heads);
@@ -237,12 +333,13 @@ struct Thread {
         const int64_t some = smaller(TILE, rows.last - r);
         multiply(l.output, attended, r, r + some, tile, TILE);
         for (int64_t t = 0; t < s.total; ++t) {
-          float* x = s.x + t * d.hidden_dim + r;
+          float* x = sum_of(l.attention_post_norm) + t * d.hidden_dim + r;
           for (int64_t i = 0; i < some; ++i) x[i] += tile[t * TILE + i] + (bias ? bias[r + i] : 0.0f);
         }
       }
     });
     barrier();
+    add(l.attention_post_norm);
   }
 
   // A projection of `normed`, which is columns `at` .. of `heads`.
@@ -257,11 +354,13 @@ struct Thread {
     });
   }
 
-  // a' = a cos - b sin, b' = b cos + a sin, for every pair (a, b) of coordinates
-  void rotate(float* head, int64_t i) const {
-    const int64_t half = d.head_dim / 2, step = d.interleaved ? 2 : 1, other = d.interleaved ? 1 : half;
-    const float* angles = turn + i * d.head_dim;
-    for (int64_t pair = 0; pair < half; ++pair) {
+  // a' = a cos - b sin, b' = b cos + a sin, for every pair (a, b) of coordinates that rotates
+  void rotate(const Layer& l, float* head, int64_t i) const {
+    if (l.rotation < 0) return;
+    const int64_t pairs = d.rotations[l.rotation].pairs;
+    const int64_t step = d.interleaved ? 2 : 1, other = d.interleaved ? 1 : pairs;
+    const float* angles = turn + (l.rotation * s.count + i) * d.head_dim;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
       float &a = head[step * pair], &b = head[step * pair + other];
       const float cos = angles[2 * pair], sin = angles[2 * pair + 1], before = a;
       a = before * cos - b * sin;
@@ -278,20 +377,23 @@ struct Thread {
     Number* values = static_cast<Number*>(l.values) + (text * l.num_kv_heads + kv_head) * l.slots * dim;
     const Numbers key_weights = s.vector(l.key_weights), sinks = s.vector(l.sinks);
     float *weights = attention, *out = weights + group * KEYS, *top = out + group * dim, *sum = top + group;
-    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim)));
+    const float scale = static_cast<float>(l.scale);
+    const bool norms = l.query_norm.weight != nullptr && !l.norm_of_all_heads;
     for (int64_t i = 0; i < s.count; ++i) {
       const int64_t position = s.start + i, slot = position % l.slots, token = text * s.count + i;
       float* q = s.heads + token * all + kv_head * group * dim;
       float* k = s.heads + token * all + (l.num_heads + kv_head) * dim;
       const float* v = k + l.num_kv_heads * dim;
-      rotate(k, i);
+      if (norms) normalise(l.key_norm, d.bfloat16, k, 1, dim, k);
+      rotate(l, k, i);
       for_vectors(dim, [&](int64_t c, int64_t some) {
         store(keys + slot * dim + c, load(k + c, some), some);
         store(values + slot * dim + c, load(v + c, some), some);
       });
       for (int64_t h = 0; h < group; ++h) {
         const int64_t head = kv_head * group + h;
-        rotate(q + h * dim, i);
+        if (norms) normalise(l.query_norm, d.bfloat16, q + h * dim, 1, dim, q + h * dim);
+        rotate(l, q + h * dim, i);
         for (int64_t c = 0; c < dim; ++c) q[h * dim + c] *= key_weights ? scale * key_weights[head] : scale;
         top[h] = sinks ? sinks[head] : -INFINITY;
         sum[h] = top[h] > -INFINITY ? 1.0f : 0.0f;
@@ -302,6 +404,8 @@ struct Thread {
         const int64_t some = smaller(KEYS, filled - first);
         const Matrix block = {keys + first * dim, nullptr, d.bfloat16 ? BFLOAT16 : FLOAT32, dim};
         multiply(block, given(block, q, group), 0, some, weights, KEYS);
+        for (int64_t h = 0; l.cap > 0 && h < group; ++h)
+          for (int64_t j = 0; j < some; ++j) weights[h * KEYS + j] = capped(weights[h * KEYS + j], l.cap);
         if (s.padding != nullptr) hide(l, text, position, first, some, group);
         for (int64_t h = 0; h < group; ++h) soften(weights + h * KEYS, some, top[h], sum[h], out + h * dim);
         int64_t h = 0;
@@ -367,10 +471,11 @@ struct Thread {
       for (int i = 0; i < VECTORS; ++i) store(out + h * d.head_dim + i * WIDTH, sums[h][i], count);
   }
 
-  // ---- x + sum over chosen experts e of weight_e * down_e(swiglu(gate_e(n), up_e(n))) with n = ffn_norm(x) ----------
+  // ---- x + sum over chosen experts e of weight_e * down_e(act(gate_e(n)) * up_e(n)) with n = ffn_norm(x) ------------
 
   void feed_forward(const Layer& l) {
-    rms_norm(s.x, s.vector(l.ffn_norm), l.ffn_eps, s.total, d.hidden_dim, normed);
+    if (!l.parallel) norm_stream(l.ffn_norm);
+    clear(l.ffn_post_norm);
     route(l);
     const Tokens tokens = given(l.gate, normed, s.total);
     int64_t chosen = 0;
@@ -389,6 +494,7 @@ struct Thread {
         if (first_pair[e] < first_pair[e + 1]) add_expert(l, e, hidden, rows);
     });
     barrier();
+    add(l.ffn_post_norm);
   }
 
   // Which experts each token gets: the pairs of expert e are first_pair[e] .. first_pair[e + 1] - 1.
@@ -436,7 +542,7 @@ struct Thread {
     for (int64_t k = 0; k < l.top_k; ++k) weights[k] /= sum;
   }
 
-  // hidden = swiglu(gate(tokens), up(tokens)) of some units of an expert, for its tokens
+  // hidden = act(gate(tokens)) * up(tokens) of some units of an expert, for its tokens
   void activate(const Layer& l, int64_t e, Tokens tokens, Span units) {
     const int64_t pair = first_pair[e], count = first_pair[e + 1] - pair;
     if (count < s.total) {
@@ -444,21 +550,21 @@ struct Thread {
         std::memcpy(gathered + n * tokens.bytes, tokens.data + token_of[pair + n] * tokens.bytes, tokens.bytes);
       tokens = {gathered, tokens.bytes, count};
     }
-    const bool in_turns = l.up.data == nullptr;
+    const bool in_turns = l.gated && l.up.data == nullptr;
     const Numbers gate_bias = s.vector(l.gate_bias), up_bias = s.vector(in_turns ? l.gate_bias : l.up_bias);
     const int64_t step = in_turns ? 2 : 1;
     for (int64_t u = units.first; u < units.last; u += TILE) {
       const int64_t some = smaller(TILE, units.last - u), at = e * l.ff_dim + u;
       float *gates = tile, *ups = tile + (in_turns ? 1 : 2 * TILE * s.total);
       multiply(l.gate, tokens, step * at, step * (at + some), gates, 2 * TILE);
-      if (!in_turns) multiply(l.up, tokens, at, at + some, ups, 2 * TILE);
+      if (l.gated && !in_turns) multiply(l.up, tokens, at, at + some, ups, 2 * TILE);
       for (int64_t n = 0; n < count; ++n) {
         float gate[TILE] = {}, up[TILE] = {};
         for (int64_t i = 0; i < some; ++i) {
           gate[i] = gates[n * 2 * TILE + step * i] + (gate_bias ? gate_bias[step * (at + i)] : 0.0f);
-          up[i] = ups[n * 2 * TILE + step * i] + (up_bias ? up_bias[step * (at + i) + step - 1] : 0.0f);
+          if (l.gated) up[i] = ups[n * 2 * TILE + step * i] + (up_bias ? up_bias[step * (at + i) + step - 1] : 0.0f);
         }
-        for (int64_t i = 0; i < some; i += WIDTH) store(gate + i, swiglu(l, load(gate + i), load(up + i)));
+        for (int64_t i = 0; i < some; i += WIDTH) store(gate + i, activated(l, load(gate + i), load(up + i)));
         std::memcpy(s.hidden + (pair + n) * l.ff_dim + u, gate, some * sizeof(float));
       }
     }
@@ -473,7 +579,7 @@ struct Thread {
       const int64_t some = smaller(TILE, rows.last - r), at = e * d.hidden_dim + r;
       multiply(l.down, hidden, at, at + some, tile, TILE);
       for (int64_t n = 0; n < count; ++n) {
-        float* x = s.x + token_of[pair + n] * d.hidden_dim + r;
+        float* x = sum_of(l.ffn_post_norm) + token_of[pair + n] * d.hidden_dim + r;
         for (int64_t i = 0; i < some; ++i)
           x[i] += share[pair + n] * (tile[n * TILE + i] + (bias ? bias[at + i] : 0.0f));
       }
@@ -497,22 +603,23 @@ EXPORT(decode_step)(const Decoder* decoder, const int64_t* tokens, const uint8_t
     attended = larger(attended, l.num_heads * d.head_dim);
     group = larger(group, l.num_heads / l.num_kv_heads);
     widest = larger(widest, larger(l.output.width, l.down.width));
-    if (l.ffn_norm == nullptr) continue;
+    if (l.ff_dim == 0) continue;
     experts = larger(experts, l.num_experts);
     top_k = larger(top_k, l.top_k);
     hidden = larger(hidden, l.top_k * l.ff_dim);
   }
-  const Buffer<float> shared(total * (d.hidden_dim + heads + attended + experts + hidden));
+  const Buffer<float> shared(total * (2 * d.hidden_dim + heads + attended + experts + hidden));
   float* x = shared;
   float* at_heads = x + total * d.hidden_dim;
   float* at_attended = at_heads + total * heads;
   float* at_scores = at_attended + total * attended;
   float* at_hidden = at_scores + total * experts;
+  float* at_added = at_hidden + total * hidden;
   const int64_t loops = 8 * d.num_layers + 1, counts = 2 * threads * loops;  // the last one for the output
   const Buffer<int64_t> taken(counts);
   std::memset(taken, 0, counts * sizeof(int64_t));
   const Step step = {d,     tokens, padding,  logits,      batch,     count,     start,
-                     total, x,      at_heads, at_attended, at_scores, at_hidden, taken, loops};
+                     total, x,      at_heads, at_attended, at_scores, at_hidden, at_added, taken, loops};
 #pragma omp parallel num_threads(static_cast<int>(threads))
   {
 #ifdef _OPENMP

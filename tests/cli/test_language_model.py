@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ import torch
 from tokenizers import Tokenizer
 
 from glassformer.checkpoints.decoders import load_decoder
-from glassformer.cli import released as module
-from glassformer.cli.terminal import write
+from glassformer.cli.terminal import Stopwatch, write
 from glassformer.data import released_tokenizer
 from glassformer.errors import CheckpointError
+from glassformer.generation import language_model as module
 from glassformer.kernels import plain
 from glassformer.kernels.native import Library
 from glassformer.models import Decoder
@@ -39,15 +40,15 @@ def change(directory: Path, **entries: object) -> None:
 
 def test_model_and_tokenizer_are_found_without_loading(tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "load_decoder", lambda *args, **more: pytest.fail("loaded"))
-    found = module.find_released(str(tiny_gpt_oss))
-    assert (found.directory, found.vocab_size) == (tiny_gpt_oss, 280)
+    found = module.find_model(str(tiny_gpt_oss))
+    assert (found.path, found.config.vocab_size) == (tiny_gpt_oss, 280)
     assert found.tokenizer is not None
     names = [found.tokenizer.token_bytes(token).decode() for token in found.stop_tokens]
     assert sorted(names) == ["<|call|>", "<|endoftext|>", "<|return|>"]
 
 
 def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
-    model = module.find_released(str(tiny_gpt_oss)).load("cpu", "stored")
+    model = module.find_model(str(tiny_gpt_oss)).load("cpu", "stored")
     assert isinstance(model, Decoder)
     assert not model.training
     expected = load_decoder(tiny_gpt_oss).state_dict()
@@ -57,20 +58,20 @@ def test_it_loads_for_evaluation(tiny_gpt_oss: Path) -> None:
 def test_a_processor_gets_the_same_weights_in_12_bits(
     library: Library, tiny_gpt_oss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = module.find_released(str(tiny_gpt_oss)).load("cpu")
+    model = module.find_model(str(tiny_gpt_oss)).load("cpu")
     output = model.output
     assert isinstance(output, LosslessLinear) == (library.level > 0)
     stored = load_decoder(tiny_gpt_oss).output.weight
     torch.testing.assert_close(output.weight, stored, rtol=0, atol=0)
     with plain():
-        assert not isinstance(module.find_released(str(tiny_gpt_oss)).load("cpu").output, LosslessLinear)
+        assert not isinstance(module.find_model(str(tiny_gpt_oss)).load("cpu").output, LosslessLinear)
     with monkeypatch.context() as patch:
         patch.setattr(lossless, "_NUMBERS_PER_EXCEPTION", 2**40)  # no exception is allowed
         with refused(got="exceptions or more"):
             load_decoder(tiny_gpt_oss, dense="lossless")
-        assert torch.equal(module.find_released(str(tiny_gpt_oss)).load("cpu").output.weight, stored)
+        assert torch.equal(module.find_model(str(tiny_gpt_oss)).load("cpu").output.weight, stored)
     Decoder.from_pretrained(tiny_gpt_oss, dtype=torch.float32).save_pretrained(tmp_path / "wide")
-    wide = module.Released(tmp_path / "wide", 280, None, (), (), 600)
+    wide = replace(module.find_model(str(tiny_gpt_oss)), place=tmp_path / "wide")
     assert wide.load("cpu").output.weight.dtype == torch.float32
     (tmp_path / "wide" / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError):
@@ -80,18 +81,18 @@ def test_a_processor_gets_the_same_weights_in_12_bits(
 def test_stop_tokens_are_those_of_files_and_names(directory: Path) -> None:
     change(directory, eos_token_id=3)
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 3, 999, "x", None]}))
-    found = module.find_released(str(directory))
+    found = module.find_model(str(directory))
     assert found.declared_ends == (3, 4)
     assert found.tokenizer is not None
     assert set(found.stop_tokens) == {3, 4, *map(found.tokenizer.special, ("<|return|>", "<|call|>", "<|endoftext|>"))}
     (directory / "generation_config.json").unlink()
     change(directory, eos_token_id=None)
-    assert module.find_released(str(directory)).declared_ends == ()
+    assert module.find_model(str(directory)).declared_ends == ()
 
 
 def test_a_tokenizer_can_be_named(bare_gpt_oss: Path, tiny_gpt_oss: Path) -> None:
-    assert module.find_released(str(bare_gpt_oss)).tokenizer is None
-    found = module.find_released(str(bare_gpt_oss), str(tiny_gpt_oss / "tokenizer.json"))
+    assert module.find_model(str(bare_gpt_oss)).tokenizer is None
+    found = module.find_model(str(bare_gpt_oss), str(tiny_gpt_oss / "tokenizer.json"))
     assert found.tokenizer is not None
     assert module.require_tokenizer(found) is found.tokenizer
 
@@ -103,10 +104,10 @@ def test_for_the_released_vocabulary_an_installed_tokenizer_serves(
     change(directory, vocab_size=201088)
     ours = released_tokenizer.read_tokenizer(_saved(byte_engine, directory.parent))
     monkeypatch.setattr(module, "installed_tokenizer", lambda: ours)
-    assert module.find_released(str(directory)).tokenizer is ours
+    assert module.find_model(str(directory)).tokenizer is ours
     monkeypatch.setattr(module, "installed_tokenizer", lambda: None)
     with refused("without a tokenizer", fix=r"openai/gpt-oss-20b.*glassformer\[harmony\]"):
-        module.require_tokenizer(module.find_released(str(directory)))
+        module.require_tokenizer(module.find_model(str(directory)))
 
 
 def _saved(engine: Tokenizer, directory: Path) -> Path:
@@ -116,21 +117,21 @@ def _saved(engine: Tokenizer, directory: Path) -> Path:
 
 def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> None:
     with refused("without a tokenizer", fix=r"pass --tokenizer.*generate.*--tokenizer numbers"):
-        module.require_tokenizer(module.find_released(str(bare_gpt_oss)))
+        module.require_tokenizer(module.find_model(str(bare_gpt_oss)))
     change(directory, vocab_size=200)
     with refused("265 tokens for a model of vocab_size = 200"):
-        module.find_released(str(directory))
+        module.find_model(str(directory))
     change(directory, vocab_size="many")
     with refused("vocab_size = 'many'"):
-        module.find_released(str(directory))
+        module.find_model(str(directory))
     change(directory, training={}, description={})
     with refused("the directory of a run", fix="generate --run"):
-        module.find_released(str(directory))
+        module.find_model(str(directory))
     (directory / "config.json").unlink()
     with refused(r"config\.json", error=CheckpointError):
-        module.find_released(str(directory))
+        module.find_model(str(directory))
     with refused("no directory"):
-        module.find_released("no such/model/here")
+        module.find_model("no such/model/here")
 
 
 def test_a_vocabulary_that_is_not_told_is_its_owners_default(
@@ -140,8 +141,8 @@ def test_a_vocabulary_that_is_not_told_is_its_owners_default(
     said = json.loads((bare_gpt_oss / "config.json").read_text())
     del said["vocab_size"]
     (tmp_path / "config.json").write_text(json.dumps(said))
-    found = module.find_released(str(tmp_path))
-    assert (found.vocab_size, found.max_seq_len) == (201088, said["max_position_embeddings"])
+    found = module.find_model(str(tmp_path))
+    assert (found.config.vocab_size, found.config.max_seq_len) == (201088, said["max_position_embeddings"])
 
 
 def test_devices_are_named_as_torch_names_them() -> None:
@@ -155,7 +156,7 @@ def test_devices_are_named_as_torch_names_them() -> None:
 def test_the_stopwatch_counts_what_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 12.0, 13.0, 16.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
-    watch = module.Stopwatch(7)
+    watch = Stopwatch(7)
     assert str(watch) == ""
     tokens = watch.timed(iter([5, 6, 7]))
     assert next(tokens) == 5

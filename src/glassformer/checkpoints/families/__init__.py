@@ -1,0 +1,40 @@
+"""Families of decoders: one row of a table each, in a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from glassformer.checkpoints.families.gemma2 import GEMMA2
+from glassformer.checkpoints.families.gemma3 import GEMMA3
+from glassformer.checkpoints.families.gpt2 import GPT2
+from glassformer.checkpoints.families.gpt_neo import GPT_NEO
+from glassformer.checkpoints.families.gpt_neox import GPT_NEOX
+from glassformer.checkpoints.families.llama import LLAMA
+from glassformer.checkpoints.families.mistral import MISTRAL
+from glassformer.checkpoints.families.mixtral import MIXTRAL
+from glassformer.checkpoints.families.nanochat import NANOCHAT
+from glassformer.checkpoints.families.olmo2 import OLMO2, OLMO3
+from glassformer.checkpoints.families.phi3 import PHI3
+from glassformer.checkpoints.families.qwen2 import QWEN2
+from glassformer.checkpoints.families.qwen3 import QWEN3
+from glassformer.checkpoints.families.qwen3_moe import QWEN3_MOE
+from glassformer.checkpoints.families.smollm3 import SMOLLM3
+from glassformer.checkpoints.families.table import Family
+
+FAMILIES = (
+    *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, PHI3, GEMMA2, GEMMA3),
+    *(OLMO2, OLMO3, GPT2, GPT_NEO, GPT_NEOX, NANOCHAT),
+)
+"""All rows; of those that can hold a decoder the first is taken to write it."""
+
+
+def family_of(model_type: object) -> Family | None:
+    """The family of a ``config.json`` with this ``model_type``; None for another."""
+    return next((family for family in FAMILIES if family.model_type == model_type), None)
+
+
+def family_of_gguf(metadata: Mapping[str, Any]) -> Family | None:
+    """The family of a GGUF file with this ``general.architecture``; None for another."""
+    architecture = metadata.get("general.architecture")
+    return next((family for family in FAMILIES if family.gguf == architecture and family.gguf is not None), None)

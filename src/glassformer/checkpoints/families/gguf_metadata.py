@@ -1,0 +1,216 @@
+"""A decoder's configuration from the metadata of a GGUF file, for every family. No file is read here.
+
+Source: llama.cpp's ``gguf-py/gguf/constants.py`` for the keys, its converter for what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from glassformer.checkpoints.families import tensor_names
+from glassformer.checkpoints.families.config_json import Fields
+from glassformer.checkpoints.families.gguf_names import EXPERTS, GGUF_PREFIX, PACKED
+from glassformer.checkpoints.families.table import Family, canonical, windowed
+from glassformer.checkpoints.families.tensor_names import Entry
+from glassformer.errors import InputError, require
+from glassformer.layers.options import Linear, Llama3, LongRope, RopeScaling, Yarn
+from glassformer.models import DecoderConfig
+
+FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors of a GGUF file that are no weights: factors by which frequencies are divided."""
+_INERT = """
+attention.value_length attention.key_length_swa attention.value_length_swa rope.scaling.finetuned
+rope.dimension_count_swa tensor_data_layout vocab_size expert_gating_func expert_weights_norm
+"""
+_FIX = "Convert the model again, or take its safetensors."
+
+
+def read_gguf_config(
+    family: Family,
+    metadata: Mapping[str, Any],
+    shapes: Mapping[str, Sequence[int]],
+    factors: Mapping[str, Sequence[float]],
+) -> DecoderConfig:
+    """The configuration of the decoder for a GGUF file of this family.
+
+    Args:
+        family: That of ``metadata["general.architecture"]``.
+        metadata: All keys and values. Arrays may be any sequences.
+        shapes: Of all tensors, rows first, as in torch.
+        factors: The values of those of :data:`FACTORS` that the file has.
+
+    Raises:
+        InputError: A key that is missing, unknown, impossible, or contradicts another or a tensor.
+    """
+    start = f"{metadata['general.architecture']}."
+    keys = Fields({name.removeprefix(start): each for name, each in metadata.items() if name.startswith(start)}, start)
+    for name in _INERT.split():
+        keys.get(name)
+    keys.only("attention.causal", True)
+    found = _sizes(keys, shapes) | _biases(shapes) | _windows(keys, family)
+    heads = found["head_dim"]
+    rotary = keys.whole("rope.dimension_count", heads)
+    whole = family.rope is None or family.rope.fraction is None
+    if family.rope is not None:
+        require(rotary == heads or not whole, f"{start}rope.dimension_count = {rotary}", f"{heads}", _FIX)
+        found["rotary_dim"] = None if rotary == heads else rotary
+        found["rope_base"] = keys.number("rope.freq_base", 10000.0)
+        found["rope_scaling"] = _scaling(keys, rotary, found, factors)
+    if family.rope is not None and family.rope.local_base is not None:
+        default = 10000.0 if family.rope.local_base_key else found["rope_base"]
+        found["local_rope_base"] = keys.number("rope.freq_base_swa", default)
+    keys.get("rope.freq_base_swa")
+    found |= {"learned_positions": True} if "position_embd.weight" in shapes else {}
+    found |= {ours: _cap(keys, key) for ours, key in _CAPS.items()}
+    if family.parts.get("norm") == "layer":
+        found["parallel"] = keys.flag("use_parallel_residual", False)
+    found |= family.parts
+    found |= family.gguf_read(keys.content, found)
+    if found.get("window") is None:
+        found.pop("local_rope_base", None)
+    keys.require_known()
+    return canonical(DecoderConfig(**found))
+
+
+def gguf_entries(family: Family, config: DecoderConfig, names: Collection[str]) -> list[Entry]:
+    """The tensors of a GGUF file of this family; ``names`` are those that it has, or empty for one to be written.
+
+    Only rows are moved, so that an entry's tensors may be floats or packed rows of bytes.
+
+    Raises:
+        InputError: A decoder with a tensor that the family lacks.
+    """
+    table = dict(family.gguf_names) | (EXPERTS if config.num_experts else {})
+    for packed in PACKED:
+        theirs = f"{GGUF_PREFIX.format(0)}{next(iter(packed.values()))}"
+        if theirs in names or f"{theirs}.weight" in names:
+            # Packed pieces must stand one after the other.
+            table = {ours: each for ours, each in table.items() if ours not in packed} | packed
+    return tensor_names.entries(config, table, GGUF_PREFIX, family.gguf_forms)
+
+
+_CAPS = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
+
+
+def _cap(keys: Fields, name: str) -> float | None:
+    return keys.number(name, 0.0) or None
+
+
+def _sizes(keys: Fields, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    def size(name: str, default: int | None = None) -> int:
+        value = keys.get(name, default)
+        if not isinstance(value, int | str | float | None):  # one for each layer
+            values = set(value[: 2**16])
+            require(len(values) == 1, f"{keys.place}{name} = {value}", "the same in all layers", _FIX)
+            return Fields({name: int(values.pop())}, keys.place).whole(name)
+        return keys.whole(name, default)
+
+    require("token_embd.weight" in shapes, "no token_embd.weight", "an embedding", _FIX)
+    heads, hidden = size("attention.head_count"), size("embedding_length")
+    require(heads > 0, f"{keys.place}attention.head_count = 0", "1 or more heads", _FIX)
+    experts = size("expert_count", 0)
+    eps = "attention.layer_norm_rms_epsilon"
+    if eps not in keys.content and "attention.layer_norm_epsilon" in keys.content:
+        eps = "attention.layer_norm_epsilon"
+    found: dict[str, Any] = {
+        "vocab_size": int(shapes["token_embd.weight"][0]),
+        "num_layers": size("block_count"),
+        "hidden_dim": hidden,
+        "num_heads": heads,
+        "num_kv_heads": size("attention.head_count_kv", heads),
+        "head_dim": size("attention.key_length", hidden // heads),
+        "max_seq_len": size("context_length", 2048),
+        "norm_eps": keys.number(eps, 1e-6),
+        "tied_output": "output.weight" not in shapes,
+    }
+    width = keys.whole("attention.value_length", found["head_dim"])
+    require(width == found["head_dim"], f"{keys.place}attention.value_length = {width}", f"{found['head_dim']}", _FIX)
+    ff_dim = size("feed_forward_length", 0)
+    if experts:
+        found |= {"num_experts": experts, "top_k": size("expert_used_count")}
+        keys.only("expert_gating_func", 1)
+        ff_dim = size("expert_feed_forward_length", ff_dim)
+    keys.get("expert_used_count")
+    keys.get("expert_feed_forward_length")
+    return found | {"ff_dim": ff_dim}
+
+
+def _biases(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    first = any(f"blk.0.{name}.bias" in shapes for name in ("attn_q", "attn_qkv"))
+    bias: Any = first and ("blk.0.attn_output.bias" in shapes or "qkv")
+    return {"attention_bias": bias, "ff_bias": "blk.0.ffn_down.bias" in shapes}
+
+
+def _windows(keys: Fields, family: Family) -> dict[str, Any]:
+    window = keys.whole("attention.sliding_window", family.window if family.gguf == "gemma2" else 0)
+    layers = keys.whole("block_count")
+    pattern = keys.get("attention.sliding_window_pattern", family.period)
+    require(layers < 2**16, f"{keys.place}block_count = {layers}", "fewer layers", _FIX)
+    if isinstance(pattern, int):
+        # A pattern of n: one of n layers sees everything. 0: none does.
+        which = [pattern == 0 or layer % pattern < pattern - 1 for layer in range(layers)]
+    else:
+        which = [bool(each) for each in pattern[: 2**16]]
+    if family.windows == "all":
+        which = [True] * layers
+    if family.windows == "none" or window == 0:
+        require(window == 0, f"{keys.place}attention.sliding_window = {window}", "no window", _FIX)
+        return {}
+    require(len(which) == layers, f"{keys.place}attention.sliding_window_pattern of {len(which)}", f"{layers}", _FIX)
+    return windowed(which, window)
+
+
+def _scaling(
+    keys: Fields, width: int, found: Mapping[str, Any], factors: Mapping[str, Sequence[float]]
+) -> RopeScaling | None:
+    original = keys.whole("rope.scaling.original_context_length", found["max_seq_len"])
+    kind = keys.get("rope.scaling.type", "none")
+    for name in ("factor", "attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_attn_factor", "yarn_ext_factor"):
+        keys.get(f"rope.scaling.{name}")
+    every = factors.get("rope_freqs.weight")
+    if every is not None:
+        require(kind == "none", f"{keys.place}rope.scaling.type = {kind!r} with rope_freqs", "'none'", _FIX)
+        return _by_factors(tuple(map(float, every)), found["rope_base"], width)
+    if "rope_factors_short.weight" in factors:
+        known = kind in ("none", "longrope")
+        require(known, f"{keys.place}rope.scaling.type = {kind!r} with rope_factors_short", "'longrope'", _FIX)
+        short, long = (tuple(map(float, factors[f"rope_factors_{name}.weight"])) for name in ("short", "long"))
+        return LongRope(short, long, original, keys.number("rope.scaling.attn_factor", 1.0))
+    factor = keys.number("rope.scaling.factor", 1.0)
+    if kind == "none" or factor == 1:
+        return None
+    if kind == "linear":
+        return Linear(factor)
+    require(kind == "yarn", f"{keys.place}rope.scaling.type = {kind!r}", "'none', 'linear' or 'yarn'", _FIX)
+    fast, slow = keys.number("rope.scaling.yarn_beta_fast", 32.0), keys.number("rope.scaling.yarn_beta_slow", 1.0)
+    return Yarn(factor, original, fast, slow, truncate=True)
+
+
+def _by_factors(factors: tuple[float, ...], base: float, width: int) -> RopeScaling | None:
+    """Llama 3's rescaling, of which a file holds only the factors: recognised with the released models' numbers."""
+    require(len(factors) == width // 2, f"{len(factors)} factors in rope_freqs", f"{width // 2}", _FIX)
+    largest = max(factors)
+    if largest == 1 == min(factors):
+        return None
+    turns = 8192 / (2 * torch.pi) / base ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    kept = ((turns - 1) / 3).clamp(0, 1)
+    released = 1 / (kept + (1 - kept) / largest)
+    given = torch.tensor(factors, dtype=torch.float64)
+    if largest > 1 and torch.allclose(given, released, rtol=1e-5, atol=0):
+        return Llama3(largest, 8192)
+    return LongRope(factors, factors, 2**30)
+
+
+def known_architecture(metadata: Mapping[str, Any]) -> str:
+    """The architecture that a file says it has.
+
+    Raises:
+        InputError: None, or no text.
+    """
+    name = metadata.get("general.architecture")
+    if not isinstance(name, str):
+        raise InputError(f"general.architecture = {name!r}", "a name", _FIX)
+    return name

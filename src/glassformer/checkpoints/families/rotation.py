@@ -1,0 +1,167 @@
+"""The rotation in a ``config.json``, in the words of transformers 4 (``rope_scaling``) and 5 (``rope_parameters``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from glassformer.checkpoints.families.config_json import Fields, alike
+from glassformer.errors import require
+from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
+from glassformer.models import DecoderConfig
+
+_KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How a family writes its rotation, and what is missing means."""
+
+    base: float = 10000.0
+    base_key: str = "rope_theta"
+    fraction: float | None = None
+    """Fraction of a head that rotates where the file does not say it; None: always a whole head."""
+    fraction_key: str = "partial_rotary_factor"
+    kinds: tuple[str, ...] = _KINDS
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Old names of kinds."""
+    local_base: float | None = None
+    """Where windowed layers have a rotation of their own, their base if the file does not say it."""
+    local_base_key: str | None = None
+    """Its field beside ``rope_theta``; None: it is only in ``rope_parameters``, by kind of layer."""
+
+    def read(self, fields: Fields, head_dim: int, max_seq_len: int) -> dict[str, Any]:
+        """The fields of the decoder's configuration."""
+        old, new = fields.part("rope_scaling"), fields.part("rope_parameters")
+        found: dict[str, Any] = {}
+        if self.local_base is not None:
+            local = new and new.part("sliding_attention")
+            old_base = fields.get(self.local_base_key) if self.local_base_key else None
+            new_base = local and local.get("rope_theta")
+            found["local_rope_base"] = alike({"local base": old_base, "sliding_attention": new_base}, self.local_base)
+            if local:
+                local.only("rope_type", "default")
+                local.require_known()
+            outer, new = new, new and new.part("full_attention")
+            if outer:
+                outer.require_known()
+        parts = [part for part in (old, new) if part]
+        base = {f"{part.place}rope_theta": part.get("rope_theta") for part in parts}
+        found["rope_base"] = alike({self.base_key: fields.get(self.base_key), **base}, self.base)
+        if self.fraction is not None:
+            given = {f"{part.place}{self.fraction_key}": part.get("partial_rotary_factor") for part in parts}
+            fraction = alike({self.fraction_key: fields.get(self.fraction_key), **given}, self.fraction)
+            rotary = int(head_dim * fraction)
+            found["rotary_dim"] = None if rotary == head_dim else rotary
+        original = fields.get("original_max_position_embeddings")
+        width = found.get("rotary_dim") or head_dim
+        scalings = [self._scaling(part, original, width, max_seq_len) for part in parts]
+        same = all(scaling == scalings[0] for scaling in scalings)
+        require(same, "rope_scaling and rope_parameters that differ", "one of them", "Remove rope_scaling.")
+        return found | {"rope_scaling": scalings[0] if scalings else None}
+
+    def _scaling(self, part: Fields, original: Any, width: int, longest: int) -> Any:
+        kind = part.get("rope_type", part.get("type", "default"))
+        kind = next((new for old, new in self.aliases if old == kind), kind)
+        known = kind in self.kinds
+        require(known, f"{part.place}rope_type = {kind!r}", f"one of {', '.join(self.kinds)}", "Take another model.")
+        part.get("type")
+        if original is None:
+            original = part.get("original_max_position_embeddings", longest)
+        part.get("original_max_position_embeddings")
+        length = Fields({"original_max_position_embeddings": original}, part.place)
+        read = {
+            "default": lambda: None,
+            "linear": lambda: _linear(part),
+            "llama3": lambda: _llama3(part, length.whole("original_max_position_embeddings")),
+            "yarn": lambda: _yarn(part, length.whole("original_max_position_embeddings")),
+            "longrope": lambda: _longrope(part, length.whole("original_max_position_embeddings"), width, longest),
+        }
+        scaling = read[kind]()
+        part.require_known()
+        return scaling
+
+    def write(self, config: DecoderConfig) -> dict[str, Any]:
+        """The fields of a ``config.json``, in the words that both versions read."""
+        written: dict[str, Any] = {self.base_key: config.rope_base, "rope_scaling": _written(config.rope_scaling)}
+        if self.fraction is not None:
+            written[self.fraction_key] = (config.rotary_dim or config.head_dim) / config.head_dim
+        if isinstance(config.rope_scaling, LongRope):
+            written["original_max_position_embeddings"] = config.rope_scaling.original_max_seq_len
+        if self.local_base is None:
+            return written
+        local = config.rope_base if config.local_rope_base is None else config.local_rope_base
+        if self.local_base_key is not None:
+            return written | {self.local_base_key: local}
+        full = {"rope_theta": config.rope_base, **(written["rope_scaling"] or {"rope_type": "default"})}
+        return {
+            "rope_parameters": {
+                "full_attention": full,
+                "sliding_attention": {"rope_type": "default", "rope_theta": local},
+            }
+        }
+
+
+def _linear(part: Fields) -> Linear | None:
+    factor = part.number("factor")
+    return None if factor == 1 else Linear(factor)
+
+
+def _llama3(part: Fields, original: int) -> Llama3 | None:
+    factor, low, high = (part.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    return None if factor == 1 else Llama3(factor, original, low, high)
+
+
+def _yarn(part: Fields, original: int) -> Yarn | None:
+    factor = part.number("factor")
+    if factor == 1:  # stretches nothing
+        return None
+    yarn = Yarn(
+        factor,
+        original,
+        part.number("beta_fast", 32.0),
+        part.number("beta_slow", 1.0),
+        part.flag("truncate", True),
+    )
+    alike({f"{part.place}attention_factor": part.get("attention_factor"), "YaRN's": yarn.concentration})
+    return yarn
+
+
+def _longrope(part: Fields, original: int, width: int, longest: int) -> LongRope:
+    factor = part.number("factor") if part.get("factor") is not None else longest / original
+    implied = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    given = part.number("attention_factor") if part.get("attention_factor") is not None else implied
+    short, long = part.numbers("short_factor", width // 2), part.numbers("long_factor", width // 2)
+    return LongRope(short, long, original, given)
+
+
+def _written(scaling: Any) -> dict[str, Any] | None:
+    if isinstance(scaling, Linear):
+        return {"rope_type": "linear", "factor": scaling.factor}
+    if isinstance(scaling, Llama3):
+        return {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_turns,
+            "high_freq_factor": scaling.high_turns,
+            "original_max_position_embeddings": scaling.original_max_seq_len,
+        }
+    if isinstance(scaling, Yarn):
+        return {
+            "rope_type": "yarn",
+            "factor": scaling.factor,
+            "original_max_position_embeddings": scaling.original_max_seq_len,
+            "beta_fast": scaling.beta_fast,
+            "beta_slow": scaling.beta_slow,
+            "truncate": scaling.truncate,
+        }
+    if isinstance(scaling, LongRope):
+        return {
+            "rope_type": "longrope",
+            "short_factor": list(scaling.short),
+            "long_factor": list(scaling.long),
+            "original_max_position_embeddings": scaling.original_max_seq_len,
+            "attention_factor": scaling.concentration,
+        }
+    return None

@@ -1,0 +1,140 @@
+"""Decoders from GGUF files, by the same table of families as from directories of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.checkpoints.assembly import config_errors, empty_decoder, require_memory
+from glassformer.checkpoints.families import FAMILIES, Family, family_of_gguf
+from glassformer.checkpoints.families.gguf_metadata import FACTORS, gguf_entries, known_architecture, read_gguf_config
+from glassformer.checkpoints.gguf_file import FLOATS, GgufFile, read_gguf
+from glassformer.checkpoints.tensor_files import StoredTensor, Wanted, check_tensors
+from glassformer.errors import CheckpointError, require
+from glassformer.kernels.blocks import KINDS, values
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
+
+Hold = Literal["blocks", "dense"]
+"""Packed weights as the file's own blocks, or expanded."""
+_FIX = "Take a file that llama.cpp's converter wrote, or the model's safetensors."
+
+
+def load_gguf(
+    source: str | Path | GgufFile,
+    *,
+    hold: Hold = "blocks",
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+) -> Decoder:
+    """The decoder of a GGUF file, in training mode like every new module.
+
+    It computes the model in the file, whose logits are those of Hugging Face's class with the expanded weights.
+
+    Args:
+        source: A file, also one of several parts, or what :func:`~glassformer.checkpoints.gguf_file.read_gguf` gave.
+        hold: ``"blocks"`` keeps packed matrices as they are in the file, for inference and gradients of activations;
+            experts, which no layer holds in blocks, are expanded. ``"dense"`` expands all.
+        dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, else float32, since other weights
+            would lose bits.
+        device: The decoder's.
+
+    Raises:
+        CheckpointError: A file that is damaged; an architecture that is not known, or one with a part that the decoder
+            lacks; tensors that are missing, unknown, of another shape, or not finite; or more weights than memory.
+        InputError: An unknown way to hold weights, or device.
+    """
+    require(hold in ("blocks", "dense"), f"hold = {hold!r}", "'blocks' or 'dense'", "Use one of these.")
+    file = source if isinstance(source, GgufFile) else read_gguf(source)
+    family, config = gguf_config(file)
+    entries = gguf_entries(family, config, file.tensors)
+    kinds = {name: file.tensors[entry.theirs[0]].kind for entry in entries for name in entry.ours}
+    if dtype is None:
+        matrices = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
+        dtype = torch.bfloat16 if matrices == {"BF16"} else torch.float32
+    place = torch.device(device)
+    decoder = empty_decoder(config, dtype)
+    packed = _hold_blocks(decoder, kinds) if hold == "blocks" else set()
+    require_memory(decoder, place, file.path)
+    state: dict[str, Tensor] = {}
+    with file.reading() as read:
+        for entry in entries:
+            kept = packed.issuperset(entry.ours)
+
+            def get(name: str, kept: bool = kept) -> Tensor:
+                tensor, kind = read(name), file.tensors[name].kind
+                if kind in KINDS:
+                    return tensor if kept else values(kind, tensor).to(dtype)
+                return tensor.to(dtype)
+
+            for name, tensor in entry.read(get).items():
+                state[f"{name.removesuffix('.weight')}.blocks" if kept else name] = tensor.to(place)
+    if config.tied_output:
+        part = "blocks" if "embedding.weight" in packed else "weight"
+        state[f"output.{part}"] = state[f"embedding.{part}"]
+    decoder.load_state_dict(state, assign=True)
+    if config.tied_output and not packed:
+        decoder.output.weight = decoder.embedding.weight
+    decoder.family = family.model_type
+    return decoder
+
+
+def gguf_config(file: GgufFile) -> tuple[Family, DecoderConfig]:
+    """The family and the configuration of a file, checked against its tensors; none of them is read but factors.
+
+    Raises:
+        CheckpointError: As :func:`load_gguf`.
+    """
+    with config_errors(file.path):
+        family = family_of_gguf(file.metadata)
+        if family is None:
+            known = ", ".join(sorted({each.gguf for each in FAMILIES if each.gguf}))
+            raise CheckpointError(
+                f"{file.path} of the architecture {known_architecture(file.metadata)!r}", f"one of {known}", _FIX
+            )
+        shapes = {name: list(tensor.shape) for name, tensor in file.tensors.items()}
+        with file.reading() as read:
+            factors = {name: read(name).tolist() for name in FACTORS if name in file.tensors}
+        config = read_gguf_config(family, file.metadata, shapes, factors)
+        require(
+            config.num_layers <= len(shapes), f"{config.num_layers} layers with {len(shapes)} tensors", "fewer", _FIX
+        )
+        entries = gguf_entries(family, config, shapes)
+        wanted = {name: Wanted(shape, (*FLOATS, *KINDS)) for entry in entries for name, shape in entry.shapes().items()}
+    check_tensors(_stored(file), wanted, file.path)
+    return family, config
+
+
+def _stored(file: GgufFile) -> dict[str, StoredTensor]:
+    return {
+        name: StoredTensor(file.path, name, list(tensor.shape), tensor.kind)
+        for name, tensor in file.tensors.items()
+        if name not in FACTORS
+    }
+
+
+def _hold_blocks(decoder: Decoder, kinds: Mapping[str, str]) -> set[str]:
+    """Put layers that hold blocks in place of those whose weights are stored so; their weights' names."""
+    packed = set()
+    for name, kind in kinds.items():
+        module, _, part = name.rpartition(".")
+        if kind not in KINDS or part != "weight":
+            continue
+        found = decoder.get_submodule(module)
+        with torch.device("meta"):
+            if isinstance(found, nn.Embedding):
+                layer: nn.Module = BlockEmbedding(found.num_embeddings, found.embedding_dim, kind)
+            elif isinstance(found, nn.Linear):
+                layer = BlockLinear(found.in_features, found.out_features, kind, bias=found.bias is not None)
+            else:
+                continue
+        decoder.set_submodule(module, layer)
+        packed.add(name)
+        if module == "embedding" and decoder.config.tied_output:
+            with torch.device("meta"):
+                decoder.output = BlockLinear(found.embedding_dim, found.num_embeddings, kind)
+    return packed

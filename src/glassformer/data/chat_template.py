@@ -1,0 +1,223 @@
+"""Chat templates: from the messages of a conversation to the text and the tokens that a model continues.
+
+A template is a Jinja2 program that comes with the model, and renders as in transformers. It runs in a process of its
+own with limits, see :mod:`~glassformer.data.template_process`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glassformer.data import template_process
+from glassformer.data.released_tokenizer import (
+    ReleasedTokenizer,
+    named_token,
+    read_bounded,
+    read_tokenizer_config,
+    require_inside,
+    tokenizer_places,
+)
+from glassformer.data.tokenizer import whole_text
+from glassformer.errors import InputError, require
+from glassformer.text import known_name, one_line
+
+LARGEST_TEMPLATE = 2**16
+"""Most bytes of a template; published ones have up to 17,000."""
+_SECONDS = 30
+"""Until an answer; the process has less time of the processor, but a machine may be busy."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A model's chat template.
+
+    Args:
+        text: The template.
+        bos: Name of the token that begins a text; the template's ``bos_token``.
+        eos: Name of the token that ends it; ``eos_token``.
+        source: Its origin, for messages.
+
+    Raises:
+        InputError: A template of more than :data:`LARGEST_TEMPLATE` bytes.
+    """
+
+    text: str
+    bos: str | None = None
+    eos: str | None = None
+    source: str = "a chat template"
+
+    def __post_init__(self) -> None:
+        size = len(self.text.encode(errors="replace"))
+        most = f"at most {LARGEST_TEMPLATE:,}"
+        require(size <= LARGEST_TEMPLATE, f"{self.source} of {size:,} bytes", most, "Use the model's own template.")
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
+        """The text of a conversation.
+
+        Args:
+            messages: Each with ``"role"`` and usually ``"content"``.
+            add_generation_prompt: Whether the beginning of the assistant's next message follows.
+            variables: Others that the template reads, such as ``tools`` or ``enable_thinking``.
+
+        Raises:
+            InputError: Messages that the template refuses or that are not JSON, a faulty template, or one that needs
+                too much time or memory.
+        """
+        named = {"bos_token": self.bos, "eos_token": self.eos}
+        given = {name: value for name, value in named.items() if value is not None} | {
+            "messages": list(messages),
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **variables,
+        }
+        try:
+            request = json.dumps({"template": self.text, "variables": given})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"messages that are not JSON: {error}", "strings, numbers, lists and dicts", "Convert them."
+            ) from error
+        answer = self._answer(request)
+        if "text" not in answer:
+            raise InputError(
+                f"{self.source}, which ended with: {one_line(answer['error'], 300)}",
+                "a text of these messages",
+                "Change the messages, or use another template.",
+            )
+        return str(answer["text"])
+
+    def tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tokenizer: ReleasedTokenizer,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
+        """The tokens of a conversation, ``tokenizer.begin`` once at their beginning.
+
+        What the template writes is read with the names of special tokens. In messages of others than the assistant
+        these names stay text: writing ``<|im_end|>`` does not end a message.
+
+        Raises:
+            InputError: See :meth:`render`.
+        """
+        written = json.dumps(list(messages), ensure_ascii=False, default=str)
+        mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in written)
+        names = sorted(filter(None, tokenizer.specials), key=len, reverse=True)
+        pattern = "|".join(map(re.escape, names)) or "(?!)"
+        kept = [each if each.get("role") == "assistant" else _marked(each, pattern, mark) for each in messages]
+        text = whole_text(self.render(kept, add_generation_prompt, **variables))
+        if mark not in text:
+            return tokenizer.encode_prompt(text)
+        parts = ["", *re.split(f"({pattern})", text)]
+        tokens: list[int] = []
+        for name, words in zip(parts[::2], parts[1::2], strict=True):
+            if mark not in words:
+                tokens += tokenizer.prompt(name + words)
+                continue
+            if name:
+                tokens.append(tokenizer.special(name))
+                # Phi-3's special tokens take the white space after them.
+                if len(tokenizer.prompt(f"{name} ")) == 1:
+                    words = words.lstrip()
+            tokens += tokenizer.encode(words.replace(mark, ""))
+        return tokenizer.begun(tokens)
+
+    def _answer(self, request: str) -> dict[str, Any]:
+        try:
+            # -P: the modules beside the script must not hide those of the standard library.
+            done = subprocess.run(
+                [sys.executable, "-P", template_process.__file__],
+                input=request.encode(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=_SECONDS,
+                check=False,
+            )
+            answer = json.loads(done.stdout)
+        except OSError as error:
+            return {"error": f"no process: {error}"}
+        except subprocess.TimeoutExpired:
+            return {"error": f"no text after {_SECONDS} s"}
+        except ValueError:
+            return {"error": f"no text within {template_process.SECONDS} s and {template_process.MEMORY >> 20} MB"}
+        return answer if isinstance(answer, dict) else {"error": "no text"}
+
+
+def template_from_gguf(metadata: Mapping[str, Any], source: str, name: str | None = None) -> ChatTemplate | None:
+    """The chat template in a GGUF file's metadata; None if there is none.
+
+    Args:
+        metadata: Values by key.
+        source: The file's name, for messages.
+        name: That of one of several; None: the default one.
+
+    Raises:
+        InputError: An unknown name, or values of other types.
+    """
+    key = "tokenizer.chat_template"
+    texts = {each.removeprefix(f"{key}."): metadata[each] for each in metadata if each.startswith(f"{key}.")}
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+
+    def token(kind: str) -> str | None:
+        found = metadata.get(f"tokenizer.ggml.{kind}_token_id")
+        return str(tokens[found]) if isinstance(found, int) and 0 <= found < len(tokens) else None
+
+    default = {"default": metadata[key]} if key in metadata else {}
+    return _chosen(texts | default, name, token("bos"), token("eos"), source)
+
+
+def template_from_directory(directory: Path, name: str | None = None) -> ChatTemplate | None:
+    """The chat template in a model's directory: ``chat_template.jinja`` or in ``tokenizer_config.json``; None without.
+
+    Raises:
+        InputError: An unknown name, a damaged file, or a link out of the directory.
+    """
+    for place in tokenizer_places(directory):
+        config = read_tokenizer_config(place)
+        found = config.get("chat_template")
+        texts: dict[str, Any] = {} if found is None else {"default": found}
+        if isinstance(found, list):
+            texts = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
+        file = place / "chat_template.jinja"
+        if file.is_file():
+            require_inside(file)
+            texts["default"] = read_bounded(file, LARGEST_TEMPLATE).decode("utf-8", errors="replace")
+        if texts:
+            return _chosen(
+                texts, name, named_token(config.get("bos_token")), named_token(config.get("eos_token")), str(place)
+            )
+    return None
+
+
+def _chosen(
+    texts: Mapping[str, Any], name: str | None, bos: str | None, eos: str | None, source: str
+) -> ChatTemplate | None:
+    if name is None and not texts:
+        return None
+    asked = name or "default"
+    require(
+        isinstance(texts.get(asked), str),
+        f"no chat template {asked!r} in {source}",
+        "the name of one",
+        known_name(asked, sorted(texts)) if texts else "Leave it out.",
+    )
+    return ChatTemplate(texts[asked], bos, eos, f"the chat template of {source}")
+
+
+def _marked(value: Any, pattern: str, mark: str) -> Any:
+    """``value`` with a mark within the names of special tokens, so that they are none."""
+    if isinstance(value, str):
+        return re.sub(pattern, lambda name: f"{name[0][0]}{mark}{name[0][1:]}", value)
+    if isinstance(value, Mapping):
+        return {key: _marked(each, pattern, mark) for key, each in value.items()}
+    return [_marked(each, pattern, mark) for each in value] if isinstance(value, list | tuple) else value

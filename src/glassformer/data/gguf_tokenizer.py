@@ -1,0 +1,240 @@
+"""The tokenizer in the metadata of a GGUF file.
+
+``tokenizer.ggml.model`` names one of two kinds. ``gpt2`` merges bytes in the order of a list, within the parts into
+which the patterns of ``tokenizer.ggml.pre`` split a text. ``llama``, SentencePiece's byte-pair encoding, merges
+characters of the whole text: each time the two neighbours whose union has the highest score.
+
+Source: llama.cpp, src/llama-vocab.cpp, whose tokens these are. Where its patterns approximate a published one because
+its regular expressions lack a feature (``gpt-4o``, ``tekken``), the published one is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from glassformer.data.released_tokenizer import (
+    O200K_PATTERN,
+    SPACE,
+    ReleasedTokenizer,
+    end_tokens,
+    is_special_name,
+    piece_reader,
+    released,
+)
+from glassformer.errors import InputError, require
+from glassformer.text import known_name, short
+
+T = TypeVar("T")
+
+MOST_TOKENS = 2**20
+MOST_MERGES = 2**20
+LONGEST_TOKEN = 1024
+"""Characters; runs of spaces have up to 512."""
+LONGEST_SCORED, MOST_SCORED = 256, 2**22
+"""Characters of a token that has a score, and of all of them: the work grows with the product."""
+
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+"""Values of ``tokenizer.ggml.token_type``; the others are ordinary tokens."""
+
+_CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+_END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_LLAMA3 = rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}"
+_QWEN2 = _LLAMA3.replace("{1,3}", "")
+_DEEPSEEK3 = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_END}"
+)
+_WORDS = r" ?[^(\s|.,!?…。，、।۔،)]+"
+
+_LLAMA3_NAMES = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2"
+
+# Each pattern splits the parts that the ones before it left.
+_PATTERNS: dict[str, tuple[str, ...]] = {
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "gpt-2 phi-2 gigachat a.x-4.0 mellum modern-bert exaone4 mpt olmo jais trillion granite-docling": (_GPT2,),
+    "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": (r"\p{N}", _GPT2),
+    _LLAMA3_NAMES: (_LLAMA3,),
+    "dbrx smaug-bpe chatglm-bpe glm4 glm5": (_LLAMA3,),
+    "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2": (_QWEN2,),
+    "qwen35": (_QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"\s\p{L}", r"\s\p{L}\p{M}"),),
+    "tekken": (O200K_PATTERN.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", ""),),
+    "gpt-4o llama4 kanana2 talkie minimax-m2": (O200K_PATTERN,),
+    "deepseek-v3 hunyuan-dense joyai-llm hy_v4": (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3),
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    "poro-chat bloom gpt3-finnish": (_WORDS,),
+    "viking": (_WORDS, r"\p{N}"),
+    "seed-coder": (_QWEN2.replace(r"\p{N}]+[\r\n]*", r"\p{N}\r\n]+"),),
+}
+_SPLITS = {name: patterns for names, patterns in _PATTERNS.items() for name in names.split()}
+_BEGIN = {*_LLAMA3_NAMES.split(), "tekken"}
+"""Names whose texts begin with BOS where the file does not say otherwise."""
+_WHOLE_WORDS = {*_BEGIN, "glm4", "glm5"}
+"""Names with which a part that is a token is not merged from its bytes."""
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file") -> ReleasedTokenizer:
+    """The tokenizer that a GGUF file's metadata describes.
+
+    Its tokens are llama.cpp's but for one thing: names of special tokens in a text stay text, also those that the file
+    marks as "user-defined" (gpt-oss's ``<|channel|>``). A byte without a token of its own is dropped, as there.
+
+    Args:
+        metadata: Values by key; ``tokenizer.ggml.*`` are read.
+        source: The file's name, for messages.
+
+    Raises:
+        InputError: Another kind of tokenizer, an unknown ``tokenizer.ggml.pre``, or lists that are missing, faulty or
+            too long.
+    """
+    read = _Metadata(metadata, source)
+    model = read.value("model", str, "")
+    if model not in ("gpt2", "llama"):
+        raise InputError(f"{source} with a tokenizer of the kind {short(model)}", "gpt2 or llama", "Use another file.")
+    listed = read.strings("tokens", MOST_TOKENS)
+    tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(listed)]
+    ids = {token: index for index, token in enumerate(tokens)}
+    read.require(0 < len(ids) == len(tokens), f"{len(tokens) - len(ids)} repeated tokens", "different tokens")
+    longest = max(map(len, tokens))
+    read.require(longest <= LONGEST_TOKEN, f"a token of {longest:,} characters", f"at most {LONGEST_TOKEN:,}")
+    types = read.numbers("token_type", len(tokens)) if read.has("token_type") else [1] * len(tokens)
+    phi3 = model == "llama" and metadata.get("general.architecture") == "phi3"
+    specials = {
+        token: index
+        for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in (UNKNOWN, CONTROL)
+        or is_special_name(token, listed=kind == USER_DEFINED)
+        or (phi3 and token == "</s>")
+    }
+    begins, default_bos, default_eos = True, 1, 2
+    if model == "llama":
+        engine = _scored(read, tokens, ids, specials)
+    else:
+        pre = read.value("pre", str, "default") or "default"
+        begins, default_bos, default_eos = pre in _BEGIN, -1, -1
+        engine = _by_merges(read, ids, specials, pre)
+    # Phi-3 was trained without the white space after its special tokens, which its template writes.
+    strips = specials.keys() - {"<unk>", "<s>", "<|endoftext|>"} if phi3 else ()
+    engine.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=token in specials, rstrip=token in strips)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind == USER_DEFINED or token in specials
+        ]
+    )
+    declared = {"eos": default_eos, "eot": -1, "eom": -1}
+    ends = [read.token(kind, len(tokens), default) for kind, default in declared.items()]
+    bos = read.token("bos", len(tokens), default_bos)
+    adds = read.value("add_bos_token", bool, begins)
+    read.require(not adds or bos >= 0, "add_bos_token without a bos_token_id", "the id of that token")
+    spelt = piece_reader("ByteLevel" if model == "gpt2" else "ByteFallback")
+
+    def piece(token: int) -> bytes | None:
+        if token >= len(tokens):
+            return None
+        verbatim = tokens[token] in specials or (model == "gpt2" and types[token] == USER_DEFINED)
+        return tokens[token].encode() if verbatim else spelt(tokens[token])
+
+    return released(source, engine, len(tokens), specials, piece, (bos,) if adds else (), end_tokens(specials, ends))
+
+
+def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int], pre: str) -> Tokenizer:
+    """Byte-level encoding by a list of merges."""
+    if pre not in _SPLITS:
+        raise InputError(
+            f"{read.source} with tokenizer.ggml.pre = {short(pre)}", ", ".join(_SPLITS), known_name(pre, list(_SPLITS))
+        )
+    pairs: list[tuple[str, str]] = []
+    for merge in read.strings("merges", MOST_MERGES):
+        # The first part may begin with a space.
+        cut = merge.find(" ", 1)
+        pair = merge[:cut], merge[cut + 1 :]
+        read.require(
+            cut > 0 and pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids,
+            f"the merge {short(merge)}",
+            "two tokens that together are one",
+        )
+        # No text encodes to a special token.
+        if pair[0] + pair[1] not in specials:
+            pairs.append(pair)
+    # Of a repeated merge the first counts.
+    engine = Tokenizer(models.BPE(vocab=ids, merges=list(dict.fromkeys(pairs)), ignore_merges=pre in _WHOLE_WORDS))
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _SPLITS[pre]]
+    bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytewise])
+    return engine
+
+
+def _scored(read: _Metadata, tokens: list[str], ids: dict[str, int], specials: Mapping[str, int]) -> Tokenizer:
+    """SentencePiece's encoding: the merges are all ways to cut a token in two, the token of the highest score first."""
+    missing = next((byte for byte in range(256) if f"<0x{byte:02X}>" not in ids), None)
+    read.require(missing is None, f"no token for the byte {missing}", "all of <0x00> to <0xFF>")
+    scores = read.numbers("scores", len(tokens))
+    read.require(all(map(math.isfinite, scores)), "scores that are not finite", "numbers")
+    lengths = [len(token) for token in tokens if token not in specials]
+    longest, total = max(lengths, default=0), sum(lengths)
+    read.require(longest <= LONGEST_SCORED, f"a token of {longest:,} characters", f"at most {LONGEST_SCORED}")
+    read.require(total <= MOST_SCORED, f"tokens of {total:,} characters", f"at most {MOST_SCORED:,}")
+    merges: list[tuple[str, str]] = []
+    for index in sorted(range(len(tokens)), key=lambda index: -scores[index]):
+        token = tokens[index]
+        if token not in specials:
+            merges += [
+                (token[:cut], token[cut:]) for cut in range(1, len(token)) if token[:cut] in ids and token[cut:] in ids
+            ]
+        read.require(len(merges) <= MOST_MERGES, f"more than {MOST_MERGES:,} ways to merge", "fewer")
+    engine = Tokenizer(models.BPE(vocab=ids, merges=merges, byte_fallback=True))
+    prefix = [normalizers.Prepend(SPACE)] if read.value("add_space_prefix", bool, True) else []
+    engine.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
+    return engine
+
+
+class _Metadata:
+    """The ``tokenizer.ggml.*`` of a file, checked."""
+
+    def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
+        self._metadata, self.source = metadata, source
+
+    def require(self, condition: bool, got: str, expected: str) -> None:
+        require(condition, f"{self.source} with {got}", expected, "Download or convert it again.")
+
+    def has(self, name: str) -> bool:
+        return f"tokenizer.ggml.{name}" in self._metadata
+
+    def value(self, name: str, kind: type, default: Any) -> Any:
+        found = self._metadata.get(f"tokenizer.ggml.{name}", default)
+        self.require(isinstance(found, kind), f"tokenizer.ggml.{name} = {short(str(found))}", f"a {kind.__name__}")
+        return found
+
+    def token(self, kind: str, count: int, default: int) -> int:
+        """An id; -1 for none."""
+        found = int(self.value(f"{kind}_token_id", int, default))
+        return found if 0 <= found < count else -1
+
+    def strings(self, name: str, most: int) -> list[str]:
+        found = self._list(name, 1, most)
+        self._convert(lambda: "".join(found).encode(), name, "strings")
+        return found
+
+    def numbers(self, name: str, count: int) -> list[float]:
+        found = self._list(name, count, MOST_TOKENS)
+        return self._convert(lambda: [float(each) for each in found[:count]], name, "numbers")
+
+    def _list(self, name: str, least: int, most: int) -> list[Any]:
+        found = self._metadata.get(f"tokenizer.ggml.{name}", ())
+        self.require(hasattr(found, "__len__") and not isinstance(found, str), f"no list tokenizer.ggml.{name}", "one")
+        got = f"{len(found):,} entries of tokenizer.ggml.{name}"
+        self.require(least <= len(found) <= most, got, f"{least:,} to {most:,}")
+        return list(found)
+
+    def _convert(self, convert: Callable[[], T], name: str, kind: str) -> T:
+        try:
+            return convert()
+        except (TypeError, ValueError):
+            self.require(False, f"tokenizer.ggml.{name} of another type", kind)
+            raise

