@@ -280,7 +280,7 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
               </select>
             </Field>
             {source.live && own && answer.kind === "token" && (
-              <TokenField label="Minus any token" {...{ source }} model={run.ask.model} choose={(other) => store.set({ other }, true)} />
+              <TokenField label="Or any token" {...{ source }} model={run.ask.model} choose={(other) => store.set({ other }, true)} />
             )}
           </div>
           {parts.answer && <ContributionBars contributions={parts.answer} />}

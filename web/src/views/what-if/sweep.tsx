@@ -8,7 +8,7 @@ import { HeadCells, type Ground } from "../attention/head-cells";
 import { Legend } from "../attention/legend";
 import { signed } from "../attention/reading";
 import { named, samePlace } from "../attention/stack";
-import { chanceOf } from "./edits";
+import { chanceOf, strongest } from "./edits";
 
 interface SweepMapProps {
   store: Store;
@@ -76,12 +76,6 @@ export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
       {paint && <Legend kind="difference" label="Change of its log-odds" hatched={false} root={false} {...{ largest, paint }} />}
     </div>
   );
-}
-
-/** The heads whose removal changes most, at most ten. */
-export function strongest(after: (number | null)[][], before: number): Place[] {
-  const all = after.flatMap((row, layer) => row.map((value, head) => ({ layer, head, size: Math.abs((value ?? before) - before) })));
-  return all.sort((one, other) => other.size - one.size).slice(0, 10).map(({ layer, head }) => ({ layer, head }));
 }
 
 /** An effect in at most four characters. */
