@@ -171,16 +171,15 @@ def _pass(given: Attended, heads: Sequence[int], cross: bool) -> list[Overview]:
     levels = [np.concatenate(coarse, 1)]
     while max(levels[-1].shape[1:]) > 1:
         levels.append(halved(levels[-1]))
-    entropies, sinks = np.concatenate(entropies, 1), np.concatenate(sinks, 1)
-    spans = sinks if cross else np.concatenate(spans, 1)
+    bits, shares = np.concatenate(entropies, 1), np.concatenate(sinks, 1)
     return [
         Overview(
             # Copies, since a head that stays in the cache must not keep the others.
             tuple(level[at].copy() for level in levels),
             thumbnails[at].copy(),
-            _mean(entropies[at]),
-            0.0 if cross else _mean(spans[at]),
-            _mean(sinks[at]) if given.sinks is not None else 0.0,
+            _mean(bits[at]),
+            0.0 if cross else _mean(np.concatenate([each[at] for each in spans])),
+            _mean(shares[at]) if given.sinks is not None else 0.0,
             bool(np.isfinite(levels[-1][at]).all()),
         )
         for at in range(len(heads))

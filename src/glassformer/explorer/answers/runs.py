@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
@@ -13,7 +12,6 @@ from glassformer.explorer.answers.sampling import keep_logits
 from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
-
 
 RUN_BYTES = 512 * 2**20
 """Largest size of all cached runs, in bytes."""

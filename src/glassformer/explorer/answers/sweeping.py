@@ -135,7 +135,7 @@ class Sweeping:
         options["batch_size"] = max(1, _TOKENS_AT_ONCE // self.tokens)
         for part, stack, most in zip(parts, self.stacks, self.layers, strict=True):
             order = list(reversed(range(stack.told.layers)))
-            if bool(stack.values.isfinite().all()):
+            if self.before is not None and bool(stack.values.isfinite().all()):
                 largest = (stack.values - self.before).abs().amax(1)
                 order = largest.argsort(descending=True).tolist()
             swept = order[:most]

@@ -191,7 +191,9 @@ def weights_stamp(loaded: LoadedModel) -> Hashable:
 
 
 @torch.no_grad()
-def last_logits(loaded: LoadedDecoder, tokens: Sequence[int], *, afresh: bool = False) -> Float[Tensor, " vocab"] | None:
+def last_logits(
+    loaded: LoadedDecoder, tokens: Sequence[int], *, afresh: bool = False
+) -> Float[Tensor, " vocab"] | None:
     """The logits of the token after some tokens, in float32 or wider, on the CPU. Hold ``loaded.lock``.
 
     Only the tokens after those that were read last are read, if the text starts with these and weights are the same.
