@@ -132,7 +132,7 @@ def _overviews(runs: Runs, kept: KeptRun, run: str, part: Part, layer: int, head
     """The overviews of some heads of a layer, from one pass over those that are not cached."""
     names = {head: ("overview", run, kept.stamp, part, layer, head) for head in heads}
     with _passing:
-        found: dict[int, Overview] = {head: runs.derived.get(name) for head, name in names.items()}
+        found: dict[int, Any] = {head: runs.derived.get(name) for head, name in names.items()}
         missing = [head for head in heads if found[head] is None]
         if missing:
             found |= zip(missing, _pass(kept.layers(part)[layer], missing, part == "cross"), strict=True)
@@ -164,7 +164,7 @@ def _pass(given: Attended, heads: Sequence[int], cross: bool) -> list[Overview]:
         sinks.append(np.maximum(0.0, 1.0 - seen.sum(-1, dtype=np.float64)))
         parts = np.maximum.reduceat(whole, column_edges, axis=2)
         rows = np.searchsorted(row_edges, np.asarray(some), side="right") - 1
-        np.maximum.at(thumbnails, (slice(None), rows), parts)
+        np.maximum.at(thumbnails.swapaxes(0, 1), rows, parts.swapaxes(0, 1))
         for _ in range(COARSE):
             whole = halved(whole)
         coarse.append(whole)
