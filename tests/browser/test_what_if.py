@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from glassformer.explorer import messages as m
+from glassformer.explorer.saving.recorded_answers import whole_sweep
 
 from .attention_page import cell_at, state
 from .conftest import Go
@@ -41,9 +42,7 @@ class Model:
         return answer
 
     def sweep(self) -> m.HeadSweep:
-        answer = self.explorer.answer("sweep", m.AskSweep(ask=self.run.ask))
-        assert isinstance(answer, m.HeadSweep)
-        return answer
+        return whole_sweep(self.explorer, m.AskSweep(ask=self.run.ask))
 
     def contributions(self, **asked: Any) -> m.Contributions:
         answer = self.explorer.answer("contributions", m.AskContributions(ask=self.run.ask, **asked))
@@ -427,3 +426,40 @@ def test_it_looks_right(
     screenshot(page, f"what-if-{which}-{kind}")
     check_fits(page)
     check_accessible(page)
+
+
+def test_nothing_stale_is_shown_as_current(page: Page, show: Go) -> None:
+    show(page)
+    panel = page.get_by_role("region", name="Before and after")
+    status = panel.get_by_role("status")
+    expect(status).to_have_text("Nothing has changed.")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/api/whatif", hold)
+    page.get_by_role("group", name="Heads to remove").get_by_role("button", name="layer 0, head 0", exact=True).click()
+    # While the answer is under way, nothing is said of it, and the answer before is dimmed.
+    expect(status).to_have_text("Computing\u2026")
+    expect(panel).to_have_attribute("data-busy", "true")
+    held.pop().continue_()
+    page.unroute("**/api/whatif", hold)
+    expect(status).to_contain_text("of the probability moved")
+    # Of another text, neither probabilities nor pictures stand beside this one.
+    page.route("**/api/whatif", hold)
+    page.get_by_label("Text").fill("4 4 4 4")
+    expect(page.locator(".said")).not_to_have_attribute("data-busy", "true")
+    expect(page.locator(".results")).to_have_attribute("data-foreign", "true")
+    expect(page.locator(".outcome").first).to_be_hidden()
+    held.pop().continue_()
+    page.unroute("**/api/whatif", hold)
+    expect(page.locator(".outcome").first).to_be_visible()
+
+
+def test_any_token_may_be_the_target(page: Page, show: Go) -> None:
+    show(page)
+    field = page.get_by_label("Any token", exact=True)
+    field.fill("3")
+    field.press("Enter")
+    expect(page.get_by_role("radio", name=re.compile("^3: "))).to_have_attribute("aria-checked", "true")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
-from glassformer.data.released_tokenizer import ReleasedTokenizer, _alphabet
+from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet
 from refusals import refused
 
 LLAMA_CPP = os.environ.get("GLASSFORMER_LLAMA_CPP")
@@ -29,7 +29,7 @@ def bytewise(pre: str = "gpt-2", **other: Any) -> dict[str, Any]:
     """All bytes, the merges to "the" and " the", an end, a marked name and a run of spaces."""
     merges = ["t h", "th e", "Ġ the"]
     added = {"<|im_end|>": CONTROL, "<|start|>": USER_DEFINED, "    ": USER_DEFINED, "÷÷": USER_DEFINED}
-    tokens = [*_alphabet(), *(merge.replace(" ", "") for merge in merges), *added]
+    tokens = [*byte_alphabet(), *(merge.replace(" ", "") for merge in merges), *added]
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": pre,

@@ -46,7 +46,7 @@ def test_tokens_are_the_engines_and_decode_to_the_text(
 def by_ranks(harmony_engine: Tokenizer) -> ReleasedTokenizer:
     """The same merges by tiktoken."""
     pytest.importorskip("tiktoken")
-    alphabet = module._alphabet()
+    alphabet = module.byte_alphabet()
     ranks = {
         b"".join(alphabet[sign] for sign in piece): token
         for piece, token in harmony_engine.get_vocab(with_added_tokens=False).items()
@@ -63,7 +63,7 @@ def test_ranks_and_a_tokenizer_json_of_the_same_merges_agree(
 
 
 def test_bytes_are_spelt_as_the_library_spells_them() -> None:
-    alphabet = module._alphabet()
+    alphabet = module.byte_alphabet()
     assert sorted(alphabet.values()) == [bytes([byte]) for byte in range(256)]
     text = bytes(range(128)).decode() + "éß你"
     spelt = module.tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
@@ -162,7 +162,7 @@ def fallback_engine() -> Tokenizer:
 
 def bytes_engine(split: str | None, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
     """Bytes, as in the files of GPT-2, Pythia, OLMo, Llama 3, Qwen and SmolLM."""
-    vocab = {sign: index for index, sign in enumerate(module._alphabet())} | {"Ġa": 256, "aa": 257}
+    vocab = {sign: index for index, sign in enumerate(module.byte_alphabet())} | {"Ġa": 256, "aa": 257}
     engine = Tokenizer(models.BPE(vocab, [("Ġ", "a"), ("a", "a")]))
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
     splits = [] if split is None else [pre_tokenizers.Split(Regex(split), "isolated")]

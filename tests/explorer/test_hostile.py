@@ -116,6 +116,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "check": {"model": "identity", "weights": {"Km": [[1]], "Qm": [[1]], "Vm": [[1]]}, "text": "A"},
     "scramble": {"model": "lookup", "text": "4", "source": ["1", "2"], "order": [1, 0]},
     "next": {"model": "decoder", "text": "1", "temperature": 1, "top_k": 1, "top_p": 1},
+    "find": {"model": "decoder", "text": "1"},
     "steps": {"model": "decoder", "text": "1", "temperature": 1, "top_k": 1, "top_p": 1, "seed": 0, "steps": 1},
     "whatif": {**ABOUT, "other": 1, **CHANGES},
     "sweep": ABOUT,

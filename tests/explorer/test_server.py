@@ -38,6 +38,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("proof", {"model": "histogram"}),
     ("scramble", {"model": "lookup", "text": "4 2", "source": ["1", "2", "3"]}),
     ("next", {"model": "decoder", "text": "1 2 3", "temperature": 0.5, "top_k": 3}),
+    ("find", {"model": "decoder", "text": "4 2"}),
     ("steps", {"model": "decoder", "text": "1 2 3", "steps": 4, "seed": 2}),
     ("page", {"state": {"model": "decoder", "view": "attention", "text": "1 2 3"}}),
     ("whatif", {"ask": {"model": "decoder", "text": "1 2 3"}, "removed": [{"part": "self", "layer": 1, "head": 0}]}),
@@ -105,6 +106,10 @@ def all_asked(client: TestClient) -> list[tuple[str, dict[str, Any]]]:
     check = ("check", {"model": "unique", "text": "ABA", "weights": weights})
     counted = client.post("/api/run", json={"model": "histogram", "text": "abac"}).json()["run"]
     program = ("program", {"run": counted})
+    # A sweep goes on with each call, until it is done.
+    sweep = dict(ASKED)["sweep"]
+    while (found := client.post("/api/sweep", json=sweep).json())["done"] < found["total"]:
+        sweep = {**sweep, "done": found["done"]}
     return [*ASKED, check, program, *((name, {"run": run, **asked}) for name, asked in OF_A_RUN)]
 
 

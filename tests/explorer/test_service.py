@@ -40,6 +40,7 @@ def test_each_call_gives_what_its_table_says(small_explorer: Explorer) -> None:
         "scramble": {**lookup, "source": list("123")},
         "next": {"model": "decoder", "text": "1 2"},
         "steps": {"model": "decoder", "text": "1 2", "steps": 2},
+        "find": {"model": "decoder", "text": "4 2"},
     }
     asks |= {name: {"ask": run.ask} for name in ("whatif", "sweep", "lens", "contributions")}
     head = cast(m.Head, small_explorer.answer("head", m.AskHead(model="unique")))

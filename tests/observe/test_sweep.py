@@ -16,7 +16,7 @@ from transformers_models import FAMILIES, RELATIVES, gpt_oss
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, forbid, patch, scale, zero
 from glassformer.observe.intervene import intervene
-from glassformer.observe.sweep import SWEPT, Sweep, ablation_sweep, attribution_sweep, patch_sweep
+from glassformer.observe.sweep import SWEPT, Sweep, ablation_steps, ablation_sweep, attribution_sweep, patch_sweep
 from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
@@ -449,3 +449,30 @@ def test_integrated_gradients_agree_better_where_the_metric_saturates() -> None:
     assert float(total) == pytest.approx(exact.clean - exact.corrupted, abs=0.02)
     with refused("sweeps over"):
         exact.agreement(patch_sweep(model, clean, corrupted, saturated))
+
+
+def test_a_sweep_in_steps_is_the_sweep() -> None:
+    model, (tokens, _) = decoder().eval(), pair()
+    whole = ablation_sweep(model, tokens, metric)
+    seen = []
+    for sweep in ablation_steps(model, tokens, metric, batch_size=2 * len(tokens), order=[1, 3, 0, 2]):
+        seen.append(sweep.values.isfinite())
+        assert sweep.clean == whole.clean
+    assert not seen[0].any()
+    assert not seen[1][0].any()  # layer 1 is first
+    assert seen[-1].all()
+    torch.testing.assert_close(sweep.values, whole.values, rtol=0, atol=1e-6)
+    with refused("order"):
+        next(ablation_steps(model, tokens, metric, order=[1]))
+
+
+def test_an_ablation_is_estimated_from_one_gradient() -> None:
+    model, (tokens, _) = decoder().eval(), pair()
+    found = attribution_sweep(model, None, tokens, metric)
+    whole = ablation_sweep(model, tokens, metric)
+    assert found.corrupted is None
+    assert found.clean == pytest.approx(whole.clean)
+    # The last layer's heads reach the logits through the last norm alone.
+    assert found.agreement(whole) > 0.9
+    with refused("steps = 2"):
+        attribution_sweep(model, None, tokens, metric, steps=2)

@@ -79,6 +79,7 @@ export function App({ source: answering, store, within }: AppProps) {
           />
           <section
             class={`view view-${state.view}`}
+            data-stale={run.busy && answer !== null}
             id={`${id}-view-${state.view}`}
             role="tabpanel"
             aria-labelledby={`${id}-tab-${state.view}`}

@@ -97,3 +97,20 @@ export function useAskInTurn<N extends CallName>(source: Source, name: N, asked:
   });
   return newer ? { ...result, busy: true, refusal: null } : result;
 }
+
+/**
+ * A sweep, which each request takes a moment further: the newest answer, until all is exact. Nothing is computed any
+ * more when the component is gone or asks something newer.
+ */
+export function useSweep(source: Source, asked: Omit<Calls["sweep"]["asked"], "done"> | null): Asked<"sweep"> {
+  const key = JSON.stringify(asked);
+  const [known, setKnown] = useState({ key, done: 0 });
+  const found = useAsk(source, "sweep", asked && { ...asked, done: known.key === key ? known.done : 0 });
+  const { answer, of } = found;
+  const own = answer !== null && of !== null && JSON.stringify({ ...of, done: undefined }) === JSON.stringify({ ...asked, done: undefined });
+  const done = own && source.live && answer.done < answer.total ? answer.done : null;
+  useEffect(() => {
+    if (done !== null) setKnown({ key, done });
+  }, [key, done]);
+  return { ...found, answer: own ? answer : null };
+}

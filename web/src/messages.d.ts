@@ -71,6 +71,16 @@ export interface components {
             run: string;
         };
         /**
+         * AskFind
+         * @description A request for a token of a decoder's vocabulary by its text.
+         */
+        AskFind: {
+            /** Model */
+            model: string;
+            /** Text */
+            text: string;
+        };
+        /**
          * AskHead
          * @description A request for the design of a head.
          */
@@ -248,7 +258,8 @@ export interface components {
         };
         /**
          * AskSweep
-         * @description A request to remove every head, one at a time.
+         * @description A request to remove every head, one at a time. Each call computes for a moment and gives what is known by then:
+         *     call again with the answer's ``done`` until that is its ``total``. A sweep that is not asked for any more stops.
          */
         AskSweep: {
             ask: components["schemas"]["Ask"];
@@ -262,6 +273,16 @@ export interface components {
              * @default null
              */
             target: number | null;
+            /**
+             * Other
+             * @default null
+             */
+            other: number | null;
+            /**
+             * Done
+             * @default 0
+             */
+            done: number;
         };
         /**
          * AskTile
@@ -564,6 +585,18 @@ export interface components {
             key: number;
         };
         /**
+         * Found
+         * @description The first token of a text that follows another one.
+         */
+        Found: {
+            /** Id */
+            id: number;
+            /** Name */
+            name: string;
+            /** Whole */
+            whole: boolean;
+        };
+        /**
          * Head
          * @description A task and the weights designed for it.
          */
@@ -600,17 +633,25 @@ export interface components {
         };
         /**
          * HeadSweep
-         * @description The log-odds of a token or class, ``log(p / (1 - p))``, without each head.
+         * @description The log-odds of a token or class without each head: ``log(p / (1 - p))``, or ``log(p / q)`` over another one.
          */
         HeadSweep: {
             /** Target */
             target: number;
             /** Name */
             name: string;
+            /** Other */
+            other: number | null;
+            /** Other Name */
+            other_name: string | null;
             /** Before */
             before: number;
             /** Stacks */
             stacks: components["schemas"]["SweptStack"][];
+            /** Done */
+            done: number;
+            /** Total */
+            total: number;
         };
         /**
          * HeadWeightsMessage
@@ -1192,7 +1233,9 @@ export interface components {
             /** Label */
             label: string;
             /** After */
-            after: number[][];
+            after: (number | null)[][];
+            /** Exact */
+            exact: boolean[][];
         };
         /**
          * WhatIf

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { scrollAcross } from "./measuring";
-import type { Refusal } from "./source";
+import { refusalOf, type Refusal, type Source } from "./source";
 
 /** Why something was not answered. */
 export function Fault({ refusal }: { refusal: Refusal }) {
@@ -182,6 +182,38 @@ export function Field({ label, wide, children }: { label: string; wide?: boolean
       <span>{label}</span>
       {children}
     </label>
+  );
+}
+
+interface TokenFieldProps {
+  label: string;
+  source: Source;
+  model: string;
+  choose: (id: number) => void;
+}
+
+/** A field for any token of the vocabulary: Enter takes the one with which the typed text begins. */
+export function TokenField({ label, source, model, choose }: TokenFieldProps) {
+  const [fault, setFault] = useState("");
+  const take = async (text: string) => {
+    try {
+      const found = await source.ask("find", { model, text });
+      setFault(found.whole ? "" : `Not one token: took ${visible(found.name)}`);
+      choose(found.id);
+    } catch (error) {
+      setFault(refusalOf(error).got);
+    }
+  };
+  return (
+    <Field label={label}>
+      <input
+        type="text"
+        class="token"
+        placeholder={"\u2423Paris"}
+        onKeyDown={(event) => event.key === "Enter" && event.currentTarget.value !== "" && void take(event.currentTarget.value.replaceAll("\u2423", " "))}
+      />
+      {fault && <span role="alert" class="quiet">{fault}</span>}
+    </Field>
   );
 }
 

@@ -1,5 +1,5 @@
 // The model's text, samples, and its answer.
-import { useId } from "preact/hooks";
+import { useId, useLayoutEffect, useRef } from "preact/hooks";
 import type { ModelCard, Run, Source } from "./source";
 import type { State, Store } from "./state";
 import { Bar, Field, share } from "./parts";
@@ -15,13 +15,25 @@ interface ReadingProps {
 
 export function Reading({ source, store, state, card, run, busy }: ReadingProps) {
   const help = useId();
-  const long = state.text.length > 120;
+  const area = useRef<HTMLTextAreaElement>(null);
+  const grow = () => {
+    if (!area.current) return;
+    area.current.style.height = "auto";
+    area.current.style.height = `${area.current.scrollHeight + 2}px`;
+  };
+  useLayoutEffect(grow, [state.text]);
+  useLayoutEffect(() => {
+    addEventListener("resize", grow);
+    return () => removeEventListener("resize", grow);
+  }, []);
   const set = (text: string, step: boolean | string) => store.set({ text, pin: null, window: null, written: [], place: null, forbidden: [] }, step);
   const field = {
     value: state.text,
     readOnly: !source.live,
     spellcheck: false,
     "aria-describedby": help,
+    // A small vocabulary has no newline.
+    onKeyDown: (event: KeyboardEvent) => card.words && event.key === "Enter" && event.preventDefault(),
     onInput: (event: { currentTarget: { value: string } }) => set(event.currentTarget.value, "text"),
   };
   return (
@@ -29,7 +41,7 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
       <p class="about">{card.about.replaceAll(" %", "\u00A0%")}</p>
       <div class="line">
         <Field label={card.kind === "encoder_decoder" ? "Question" : "Text"} wide>
-          {long ? <textarea rows={4} {...field} /> : <input type="text" {...field} />}
+          <textarea rows={1} ref={area} {...field} />
         </Field>
         <output class="said" aria-live="polite" data-busy={busy}>
           {run?.said.headline ?? (busy ? "Reading\u2026" : "")}
@@ -49,7 +61,7 @@ export function Reading({ source, store, state, card, run, busy }: ReadingProps)
         )}
       </div>
       {run && run.said.classes.length > 1 && (
-        <ul class="classes" aria-label="Probabilities">
+        <ul class="classes" aria-label="Probabilities" data-busy={busy}>
           {run.said.classes.slice(0, 6).map(([name, chance]) => (
             <li>
               <span>{name}</span>

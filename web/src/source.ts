@@ -7,6 +7,7 @@ export type Schemas = components["schemas"];
 export type Ask = Schemas["Ask"];
 export type AskCheck = Schemas["AskCheck"];
 export type AskContributions = Schemas["AskContributions"];
+export type AskFind = Schemas["AskFind"];
 export type AskExperts = Schemas["AskExperts"];
 export type AskHead = Schemas["AskHead"];
 export type AskLens = Schemas["AskLens"];
@@ -28,6 +29,7 @@ export type Certificate = Schemas["CertificateMessage"];
 export type Check = Schemas["Check"];
 export type Contributions = Schemas["Contributions"];
 export type Experts = Schemas["Experts"];
+export type Found = Schemas["Found"];
 export type Head = Schemas["Head"];
 export type HeadSweep = Schemas["HeadSweep"];
 export type Lens = Schemas["Lens"];
@@ -70,6 +72,7 @@ export interface Calls {
   sweep: { asked: AskSweep; answered: HeadSweep };
   lens: { asked: AskLens; answered: Lens };
   contributions: { asked: AskContributions; answered: Contributions };
+  find: { asked: AskFind; answered: Found };
   page: { asked: AskPage; answered: string };
 }
 export type CallName = keyof Calls;
@@ -202,8 +205,8 @@ export function remembering(source: Source, most = 512): Source {
   return {
     live: source.live,
     ask(name, asked, signal) {
-      // Pages are made anew each time. Tiles are large and cached by head (attention/tiles.ts).
-      if (name === "page" || name === "weights") return source.ask(name, asked, signal);
+      // Pages are made anew each time, sweeps go on. Tiles are large and cached by head (attention/tiles.ts).
+      if (name === "page" || name === "weights" || name === "sweep") return source.ask(name, asked, signal);
       const key = `${name} ${JSON.stringify(asked)}`;
       const entry = known.get(key) ?? begin(name, asked);
       known.delete(key);

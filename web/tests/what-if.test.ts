@@ -8,6 +8,7 @@ import {
   isRemoved,
   setSwap,
   shownOutcomes,
+  strongest,
   swapOf,
   toggleEdge,
   toggleHead,
@@ -100,4 +101,10 @@ test("log-odds are probabilities", () => {
   assert.equal(chanceOf(0), 0.5);
   assert.ok(Math.abs(chanceOf(Math.log(0.9 / 0.1)) - 0.9) < 1e-12);
   assert.deepEqual([chanceOf(-1000), chanceOf(1000)], [0, 1]);
+});
+
+test("the heads with the largest effects are listed first; what is not known counts as none", () => {
+  const after = [[1, 4, null], [-2, 1.5, 1]];
+  assert.deepEqual(strongest(after, 1).slice(0, 3), [{ layer: 0, head: 1 }, { layer: 1, head: 0 }, { layer: 1, head: 1 }]);
+  assert.equal(strongest([Array(20).fill(0)], 1).length, 10);
 });

@@ -474,7 +474,7 @@ def piece_reader(decoder: Literal["ByteLevel", "ByteFallback"]) -> Callable[[str
             characters, or ``<0x0A>`` for a single byte.
     """
     if decoder == "ByteLevel":
-        alphabet = _alphabet()
+        alphabet = byte_alphabet()
         return lambda piece: b"".join(alphabet.get(sign, sign.encode()) for sign in piece)
 
     def read(piece: str) -> bytes:
@@ -525,7 +525,7 @@ def end_tokens(specials: Mapping[str, int], declared: Iterable[int] = ()) -> tup
     return tuple(sorted(end for end in ends if end >= 0))
 
 
-def _alphabet() -> dict[str, bytes]:
+def byte_alphabet() -> dict[str, bytes]:
     """GPT-2's spelling of bytes: printable ones as themselves, the others as characters from U+0100 on."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in shown]

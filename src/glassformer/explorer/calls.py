@@ -42,6 +42,7 @@ CALLS = MappingProxyType(
         "sweep": Call(m.AskSweep, m.HeadSweep, "Remove every head, one at a time, and compare the output."),
         "lens": Call(m.AskLens, m.Lens, "What the residual stream predicts after each layer."),
         "contributions": Call(m.AskContributions, m.Contributions, "What each part of a model adds to a logit."),
+        "find": Call(m.AskFind, m.Found, "The token with which a text begins."),
         "page": Call(m.AskPage, str, "The page, in its current state, as one file that needs no server."),
     }
 )

@@ -620,6 +620,22 @@ Forbidden = Annotated[list[ForbiddenEdge], Field(max_length=MOST_EDITS)]
 Replaced = Annotated[list[ReplacedExpert], Field(max_length=MOST_EDITS)]
 
 
+class AskFind(Request):
+    """A request for a token of a decoder's vocabulary by its text."""
+
+    model: Name
+    text: Text
+
+
+class Found(Message):
+    """The first token of a text that follows another one."""
+
+    id: OutcomeId
+    name: str
+    whole: bool
+    """Whether it is the whole text."""
+
+
 class AskOutcome(Request):
     """An output of a run: the next token after one of its tokens, or the class of its text."""
 
@@ -680,7 +696,13 @@ class WhatIf(Message):
 
 
 class AskSweep(AskOutcome):
-    """A request to remove every head, one at a time."""
+    """A request to remove every head, one at a time. Each call computes for a moment and gives what is known by then:
+    call again with the answer's ``done`` until that is its ``total``. A sweep that is not asked for any more stops."""
+
+    other: OutcomeId | None = None
+    """None: the log-odds of the target. Otherwise those of the target over this one."""
+    done: Annotated[int, Field(ge=0, lt=2**31), WHOLE] = 0
+    """How many exact heads the caller knows."""
 
 
 class SweptStack(Message):
@@ -688,18 +710,26 @@ class SweptStack(Message):
 
     part: Part
     label: str
-    after: list[list[float]]
-    """[layer][head]: the target's log-odds without this head."""
+    after: list[list[float | None]]
+    """[layer][head]: the log-odds without this head; None: not known yet."""
+    exact: list[list[bool]]
+    """[layer][head]: whether the model was run without this head; otherwise its value is a first-order estimate."""
 
 
 class HeadSweep(Message):
-    """The log-odds of a token or class, ``log(p / (1 - p))``, without each head."""
+    """The log-odds of a token or class without each head: ``log(p / (1 - p))``, or ``log(p / q)`` over another one."""
 
     target: OutcomeId
     name: str
+    other: OutcomeId | None
+    other_name: str | None
     before: float
     """With all heads."""
     stacks: list[SweptStack]
+    done: int
+    """The number of exact heads."""
+    total: int
+    """How many will be exact: fewer than there are where that would take too long."""
 
 
 class AskLens(AskOutcome):

@@ -31,8 +31,10 @@ HOST = "127.0.0.1"
 PORT = 8017
 PORTS_TRIED = 20
 
-QUICK = frozenset({"models", "head", "weights", "rows", "experts"})
+QUICK = frozenset({"models", "head", "weights", "rows", "experts", "find"})
 """Calls that mostly look something up. The others compute; fewer of them run at once, so that these stay quick."""
+SHORT = frozenset({"run", "next", "steps", "whatif"})
+"""Calls of about one forward pass, for which a reader waits: the longer ones do not hold up their places."""
 QUICK_AT_ONCE, OTHERS_AT_ONCE = 4, 2
 
 REFUSALS = MappingProxyType(
@@ -81,7 +83,8 @@ def create_api(explorer: Explorer) -> FastAPI:
         status: {"model": Refusal, "description": f"{HTTPStatus(status).phrase}. {reason}"}
         for status, reason in REFUSALS.items()
     }
-    quick, others = CapacityLimiter(QUICK_AT_ONCE), CapacityLimiter(OTHERS_AT_ONCE)
+    quick = CapacityLimiter(QUICK_AT_ONCE)
+    short, others = CapacityLimiter(OTHERS_AT_ONCE), CapacityLimiter(OTHERS_AT_ONCE)
     for name, call in CALLS.items():
         content = _NO_MESSAGE.get(call.answered)
         app.post(
@@ -92,7 +95,7 @@ def create_api(explorer: Explorer) -> FastAPI:
             response_description="The answer.",
             response_model=call.answered if content is None else None,
             response_class=JSONResponse if content is None else Response,
-        )(_endpoint(explorer, name, call, quick if name in QUICK else others))
+        )(_endpoint(explorer, name, call, quick if name in QUICK else short if name in SHORT else others))
     # Only the names of the page's own files reach the file system.
     files = StaticFiles(directory=PAGE, html=True)
     for path in ("/", *(f"/{entry.name}" for entry in PAGE.iterdir())):

@@ -18,9 +18,10 @@ from glassformer.explorer.answers.hand_designed import check, head
 from glassformer.explorer.answers.lenses import contributions, lens
 from glassformer.explorer.answers.programs import program, proof
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.answers.sampling import next_token, steps
+from glassformer.explorer.answers.sampling import find, next_token, steps
 from glassformer.explorer.answers.scrambling import scramble
-from glassformer.explorer.answers.what_if import sweep, whatif
+from glassformer.explorer.answers.sweeping import sweep
+from glassformer.explorer.answers.what_if import whatif
 from glassformer.explorer.calls import CALLS, UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry, entry_of
 from glassformer.explorer.saving.saved_page import page
@@ -111,6 +112,7 @@ _ANSWERS = MappingProxyType[str, Callable[[Explorer, Any], Any]](
         "sweep": lambda explorer, ask: sweep(explorer.runs, explorer.model(ask.ask.model), ask),
         "lens": lambda explorer, ask: lens(explorer.runs, explorer.model(ask.ask.model), ask),
         "contributions": lambda explorer, ask: contributions(explorer.runs, explorer.model(ask.ask.model), ask),
+        "find": lambda explorer, ask: find(explorer.model(ask.model), ask),
         "page": lambda explorer, ask: page(explorer, from_words(ask.state)),
     }
 )

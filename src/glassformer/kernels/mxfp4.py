@@ -207,15 +207,15 @@ def mix_packed_experts(
     x, grad, compiling = x.to(autocast_dtype(x)), torch.is_grad_enabled(), torch.compiler.is_compiling()
     if not compiling and transformed():
         return mix_definition(experts, x, weights, indices)
-    if compiling and not grad:
-        clamp = [] if experts.clamp is None else [experts.clamp.alpha, experts.clamp.limit]
-        return _mix_op(x, weights, indices, list(experts[:4]), list(experts[4:6]), clamp)
     with torch.no_grad():
-        mixed = _mix(experts, x, weights, indices)
+        if compiling:
+            clamp = [] if experts.clamp is None else [experts.clamp.alpha, experts.clamp.limit]
+            mixed = _mix_op(x, weights, indices, list(experts[:4]), list(experts[4:6]), clamp)
+        else:
+            mixed = _mix(experts, x, weights, indices)
     return _NoGradient.apply(mixed, x, weights) if grad and (x.requires_grad or weights.requires_grad) else mixed
 
 
-@torch.compiler.disable
 def _mix(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     if x.is_meta or len(x) == 0:
         return torch.empty_like(x)

@@ -155,7 +155,31 @@ def ablation_sweep(
     return _swept(Runner(model, metric, logits, part), prepared(texts), site, by, layers, batch_size, progress)
 
 
-@torch.no_grad()
+def ablation_steps(
+    model: nn.Module,
+    texts: Tensor | Mapping[str, Any],
+    metric: Metric,
+    *,
+    logits: Selection = -1,
+    batch_size: int = 128,
+    part: Part | None = None,
+    order: Sequence[int] | None = None,
+) -> Iterator[Sweep]:
+    """:func:`ablation_sweep` over the heads, one forward pass at a time: the sweep so far, again after each.
+
+    All are one object, in whose ``values`` NaN stands where no pass has been; the first has the clean metric alone. The
+    model may be used for other things between two steps, which hold no hooks, and the sweep may be left at any of them.
+
+    Args:
+        model: As for :func:`ablation_sweep`, and so are the others.
+        order: All layers in the order in which they are swept; ascending when None.
+
+    Raises:
+        InputError: As there, or an order that is not of all layers.
+    """
+    yield from _stepwise(Runner(model, metric, logits, part), prepared(texts), "heads", None, None, batch_size, order)
+
+
 def _swept(
     runner: Runner,
     given: Sequence[Mapping[str, Tensor]],
@@ -165,6 +189,31 @@ def _swept(
     batch_size: int,
     progress: bool,
 ) -> Sweep:
+    """All steps, with a bar; what there is at Ctrl-C."""
+    steps = _stepwise(runner, given, site, by, layers, batch_size)
+    found = next(steps)
+    done = 0
+    with tqdm(total=found.values.numel(), disable=not progress, desc=f"sweep over {site}", unit="place") as bar:
+        try:
+            for _ in steps:
+                now = int(found.values.isfinite().sum())
+                bar.update(now - done)
+                done = now
+        except KeyboardInterrupt:
+            pass
+    return found
+
+
+@torch.no_grad()
+def _stepwise(
+    runner: Runner,
+    given: Sequence[Mapping[str, Tensor]],
+    site: Site,
+    by: Sequence[Axis] | None,
+    layers: Selection | None,
+    batch_size: int,
+    order: Sequence[int] | None = None,
+) -> Iterator[Sweep]:
     """Change the last of the given texts; to the values of the first if there are two, else to 0."""
     require_positive(batch_size=batch_size)
     axes, points = _axes(site, by), runner.places(site)
@@ -188,6 +237,7 @@ def _swept(
     stages = ("residual_before", *between, "residual", *(("k", "v") if needed else ()))
     with capture(runner.model, what=(*_kinds(site), *stages)) as base:
         unchanged = runner.run(given[-1])
+    require(order is None or sorted(order) == list(chosen), f"order = {order}", f"all of {chosen}", "Name each once.")
     ours, best = None, unchanged
     if len(given) == 2:
         with capture(runner.model, what=_kinds(site)) as ours:
@@ -196,25 +246,22 @@ def _swept(
     places = _places(axes, site, points[chosen[0]], base)
     found = torch.full((len(chosen), *places), math.nan, dtype=torch.float64)
     most = max(1, batch_size // len(next(iter(given[0].values()))))
-    bar = tqdm(total=found.numel(), disable=not progress, desc=f"sweep over {site}", unit="place")
-    try:
-        for row, layer in zip(found, chosen, strict=True):
-            difference = _difference(site, points[layer], base, ours)
-            starts = _starts(difference, axes, site)
-            for cell in set(product(*map(range, places))) - set(starts):
-                row[cell] = expected
-                bar.update()
-            for cells in _batches(starts, most, difference.shape[-2]):
-                flows = torch.cat([_at(difference, axes, site, cell) for cell in cells])
-                values = _resumed(runner, given[-1], site, points[layer], base, flows, min(needed, starts[cells[0]]))
-                for cell, value in zip(cells, values.double().mean(1).tolist(), strict=True):
-                    row[cell] = value
-                bar.update(len(cells))
-    except KeyboardInterrupt:
-        pass
-    finally:
-        bar.close()
-    return Sweep(found, axes, chosen, float(best.double().mean()), None if ours is None else expected)
+    clean, corrupted = float(best.double().mean()), None if ours is None else expected
+    sweep = Sweep(found, axes, chosen, clean, corrupted)
+    yield sweep
+    for layer in chosen if order is None else order:
+        row = found[chosen.index(layer)]
+        difference = _difference(site, points[layer], base, ours)
+        starts = _starts(difference, axes, site)
+        for cell in set(product(*map(range, places))) - set(starts):
+            row[cell] = expected
+        for cells in _batches(starts, most, difference.shape[-2]):
+            flows = torch.cat([_at(difference, axes, site, cell) for cell in cells])
+            values = _resumed(runner, given[-1], site, points[layer], base, flows, min(needed, starts[cells[0]]))
+            for cell, value in zip(cells, values.double().mean(1).tolist(), strict=True):
+                row[cell] = value
+            yield sweep
+    yield sweep
 
 
 def _resumed(
@@ -333,7 +380,7 @@ def _axes(site: Site, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
 
 def attribution_sweep(
     model: nn.Module,
-    clean: Tensor | Mapping[str, Any],
+    clean: Tensor | Mapping[str, Any] | None,
     corrupted: Tensor | Mapping[str, Any],
     metric: Metric,
     *,
@@ -353,7 +400,9 @@ def attribution_sweep(
 
     Args:
         model: As for :func:`patch_sweep`, and so are the others.
-        steps: Runs with a backward pass.
+        clean: None: values of 0, an estimate of :func:`ablation_sweep` of ``corrupted``, from one run and its backward
+            pass.
+        steps: Runs with a backward pass; 1 without clean texts.
 
     Raises:
         InputError: As there.
@@ -362,11 +411,13 @@ def attribution_sweep(
     (integrated gradients over the embeddings).
     """
     require_positive(steps=steps)
-    axes, given = _axes(site, by), prepared(clean, corrupted)
+    require(clean is not None or steps == 1, f"steps = {steps} without clean texts", "1", "Pass clean texts.")
+    axes, given = _axes(site, by), prepared(*([] if clean is None else [clean]), corrupted)
     runner = Runner(model, metric, logits, part)
     points, target = runner.places(site), _TARGETS.get(site, site)
-    with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as ours:
+    with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as base:
         best = runner.run(given[0])
+    ours = None if clean is None else base
     if steps > 1:
         with torch.no_grad(), capture(model, what=_kinds(site)) as theirs:
             worst = runner.run(given[1])
@@ -376,11 +427,11 @@ def attribution_sweep(
         along = (step + 0.5) / steps if steps > 1 else 0.0
         edits = [
             change("embedding", partial(_interpolated, leaves, stop, along), modules=[name])
-            for name, stop in ours.last("embedding").items()
+            for name, stop in base.last("embedding").items()
         ]
         with torch.enable_grad(), intervene(model, *edits):
             with capture(model, what=(*_kinds(site), target), retain_grad=True) as seen:
-                values = runner.run(given[1])
+                values = runner.run(given[-1])
             torch.autograd.backward(values.mean(), inputs=leaves)
         for point in points.values():
             gradient = seen.of(target)[point.name][-1].grad
@@ -394,7 +445,8 @@ def attribution_sweep(
         flow = _difference(site, point, theirs, ours) * gradient
         rows.append(flow.sum([at for at, name in enumerate(_names(site)) if name not in axes]))
     expected = float(worst.double().mean())
-    return Sweep(torch.stack(rows) + expected, axes, tuple(sorted(points)), float(best.double().mean()), expected)
+    found, layers = torch.stack(rows) + expected, tuple(sorted(points))
+    return Sweep(found, axes, layers, float(best.double().mean()), None if clean is None else expected)
 
 
 def _interpolated(leaves: list[Tensor], stop: Tensor, along: float, start: Tensor) -> Tensor:

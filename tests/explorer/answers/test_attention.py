@@ -17,7 +17,8 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers import attention
 from glassformer.explorer.answers.attention import measures
 from glassformer.explorer.answers.forward import KeptRun
-from glassformer.explorer.answers.runs import Runs, SizedCache
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder, LoadedModel
 from glassformer.kernels.pattern import Pattern

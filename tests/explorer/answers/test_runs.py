@@ -14,7 +14,8 @@ from torch import nn
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.attention import weights
-from glassformer.explorer.answers.runs import Runs, SizedCache
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.calls import UnknownName
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
 from glassformer.explorer.service import Explorer

@@ -6,14 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
+from glassformer.explorer.answers import sweeping
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
+from glassformer.explorer.saving.recorded_answers import whole_sweep
 from glassformer.explorer.service import Explorer
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig
@@ -22,6 +25,7 @@ from glassformer.models.encoder_decoder_config import EncoderDecoderConfig
 from glassformer.observe.edits import forbid
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
+from glassformer.observe.resume import Runner
 from refusals import refused
 
 TEXT = "1 2 3 5 8 1 2 3"
@@ -107,8 +111,7 @@ def test_a_forbidden_expert_has_no_score(small_explorer: Explorer, decoder: Any)
 
 
 def test_a_sweep_removes_each_head(small_explorer: Explorer) -> None:
-    found = small_explorer.answer("sweep", m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=4))
-    assert isinstance(found, m.HeadSweep)
+    found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=4))
     (stack,) = found.stacks
     for layer in range(2):
         for head in range(2):
@@ -116,6 +119,54 @@ def test_a_sweep_removes_each_head(small_explorer: Explorer) -> None:
             odds = torch.logit(after(answer).double())[4]
             assert stack.after[layer][head] == pytest.approx(float(odds), abs=1e-5)
     assert found.before == pytest.approx(float(torch.logit(after(whatif(small_explorer)).double())[4]), abs=1e-5)
+    assert (found.done, found.total, stack.exact) == (4, 4, [[True, True], [True, True]])
+
+
+def test_a_sweep_may_compare_two_outcomes(small_explorer: Explorer) -> None:
+    ask = m.Ask(model="decoder", text=TEXT)
+    found = whole_sweep(small_explorer, m.AskSweep(ask=ask, target=4, other=5))
+    answer = whatif(small_explorer, target=4, removed=[m.RemovedHead(part="self", layer=1, head=0)])
+    assert found.stacks[0].after[1][0] == pytest.approx(float((after(answer)[4] / after(answer)[5]).log()), abs=1e-4)
+    with refused("target = other = 4"):
+        small_explorer.answer("sweep", m.AskSweep(ask=ask, target=4, other=4))
+
+
+def test_a_sweep_is_an_estimate_first_and_stops_when_nobody_asks(
+    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "SLICE", 0.0)
+    monkeypatch.setattr(sweeping, "_TOKENS_AT_ONCE", 1)
+    ask = m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=2)
+    with patch.object(Runner, "run", autospec=True, side_effect=Runner.run) as runs:
+        first = small_explorer.answer("sweep", ask)
+        assert isinstance(first, m.HeadSweep)
+        assert (first.done, first.stacks[0].exact) == (0, [[False, False], [False, False]])
+        assert all(each is not None for row in first.stacks[0].after for each in row)
+        count = runs.call_count
+        # Between the slices the model answers other calls, and nothing computes.
+        assert whatif(small_explorer, removed=[m.RemovedHead(part="self", layer=0, head=0)]).distance > 0
+        assert runs.call_count == count
+        seen = [first.done]
+        while seen[-1] < first.total:
+            more = small_explorer.answer("sweep", ask.model_copy(update={"done": seen[-1]}))
+            assert isinstance(more, m.HeadSweep)
+            seen.append(more.done)
+        assert set(seen) == {0, 1, 2, 3, 4}
+        count = runs.call_count
+        small_explorer.answer("sweep", ask)
+        assert runs.call_count == count
+
+
+def test_of_a_large_sweep_the_layers_that_matter_are_exact(
+    small_explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "MOST_SWEPT", 1.0)
+    found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=7))
+    assert (found.done, found.total) == (2, 2)
+    assert sorted(found.stacks[0].exact) == [[False, False], [True, True]]
+    monkeypatch.setattr(sweeping, "MOST_HELD", 0.0)
+    found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=8))
+    assert found.stacks[0].after[0] == [None, None]
 
 
 def test_a_lens_is_the_projection_of_each_stage(small_explorer: Explorer, decoder: Any) -> None:
@@ -213,8 +264,7 @@ def test_an_encoder_decoder_has_three_stacks(small_explorer: Explorer, by_name: 
         memory = model.encode(source)
         expected = model.decode(target, memory, torch.tensor([[True, True, False]]))[0, -1].softmax(-1)
     torch.testing.assert_close(after(answer), expected, rtol=0, atol=1e-6)
-    found = small_explorer.answer("sweep", m.AskSweep(ask=ask))
-    assert isinstance(found, m.HeadSweep)
+    found = whole_sweep(small_explorer, m.AskSweep(ask=ask))
     assert [stack.part for stack in found.stacks] == ["encoder", "decoder", "cross"]
     assert "contributions" not in answer.offers  # its blocks are post-norm
 
@@ -284,8 +334,7 @@ def test_models_of_transformers_offer_what_they_have(family: str) -> None:
     everything = ["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
     without = {"gpt2": {"experts"}, "mixtral": set(), "bert": {"steer", "experts", "lens", "contributions"}}
     assert answer.offers == [offer for offer in everything if offer not in without[family]]
-    found = explorer.answer("sweep", m.AskSweep(ask=ask, target=answer.target))
-    assert isinstance(found, m.HeadSweep)
+    found = whole_sweep(explorer, m.AskSweep(ask=ask, target=answer.target))
     odds = torch.logit(after(answer).double())[answer.target]
     assert found.stacks[0].after[1][1] == pytest.approx(float(odds), abs=1e-4)
     edge = m.ForbiddenEdge(part="self", layer=0, head=1, query=3, key=1)

@@ -106,3 +106,21 @@ def test_a_tokenizer_that_is_none_or_too_large_is_refused(byte_engine: Tokenizer
         codec_of(3, 11, 8)
     with refused("vocab_size = 11"):
         codec_of(from_json(byte_engine.to_str()), 11, 8)
+
+
+def test_bytes_of_a_vocabulary_are_shown_as_text() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    text = "B\u00e4ren \u201ca\u201d\n\u4e2d"
+    engine = tokenizers.Tokenizer(tokenizers.models.BPE())
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    engine.train_from_iterator(["B\u00e4ren \u201ca\u201d"] * 9, trainer)
+    codec = codec_of(transformers.PreTrainedTokenizerFast(tokenizer_object=engine), 400, 64, text)
+    words = [codec.word(token) for token in codec.encode(text)]
+    assert "".join(words) == "B\u00e4ren\u2423\u201ca\u201d\u23ce\\xe4\\xb8\\xad"
+    with refused("0 tokens", fix="Type something."):
+        codec.encode("")

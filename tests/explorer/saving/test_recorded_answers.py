@@ -101,7 +101,7 @@ def test_a_changed_model_is_recorded_as_it_is_shown(small_explorer: Explorer) ->
     asked = calls(small_explorer, model="decoder", view="whatif", text=text, **values)
     about: dict[str, Any] = {"ask": m.Ask(model="decoder", text=text), "place": 70, "target": 3}
     assert asked["whatif"] == [m.AskWhatIf(**about, other=4), m.AskWhatIf(**about, other=4, removed=[head])]
-    assert asked["sweep"] == [m.AskSweep(**about)]
+    assert asked["sweep"] == [m.AskSweep(**about, other=4)]
     assert asked["lens"] == [m.AskLens(**about, first=0), m.AskLens(**about, first=64)]
     assert asked["contributions"] == [m.AskContributions(**about, other=4)]
 

@@ -34,7 +34,8 @@ function Shown({ source, store, state, run, stack }: ViewProps & { run: Run; sta
   const one = headTiles(source, run.run, stack, place);
   const other = versus ? headTiles(source, run.run, stack, versus) : null;
   const measured = useAsk(source, "measures", { run: run.run, part: stack.part });
-  const fits = measured.answer?.entropy.length === stack.layers && measured.answer.entropy[0]?.length === stack.heads;
+  // Pictures of another text are not shown beside this one.
+  const fits = measured.of?.run === run.run && measured.of.part === stack.part;
   const measures = fits ? measured.answer : null;
   const selection = useSelection(stack);
   const root = state.root ?? stack.keys > MANY_KEYS;

@@ -15,10 +15,11 @@ export function SamplingView(props: ViewProps) {
   return <Sampling key={props.card.name} {...props} />;
 }
 
-function Sampling({ source, store, state, card }: ViewProps) {
+function Sampling({ source, store, state, card, busy }: ViewProps) {
   const rule: Rule = { temperature: state.temperature, topK: state.topK, topP: state.topP };
   const ask = { model: card.name, text: state.text, temperature: rule.temperature, top_k: rule.topK, top_p: rule.topP };
-  const next = useAsk(source, "next", ask, 30);
+  // The run's forward pass serves this call, too.
+  const next = useAsk(source, "next", busy && source.live ? null : ask, 30);
   const writing = useWriting(source, store, state);
   const answer = next.answer;
   // A saved page holds the answer to one rule. If that lists all candidates, other rules are computed from it.
@@ -40,7 +41,7 @@ function Sampling({ source, store, state, card }: ViewProps) {
                 {...{ distribution, rule }}
                 rest={answer.rest}
                 restPlain={answer.rest_plain}
-                busy={next.busy && !enough}
+                busy={(next.busy || (busy && source.live)) && !enough}
                 choose={source.live && !refused ? ({ id }) => void writing.write(1, id) : null}
               />
             </>

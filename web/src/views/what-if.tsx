@@ -1,10 +1,10 @@
 // What a model would answer without some heads, edges or experts, or with its residual stream steered; and what
 // each head, layer and part does for the answer.
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import type { ViewProps } from "./props";
-import { useAsk, useAskInTurn } from "../asking";
-import { Awaited, Choice, Fault, Field, capital, share, visible } from "../parts";
-import type { Attention, Refusal, Run, Source, WhatIf } from "../source";
+import { useAsk, useAskInTurn, useSweep } from "../asking";
+import { Awaited, Choice, Fault, Field, TokenField, capital, share, visible } from "../parts";
+import type { Attention, HeadSweep, Refusal, Run, Source, WhatIf } from "../source";
 import { UNCHANGED } from "../state";
 import "./what-if.css";
 import { PlaceFields } from "./attention/controls";
@@ -43,6 +43,8 @@ function Asked(props: Shown) {
   const edits: Edits = { removed, forbidden, steer, swaps };
   const what = useAskInTurn(source, "whatif", { ask: run.ask, place, target, other, ...edits });
   const { answer } = what;
+  // An answer about another text keeps its place, so that nothing jumps, but is not shown beside this text.
+  const foreign = JSON.stringify(what.of?.ask) !== JSON.stringify(run.ask);
   const words = useMemo(() => new Map(run.attentions.map((each) => [each.part, wordsOf(run, each)])), [run]);
   const changes = changesOf(
     edits,
@@ -70,7 +72,7 @@ function Asked(props: Shown) {
             <Controls {...props} {...{ edits, answer }} key={stack.part} />
             {lens}
           </div>
-          <div class="results">
+          <div class="results" data-foreign={foreign}>
             <Prediction {...props} {...{ answer }} busy={what.busy} />
             <Explained {...props} {...{ answer }} />
           </div>
@@ -117,7 +119,7 @@ function Controls({ source, store, state, run, stack, edits, answer }: Answered 
   const place = within({ layer: state.layer, head: state.head }, stack);
   const words = useMemo(() => wordsOf(run, stack), [run, stack]);
   const measured = useAsk(source, "measures", { run: run.run, part: stack.part });
-  const fits = measured.answer?.entropy.length === stack.layers && measured.answer.entropy[0]?.length === stack.heads;
+  const fits = measured.of?.run === run.run && measured.of.part === stack.part;
   const measures = fits ? measured.answer : null;
   const tiles = headTiles(source, run.run, stack, place);
   const thumbnail = measures?.thumbnails[place.layer]?.[place.head];
@@ -183,12 +185,14 @@ function Prediction({ source, store, run, state, answer, busy }: Answered) {
   const [before, after] = [top("before"), top("after")];
   const last = run.tokens.length - 1;
   return (
-    <section class="panel prediction" aria-label="Before and after">
+    <section class="panel prediction" aria-label="Before and after" data-busy={busy}>
       <div class="title row">
         <div>
           <h2>{answer.kind === "class" ? "The class" : "The next token"}</h2>
           <p class="quiet" role="status">
-            {answer.outcomes.length === 0 || answer.distance === 0 ? (
+            {busy ? (
+              "Computing\u2026"
+            ) : answer.outcomes.length === 0 || answer.distance === 0 ? (
               "Nothing has changed."
             ) : (
               <>
@@ -217,6 +221,9 @@ function Prediction({ source, store, run, state, answer, busy }: Answered) {
           </Field>
         )}
       </div>
+      {answer.kind === "token" && source.live && (
+        <TokenField label="Any token" {...{ source }} model={run.ask.model} choose={(target) => store.set({ target }, true)} />
+      )}
       <Outcomes {...{ answer, busy }} choose={source.live ? (target) => store.set({ target }, true) : null} />
     </section>
   );
@@ -225,26 +232,29 @@ function Prediction({ source, store, run, state, answer, busy }: Answered) {
 function Explained({ source, store, state, run, stack, answer }: Answered) {
   const { place, target, other } = state;
   const asked = { ask: run.ask, place, target };
-  const sweep = useAsk(source, "sweep", answer.offers.includes("sweep") ? asked : null);
+  const sweep = useSweep(source, answer.offers.includes("sweep") ? { ...asked, other: other === answer.target ? null : other } : null);
+  const over = sweep.answer?.other_name ?? null;
   const parts = useAsk(source, "contributions", answer.offers.includes("contributions") ? { ...asked, other } : null);
   const own = answer.outcomes.find(({ id }) => id === answer.target);
   return (
     <>
       {answer.offers.includes("sweep") && (
-        <section class="panel" aria-label="What each head does" data-busy={sweep.busy}>
+        <section class="panel" aria-label="What each head does" data-busy={sweep.busy && !sweep.answer}>
           <div class="title">
             <h2>
               Each head alone, for <span class="word">{visible(sweep.answer?.name ?? own?.name ?? "")}</span>
+              {over !== null && <> over <span class="word">{visible(over)}</span></>}
             </h2>
             <p class="quiet">What removing only this head does to it. Click one to see its attention.</p>
           </div>
+          {sweep.answer && sweep.answer.done < sweep.answer.total && <Progress sweep={sweep.answer} />}
           {sweep.answer && <SweepMap {...{ store, stack }} sweep={sweep.answer} place={within({ layer: state.layer, head: state.head }, stack)} />}
           {!sweep.answer && sweep.busy && <Awaited busy />}
           <Refused {...{ source }} refusal={sweep.refusal} />
         </section>
       )}
       {answer.offers.includes("contributions") && (
-        <section class="panel" aria-label="What adds to the logit" data-busy={parts.busy}>
+        <section class="panel" aria-label="What adds to the logit" data-busy={parts.busy} data-foreign={parts.busy && parts.of?.ask !== undefined && JSON.stringify(parts.of.ask) !== JSON.stringify(run.ask)}>
           <div class="title row">
             <div>
               <h2>
@@ -269,6 +279,9 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
                   ))}
               </select>
             </Field>
+            {source.live && own && answer.kind === "token" && (
+              <TokenField label="Or any token" {...{ source }} model={run.ask.model} choose={(other) => store.set({ other }, true)} />
+            )}
           </div>
           {parts.answer && <ContributionBars contributions={parts.answer} />}
           {!parts.answer && parts.busy && <Awaited busy />}
@@ -276,6 +289,20 @@ function Explained({ source, store, state, run, stack, answer }: Answered) {
         </section>
       )}
     </>
+  );
+}
+
+/** How far a sweep is. The first answers are the fastest, so that no time is said before some are there. */
+function Progress({ sweep: { done, total } }: { sweep: HeadSweep }) {
+  const begun = useRef({ at: performance.now(), done });
+  if (done < begun.current.done) begun.current = { at: performance.now(), done };
+  const made = done - begun.current.done;
+  const left = made > 0.1 * total ? ((performance.now() - begun.current.at) / 1000 / made) * (total - done) : null;
+  return (
+    <p class="quiet sweeping">
+      <progress max={total} value={done} aria-label="Heads removed so far" />
+      {` Estimated; removed so far: ${done} of ${total}${left === null ? "" : `, ${Math.ceil(left)} s left`}.`}
+    </p>
   );
 }
 
@@ -298,7 +325,7 @@ function LensPanel({ source, store, run, place, target, at }: LensPanelProps) {
   const lens = asked.answer;
   const many = run.tokens.length > LENS_POSITIONS && lens && lens.positions.length > 1;
   return (
-    <section class="panel" aria-label="The logit lens" data-busy={asked.busy}>
+    <section class="panel" aria-label="The logit lens" data-busy={asked.busy} data-foreign={asked.busy && JSON.stringify(asked.of?.ask) !== JSON.stringify(run.ask)}>
       <div class="title row">
         <div>
           <h2>What each layer already says</h2>

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -90,7 +90,7 @@ def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     if band is None:
         first = ask.row * TILE << ask.level
         some = range(first, min(queries, first + (TILE << ask.level)))
-        band = np.concatenate([whole for *_, whole in _few_rows(given, ask.head, some)])
+        band = np.concatenate([whole[0] for *_, whole in _few_rows(given, [ask.head], some)])
         for _ in range(ask.level):
             band = halved(band)
         runs.derived.put(name, band, band.nbytes)
@@ -124,67 +124,79 @@ def overview(runs: Runs, run: str, part: Part, layer: int, head: int) -> Overvie
         UnknownName: Unknown run, part, layer or head.
     """
     kept = runs.of(run)
-    name = ("overview", run, kept.stamp, part, layer, head)
-    found: Overview | None = runs.derived.get(name)
-    if found is None:
-        given = _head_given(kept, part, layer, head)
-        with _passing:
-            found = runs.derived.get(name)
-            if found is None:
-                found = _pass(given, head, part == "cross")
-                size = sum(level.nbytes for level in found.levels) + found.thumbnail.nbytes
-                runs.derived.put(name, found, size)
-    return found
+    _head_given(kept, part, layer, head)
+    return _overviews(runs, kept, run, part, layer, [head])[0]
 
 
-def halved(matrix: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "half_row half_column"]:
+def _overviews(runs: Runs, kept: KeptRun, run: str, part: Part, layer: int, heads: Sequence[int]) -> list[Overview]:
+    """The overviews of some heads of a layer, from one pass over those that are not cached."""
+    names = {head: ("overview", run, kept.stamp, part, layer, head) for head in heads}
+    with _passing:
+        found: dict[int, Any] = {head: runs.derived.get(name) for head, name in names.items()}
+        missing = [head for head in heads if found[head] is None]
+        if missing:
+            found |= zip(missing, _pass(kept.layers(part)[layer], missing, part == "cross"), strict=True)
+            for head in missing:
+                size = sum(level.nbytes for level in found[head].levels) + found[head].thumbnail.nbytes
+                runs.derived.put(names[head], found[head], size)
+    return [found[head] for head in heads]
+
+
+def halved(matrix: Float[np.ndarray, "*head row column"]) -> Float[np.ndarray, "*head half_row half_column"]:
     """The next coarser level: the maximum of each 2 x 2 cells, or fewer at an odd edge."""
-    rows, columns = matrix.shape
+    rows, columns = matrix.shape[-2:]
     if rows % 2 or columns % 2:
-        matrix = np.pad(matrix, ((0, rows % 2), (0, columns % 2)), mode="edge")
-    tall = np.maximum(matrix[0::2], matrix[1::2])
-    return np.maximum(tall[:, 0::2], tall[:, 1::2])
+        edges = [(0, 0)] * (matrix.ndim - 2)
+        matrix = np.pad(matrix, (*edges, (0, rows % 2), (0, columns % 2)), mode="edge")
+    tall = np.maximum(matrix[..., 0::2, :], matrix[..., 1::2, :])
+    return np.maximum(tall[..., 0::2], tall[..., 1::2])
 
 
-def _pass(given: Attended, head: int, cross: bool) -> Overview:
+def _pass(given: Attended, heads: Sequence[int], cross: bool) -> list[Overview]:
     queries, keys = given.q.shape[2], given.k.shape[2]
     row_edges, column_edges = _edges(queries), _edges(keys)
-    thumbnail = np.zeros((len(row_edges), len(column_edges)), np.float32)
+    thumbnails = np.zeros((len(heads), len(row_edges), len(column_edges)), np.float32)
     coarse, entropies, spans, sinks = [], [], [], []
-    for some, first, seen, whole in _few_rows(given, head, range(queries)):
+    for some, first, seen, whole in _few_rows(given, heads, range(queries)):
         entropies.append(entropy(seen))
         if not cross:
             spans.append(distances(seen, np.arange(some.start, some.stop) - first))
         sinks.append(np.maximum(0.0, 1.0 - seen.sum(-1, dtype=np.float64)))
-        parts = np.maximum.reduceat(whole, column_edges, axis=1)
-        np.maximum.at(thumbnail, np.searchsorted(row_edges, np.asarray(some), side="right") - 1, parts)
+        parts = np.maximum.reduceat(whole, column_edges, axis=2)
+        rows = np.searchsorted(row_edges, np.asarray(some), side="right") - 1
+        np.maximum.at(thumbnails.swapaxes(0, 1), rows, parts.swapaxes(0, 1))
         for _ in range(COARSE):
             whole = halved(whole)
         coarse.append(whole)
-    levels = [np.concatenate(coarse)]
-    while max(levels[-1].shape) > 1:
+    levels = [np.concatenate(coarse, 1)]
+    while max(levels[-1].shape[1:]) > 1:
         levels.append(halved(levels[-1]))
-    return Overview(
-        tuple(levels),
-        thumbnail,
-        _mean(np.concatenate(entropies)),
-        0.0 if cross else _mean(np.concatenate(spans)),
-        _mean(np.concatenate(sinks)) if given.sinks is not None else 0.0,
-        bool(np.isfinite(levels[-1]).all()),
-    )
+    bits, shares = np.concatenate(entropies, 1), np.concatenate(sinks, 1)
+    return [
+        Overview(
+            # Copies, since a head that stays in the cache must not keep the others.
+            tuple(level[at].copy() for level in levels),
+            thumbnails[at].copy(),
+            _mean(bits[at]),
+            0.0 if cross else _mean(np.concatenate([each[at] for each in spans])),
+            _mean(shares[at]) if given.sinks is not None else 0.0,
+            bool(np.isfinite(levels[-1][at]).all()),
+        )
+        for at in range(len(heads))
+    ]
 
 
 def _few_rows(
-    given: Attended, head: int, queries: range
-) -> Iterator[tuple[range, int, Float[np.ndarray, "query seen"], Float[np.ndarray, "query key"]]]:
+    given: Attended, heads: Sequence[int], queries: range
+) -> Iterator[tuple[range, int, Float[np.ndarray, "head query seen"], Float[np.ndarray, "head query key"]]]:
     """Rows, ``_FEW`` at a time: the first key that they may see, their weights from there, and for all keys."""
     for start in range(queries.start, queries.stop, _FEW):
         some = range(start, min(queries.stop, start + _FEW))
-        found = exact_rows(given, [head], some, ["weights"])
+        found = exact_rows(given, heads, some, ["weights"])
         assert found.weights is not None
-        seen = found.weights[0, 0].float().cpu().numpy()
-        whole = np.zeros((len(some), given.k.shape[2]), np.float32)
-        whole[:, found.first : found.first + seen.shape[1]] = seen
+        seen = found.weights[0].float().cpu().numpy()
+        whole = np.zeros((len(heads), len(some), given.k.shape[2]), np.float32)
+        whole[..., found.first : found.first + seen.shape[2]] = seen
         yield some, found.first, seen, whole
 
 
@@ -225,7 +237,7 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
     run = runs.of(ask.run)
     stack = run.layers(ask.part)
     heads = range(stack[0].q.shape[1])
-    found = [[overview(runs, ask.run, ask.part, layer, head) for head in heads] for layer in range(len(stack))]
+    found = [_overviews(runs, run, ask.run, ask.part, layer, heads) for layer in range(len(stack))]
 
     def where_finite(value: Callable[[Overview], Any], otherwise: Any = None) -> list[list[Any]]:
         return [[value(each) if each.finite else otherwise for each in row] for row in found]

@@ -30,6 +30,7 @@ from glassformer.explorer.loading.loaded_model import (
     LoadedModel,
     LoadedProgram,
     final_logits,
+    last_logits,
     require_order,
 )
 from glassformer.handcraft.programs.graph import value_in_words
@@ -75,6 +76,7 @@ class KeptRun:
         routed: The output of each router; empty in a model without experts.
         inputs: The arguments of the model; empty for a hand-designed head.
         place: The position whose logits ``message.said`` reports; None for a classifier or a head.
+        logits: Those at ``place``, or of the classes; None for a model without either.
         stamp: Identifies the weights; see :func:`~glassformer.explorer.loading.loaded_model.weights_stamp`.
     """
 
@@ -83,6 +85,7 @@ class KeptRun:
     routed: Sequence[Routed] = ()
     inputs: tuple[Tensor, ...] = ()
     place: int | None = None
+    logits: Float[Tensor, " outcome"] | None = None
     stamp: Hashable = None
 
     @property
@@ -94,7 +97,7 @@ class KeptRun:
                 if tensor is not None:
                     held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         routed = (tensor for each in self.routed for tensor in (each.probabilities, each.choices, each.shares))
-        more = sum(tensor.nbytes for tensor in (*routed, *self.inputs))
+        more = sum(tensor.nbytes for tensor in (*routed, *self.inputs, *([] if self.logits is None else [self.logits])))
         words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
         return sum(held.values()) + more + words + size_of_ask(self.message.ask)
 
@@ -159,13 +162,17 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
     most = f"at most {m.MOST_TOKENS:,}"
     require(len(tokens) <= m.MOST_TOKENS, f"a text of {len(tokens):,} tokens", most, "Shorten the text.")
     row = torch.tensor([tokens], device=next(loaded.model.parameters()).device)
-    with evaluating(loaded.model), _watched(loaded.model) as seen:
-        logits = logits_of(loaded, (row,))
     decodes = isinstance(loaded, LoadedDecoder)
-    said = _said("next: " if decodes else "", None if logits is None else logits[0], name_of(loaded))
+    with evaluating(loaded.model), _watched(loaded.model) as seen:
+        if isinstance(loaded, LoadedDecoder):
+            logits = last_logits(loaded, tokens, afresh=True)
+        else:
+            found = logits_of(loaded, (row,))
+            logits = None if found is None else found[0]
+    said = _said("next: " if decodes else "", logits, name_of(loaded))
     words = [loaded.word(token) for token in tokens]
     kept = _kept(ask, words, None, seen, said, decodes)
-    return replace(kept, inputs=(row,), place=len(tokens) - 1 if decodes else None)
+    return replace(kept, inputs=(row,), logits=logits, place=len(tokens) - 1 if decodes else None)
 
 
 def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) -> Float[Tensor, "batch class"] | None:
@@ -226,7 +233,7 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
         said = m.Said(headline=headline, classes=_likeliest(first, loaded.word), words=words)
     tokens = [loaded.word(token) for token in read[0].tolist()]
     kept = _kept(ask, tokens, units, seen, said, True)
-    return replace(kept, inputs=(source, read, source_real), place=place)
+    return replace(kept, inputs=(source, read, source_real), logits=first, place=place)
 
 
 def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any, cast
 
 import torch
@@ -40,13 +41,19 @@ def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
     some = slice(ask.first, ask.first + MOST_POSITIONS)
     at_once = max(1, MOST_LOGITS // len(outcomes.before()))
     shares, rows = readout.shares(outcomes.texts), []
-    with torch.no_grad(), outcomes.loaded.lock, evaluating(outcomes.model):
+    with torch.no_grad():
         queries = some if shares is None else None
-        with capture(outcomes.model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen:
+        with (
+            outcomes.loaded.lock,
+            evaluating(outcomes.model),
+            capture(outcomes.model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen,
+        ):
             readout.run(outcomes.texts, -1)
         for record in seen.records:
+            time.sleep(1e-4)  # lets another call have the lock in between
             parts = record.values.split(at_once, 1) if shares is None else [record.values]
-            found = torch.cat([_summed_up(readout.logits(part, shares)[0], target) for part in parts], 1)
+            with outcomes.loaded.lock, evaluating(outcomes.model):
+                found = torch.cat([_summed_up(readout.logits(part, shares)[0], target) for part in parts], 1)
             rows.append(found.cpu())
     finite = all(bool(row.isfinite().all()) for row in rows)
     require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
@@ -64,9 +71,9 @@ def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:
 
 def _summed_up(logits: Float[Tensor, "position outcome"], target: int) -> Float[Tensor, "3 position"]:
     """The likeliest outcome, its probability, and that of the target."""
-    probabilities = logits.double().softmax(-1)
-    best = probabilities.max(-1)
-    return torch.stack([best.indices.double(), best.values, probabilities[:, target]])
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    best, total = wide.max(-1), wide.logsumexp(-1).double()
+    return torch.stack([best.indices.double(), (best.values - total).exp(), (wide[:, target] - total).exp()])
 
 
 def contributions(runs: Runs, loaded: LoadedModel, ask: m.AskContributions) -> m.Contributions:

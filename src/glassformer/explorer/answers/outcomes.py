@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, logits_of, name_of, visible
-from glassformer.explorer.answers.runs import Runs, SizedCache
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoder,
@@ -81,6 +82,8 @@ class Outcomes:
         """
         name: Hashable = ("outcomes", self.run.message.run, self.run.stamp, self.place)
         found: Tensor | None = self.cache.get(name)
+        if found is None and self.place == self.run.place and self.run.logits is not None:
+            found = _distribution(self.run.logits)
         if found is None:
             found = self.after(())
             self.cache.put(name, found, found.nbytes)
@@ -101,10 +104,7 @@ class Outcomes:
                 "a decoder, a classifier or an encoder-decoder",
                 "Choose a model whose card names the view 'whatif'.",
             )
-        found = logits[0].detach().double().cpu()
-        finite = bool(found.softmax(-1).isfinite().all())
-        require(finite, "logits that are not finite", "finite ones", "Change less, or look for NaN in the weights.")
-        return found
+        return _distribution(logits[0])
 
     def name(self, outcome: int) -> str:
         """A token, or the name of a class."""
@@ -148,6 +148,13 @@ class Outcomes:
         require(len(found) > 0, f"{asked}: part = {part!r}", f"one of {parts}", "See the attentions of the run.")
         require(layer in found, f"{asked}: layer = {layer}", f"0 to {max(found)}", "Count from 0.")
         return found[layer]
+
+
+def _distribution(logits: Tensor) -> Float[Tensor, " outcome"]:
+    found = logits.detach().double().cpu()
+    finite = bool(found.softmax(-1).isfinite().all())
+    require(finite, "logits that are not finite", "finite ones", "Change less, or look for NaN in the weights.")
+    return found
 
 
 def outcomes_of(runs: Runs, loaded: LoadedModel, ask: m.Ask, place: int | None = None) -> Outcomes:

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
-
-from cachetools import LRUCache
+from typing import cast
 
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import KeptRun, read, run_name, size_of_ask
+from glassformer.explorer.answers.sampling import keep_logits
+from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.calls import UnknownName
-from glassformer.explorer.loading.loaded_model import LoadedModel, weights_stamp
-
-
-class SizedCache:
-    """A thread-safe LRU cache bounded by the sum of its values' sizes; the newest value stays, however large.
-
-    Args:
-        most: Largest sum of sizes.
-    """
-
-    def __init__(self, most: int) -> None:
-        # A value larger than the bound counts as much as the bound, so that it displaces all others.
-        self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(most, lambda entry: min(entry[1], most))
-        self._lock = threading.Lock()
-
-    def get(self, name: Hashable) -> Any | None:
-        """The value of this name, which becomes the most recently used; None if it is not in the cache."""
-        with self._lock:
-            entry = self._entries.get(name)
-            return None if entry is None else entry[0]
-
-    def put(self, name: Hashable, value: Any, size: int) -> None:
-        """Add a value, or replace the one of this name."""
-        with self._lock:
-            self._entries.pop(name, None)  # otherwise its old size counts too when room is made
-            self._entries[name] = value, size
-
+from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, weights_stamp
 
 RUN_BYTES = 512 * 2**20
 """Largest size of all cached runs, in bytes."""
@@ -77,6 +50,8 @@ class Runs:
                     stamp = weights_stamp(loaded)
                     found = replace(read(loaded, ask), stamp=stamp)
                     self._runs.put(name, found, found.size)
+                    if isinstance(loaded, LoadedDecoder) and found.logits is not None:
+                        keep_logits(stamp, found.inputs[0][0].tolist(), found.logits)
         self._asks.put(name, found.message.ask, size_of_ask(found.message.ask))
         return found
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import require
-from glassformer.explorer.answers.runs import SizedCache
+from glassformer.errors import InputError, require
+from glassformer.explorer.answers.sized_cache import SizedCache
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, last_logits, of_kind, weights_stamp
-from glassformer.explorer.messages import MOST_CHARACTERS, AskNext, AskSteps, Candidate, Ended, Next, Step, Steps
+from glassformer.explorer.messages import (
+    MOST_CHARACTERS,
+    AskFind,
+    AskNext,
+    AskSteps,
+    Candidate,
+    Ended,
+    Found,
+    Next,
+    Step,
+    Steps,
+)
 from glassformer.generation.sampling import SamplingRule
 
 MOST_CANDIDATES = 64
@@ -61,11 +72,26 @@ def next_token(loaded: LoadedModel, ask: AskNext) -> Next:
     )
 
 
+def find(loaded: LoadedModel, ask: AskFind) -> Found:
+    """The token with which ``ask.text`` begins after other text: without the tokens that begin every text.
+
+    Raises:
+        InputError: A model of another kind, or a text without tokens.
+    """
+    loaded = of_kind(LoadedDecoder, loaded, "find", "a decoder, which has a vocabulary")
+    tokens, typed = list(loaded.encode(ask.text)), ask.text.lstrip()
+    words = [loaded.join([token]).strip() for token in tokens]
+    # Tokens that begin every text, such as BOS, are no part of it.
+    begin = next((place for place, word in enumerate(words) if word and typed.startswith(word)), 0)
+    require(len(tokens) > begin, f"the text {ask.text[:40]!r}", "a token", "Type another one.")
+    return Found(id=tokens[begin], name=loaded.word(tokens[begin]), whole=len(tokens) == begin + 1)
+
+
 def steps(loaded: LoadedModel, ask: AskSteps) -> Steps:
     """``ask.text`` continued by up to ``ask.steps`` tokens.
 
-    The random draw at a position depends on ``ask.seed`` and the position alone, and every step reads the whole text.
-    So one step and another one give bitwise the same as two steps, if the text determines its tokens (a text of bytes
+    The random draw at a position depends on ``ask.seed`` and the position alone. So one step and another one give the
+    same as two steps, up to the rounding of a cache that reads on, if the text determines its tokens (a text of bytes
     that ends within a character does not).
 
     Generation ends early, for the reason in ``ended``: the model can read no more; 65,536 tokens in all have been read,
@@ -129,15 +155,22 @@ def _continued(loaded: LoadedDecoder, text: str, begun: Sequence[int], tokens: S
 def _logits_after(loaded: LoadedDecoder, tokens: Sequence[int]) -> _Row:
     """The logits after ``tokens`` in float64, cached because a slider asks for one text repeatedly."""
     with loaded.lock:
-        name = weights_stamp(loaded), tuple(tokens)  # the stamp identifies the model, too
-        kept: _Row | None = _recent.get(name)
-        if kept is not None:
-            return kept
-        logits = last_logits(loaded, tokens).double()
+        stamp = weights_stamp(loaded)
+        logits: _Row | None = _recent.get((stamp, tuple(tokens)))
+        if logits is None:
+            logits = last_logits(loaded, tokens)
+            if logits is None:
+                got = f"{loaded.card.name!r}, a {type(loaded.model).__name__} without logits"
+                raise InputError(got, "a model that predicts tokens", "Pass the one with a language-modelling head.")
+            keep_logits(stamp, tokens, logits)
         finite = bool(logits.isfinite().all())
         require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
-        _recent.put(name, logits, logits.nbytes + 8 * len(tokens))
-        return logits
+        return logits.double()
+
+
+def keep_logits(stamp: Hashable, tokens: Sequence[int], logits: _Row) -> None:
+    """Keep the logits after ``tokens``, as a run has computed them, for the calls of this module."""
+    _recent.put((stamp, tuple(tokens)), logits, logits.nbytes + 8 * len(tokens))  # the stamp identifies the model, too
 
 
 _recent = SizedCache(_CACHE_BYTES)

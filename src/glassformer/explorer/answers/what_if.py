@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,23 +14,17 @@ from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedModel
-from glassformer.modes import evaluating
 from glassformer.observe.edits import Edit, Labels, change, zero
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.lens import Readout
-from glassformer.observe.sweep import ablation_sweep
 
 MOST_OUTCOMES = 64
 """Number of listed outcomes that are the likeliest before."""
 ALSO_AFTER = 8
 """Number of outcomes that are listed since they are the likeliest after."""
-MOST_SWEPT = 4e12
-"""Largest product of weights, tokens and heads of a sweep: about a minute on two cores."""
-
 MOST_MASKED = 1 << 27
 """Largest number of weights of a layer among which edges can be forbidden: the mask is made in float32 first."""
 
-_TOKENS_AT_ONCE = 8192
 _LABELS = {"self": "", "encoder": "encoder, ", "decoder": "decoder, ", "cross": "cross-attention, "}
 
 
@@ -67,42 +60,6 @@ def whatif(runs: Runs, loaded: LoadedModel, ask: m.AskWhatIf) -> m.WhatIf:
         changes=[words for _, told in changes for words in told],
         offers=_offers(outcomes),
     )
-
-
-def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
-    """The log-odds of the target without each head.
-
-    Raises:
-        InputError: A model or a text without such an output, one outcome alone, or too much to compute.
-    """
-    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
-    target, inputs = outcomes.chosen(ask.target), outcomes.run.inputs
-    heads = sum(stack.layers * stack.heads for stack in outcomes.run.message.attentions)
-    tokens = max(each.shape[1] for each in inputs)
-    size = sum(each.numel() for each in outcomes.model.state_dict().values())  # packed weights are buffers
-    require(
-        size * tokens * heads <= MOST_SWEPT,
-        f"a sweep over {heads:,} heads of {size:,} weights and {tokens:,} tokens",
-        f"at most {int(MOST_SWEPT / size / heads):,} tokens",
-        "Shorten the text, or use ablation_sweep() in Python.",
-    )
-    options: dict[str, Any] = {"logits": -1 if outcomes.place is None else outcomes.place}
-    options["batch_size"] = max(1, _TOKENS_AT_ONCE // tokens)
-    stacks = []
-    with outcomes.loaded.lock, evaluating(outcomes.model):
-        for stack in outcomes.run.message.attentions:
-            part = None if stack.part == "self" else stack.part
-            metric = partial(_log_odds, target)
-            found = ablation_sweep(outcomes.model, outcomes.texts, metric, part=part, **options)
-            stacks.append(m.SweptStack(part=stack.part, label=stack.label, after=found.values.tolist()))
-    return m.HeadSweep(target=target, name=outcomes.name(target), before=found.clean, stacks=stacks)
-
-
-def _log_odds(target: int, logits: Float[Tensor, "one position outcome"]) -> Float[Tensor, " position"]:
-    """``log(p / (1 - p))`` of the target at the last position."""
-    wide = logits[:, -1].double()
-    others = wide.index_fill(1, torch.tensor(target, device=wide.device), -torch.inf)
-    return wide[:, target] - others.logsumexp(-1)
 
 
 def _offers(outcomes: Outcomes) -> list[m.Offer]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from glassformer.data.released_tokenizer import ReleasedTokenizer
+from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet
 from glassformer.data.subword import Tokenizer
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.errors import InputError, require
@@ -79,8 +79,9 @@ def text_of_bytes(tokens: Sequence[int]) -> str:
 
 
 _SAMPLE = "The quick brown fox jumps over the lazy dog."
-_SPECIAL = {"Ġ": "␣", "Ċ": "⏎", "▁": "␣"}
-"""The characters by which byte-level and SentencePiece vocabularies write spaces and newlines."""
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+"""A byte in a SentencePiece vocabulary."""
+_ALPHABET = byte_alphabet()
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
     if isinstance(tokenizer, Tokenizer):
         return Codec(
             lambda typed: tokenizer.encode(typed, longest),
-            lambda token: _plain(tokenizer.pieces([token])[0]),
+            lambda token: _plain(tokenizer.pieces([token])[0], False),
             tokenizer.decode,
             (tokenizer.decode,),
             " ".join(tokenizer.words[:8]) if isinstance(tokenizer, WordTokenizer) else _SAMPLE,
@@ -143,9 +144,12 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None) ->
     def encode(typed: str) -> list[int]:
         return _require_length(list(tokenizer(typed)["input_ids"]), longest)
 
+    engine = getattr(tokenizer, "backend_tokenizer", None)
+    bytewise = "ByteLevel" in str(getattr(engine, "decoder", "")) or hasattr(tokenizer, "byte_decoder")
+
     def word(token: int) -> str:
         piece = tokenizer.convert_ids_to_tokens(token)
-        return str(token) if piece is None else _plain(str(piece))
+        return str(token) if piece is None else _plain(str(piece), bytewise)
 
     # A generated special token has to be part of the text, or else the next step would not read it.
     join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -175,14 +179,19 @@ def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Co
 
 
 def _require_length(tokens: list[int], longest: int) -> list[int]:
-    require(1 <= len(tokens) <= longest, f"{len(tokens):,} tokens", f"1 to {longest:,}", "Shorten the text.")
+    fix = "Shorten the text." if tokens else "Type something."
+    require(1 <= len(tokens) <= longest, f"{len(tokens):,} tokens", f"1 to {longest:,}", fix)
     return tokens
 
 
-def _plain(piece: str) -> str:
-    for special, shown in _SPECIAL.items():
-        piece = piece.replace(special, shown)
-    return piece
+def _plain(piece: str, bytewise: bool) -> str:
+    r"""The text of a vocabulary's piece; bytes that are no whole character as ``\xe4``."""
+    found = _BYTE.fullmatch(piece)
+    if found is not None:
+        return byte_word(int(found[1], 16))
+    if bytewise and all(character in _ALPHABET for character in piece):
+        piece = b"".join(map(_ALPHABET.__getitem__, piece)).decode(errors="backslashreplace")
+    return visible_spaces(piece.replace("▁", " "))
 
 
 def tokens_in(text: Any) -> list[int] | None:

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
 from glassformer.explorer.messages import MOST_TOKENS, ModelCard
+from glassformer.generation.native_step import DecodingStep
 from glassformer.handcraft.programs.model import CompiledProgram
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.tasks import Task
+from glassformer.layers.cache import Cache
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
@@ -113,6 +115,16 @@ class LoadedDecoder:
     rule: Callable[[Sequence[int]], str | None] = lambda tokens: None
     longest: int = MOST_TOKENS
     lock: Any = field(default_factory=threading.RLock, repr=False)
+    reading: Reading = field(default_factory=lambda: Reading(), repr=False)
+
+
+@dataclass(eq=False)
+class Reading:
+    """The text that a decoder has read last, with the keys and values from which it reads on."""
+
+    stamp: Hashable = None
+    tokens: list[int] = field(default_factory=list)
+    cache: Any = None
 
 
 LoadedModel = LoadedHead | LoadedProgram | LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
@@ -179,22 +191,61 @@ def weights_stamp(loaded: LoadedModel) -> Hashable:
 
 
 @torch.no_grad()
-def last_logits(loaded: LoadedDecoder, tokens: Sequence[int]) -> Float[Tensor, " vocab"]:
+def last_logits(
+    loaded: LoadedDecoder, tokens: Sequence[int], *, afresh: bool = False
+) -> Float[Tensor, " vocab"] | None:
     """The logits of the token after some tokens, in float32 or wider, on the CPU. Hold ``loaded.lock``.
 
-    Raises:
-        InputError: A model without an output projection, or tokens that it cannot read.
+    Only the tokens after those that were read last are read, if the text starts with these and weights are the same.
+
+    Args:
+        loaded: The decoder.
+        tokens: At least one.
+        afresh: Read all tokens.
+
+    Returns:
+        None for a model without an output projection.
     """
-    row = torch.tensor([list(tokens)], device=next(loaded.model.parameters()).device)
+    reading, stamp = loaded.reading, weights_stamp(loaded)
+    known = len(reading.tokens)
+    reads_on = not afresh and 0 < known < len(tokens) and reading.stamp == stamp
+    if not reads_on or list(tokens[:known]) != reading.tokens or not _has_room(reading.cache, len(tokens)):
+        known, reading.cache = 0, None
+    reading.tokens = []  # in case that reading ends with an error
+    row = torch.tensor([list(tokens[known:])], device=next(loaded.model.parameters()).device)
     with evaluating(loaded.model):
-        logits = final_logits(loaded.model, row)
-    if logits is None:
-        raise InputError(
-            f"{loaded.card.name!r}, a {type(loaded.model).__name__} without logits",
-            "a model that predicts tokens",
-            "Pass the one with a language-modelling head.",
-        )
-    return logits[0]
+        logits, cache = _read(loaded.model, row, reading.cache)
+    reading.cache, reading.stamp, reading.tokens = cache, stamp, [] if cache is None else list(tokens)
+    return None if logits is None else logits.detach().to(torch.promote_types(logits.dtype, torch.float32)).cpu()
+
+
+_ROOM = 256
+"""Tokens for which a cache has room beyond a text."""
+
+
+def _has_room(cache: Any, length: int) -> bool:
+    return not isinstance(cache, Cache) or length <= cache.layers[0].max_seq_len
+
+
+def _read(model: nn.Module, row: Int[Tensor, "one position"], cache: Any) -> tuple[Tensor | None, Any]:
+    """The logits after a row that continues what a cache holds, and the cache; None where a model has none."""
+    if isinstance(model, Decoder):
+        if cache is None:
+            cache = model.new_cache(1, min(model.config.max_seq_len, row.shape[1] + _ROOM))
+        elif row.shape[1] == 1:
+            return DecodingStep(model, cache)(row)[0, -1], cache
+        return model.output(model.hidden(row, cache=cache)[0, -1]), cache
+    if "past_key_values" not in signature(model.forward).parameters:
+        found = final_logits(model, row)
+        return None if found is None else found[0], None
+    output = model(row, past_key_values=cache, use_cache=True, **_last(model, -1))
+    logits = getattr(output, "logits", None)
+    return None if logits is None or logits.dim() != 3 else logits[0, -1], output.get("past_key_values")
+
+
+def _last(model: nn.Module, place: int) -> dict[str, Any]:
+    """The argument by which a model of transformers computes the logits of one position alone, if it has one."""
+    return {"logits_to_keep": torch.tensor([place])} if "logits_to_keep" in signature(model.forward).parameters else {}
 
 
 def final_logits(
@@ -208,11 +259,11 @@ def final_logits(
     if isinstance(model, Decoder):
         logits = model.logits(model.hidden(tokens)[:, place])
     else:
-        known = signature(model.forward).parameters
-        options: dict[str, Any] = {"logits_to_keep": torch.tensor([place]), "use_cache": False}
-        output = model(tokens, **{name: value for name, value in options.items() if name in known})
+        options = _last(model, place)
+        alone = {"use_cache": False} if "use_cache" in signature(model.forward).parameters else {}
+        output = model(tokens, **options, **alone)
         output = getattr(output, "logits", output)
         if not isinstance(output, Tensor) or output.dim() != 3:
             return None
-        logits = output[:, -1 if "logits_to_keep" in known else place]
+        logits = output[:, -1 if options else place]
     return logits.detach().to(torch.promote_types(logits.dtype, torch.float32)).cpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,7 +141,7 @@ def _what_if(explorer: Answering, state: State, ask: m.Ask) -> Iterator[tuple[st
         return
     assert isinstance(answer, m.WhatIf)
     if "sweep" in answer.offers and state.view == "whatif":
-        yield "sweep", m.AskSweep(**about)
+        yield "sweep", m.AskSweep(**about, other=state.other)
     if "lens" in answer.offers:
         for first in sorted({0, (answer.place or 0) // MOST_POSITIONS * MOST_POSITIONS}):
             yield "lens", m.AskLens(**about, first=first)
@@ -161,9 +162,20 @@ def _design(explorer: Answering, shown: PageState) -> m.HeadWeightsMessage | Non
     return head.weights
 
 
+def whole_sweep(explorer: Answering, ask: m.AskSweep, within: float = 60.0) -> m.HeadSweep:
+    """The sweep as far as it comes within so many seconds."""
+    end = time.monotonic() + within
+    while True:
+        answer = explorer.answer("sweep", ask)
+        assert isinstance(answer, m.HeadSweep)
+        if answer.done >= answer.total or time.monotonic() > end:
+            return answer
+        ask = ask.model_copy(update={"done": answer.done})
+
+
 def _recorded(explorer: Answering, call: str, request: m.Message) -> Recorded:
     try:
-        answer = explorer.answer(call, request)
+        answer = whole_sweep(explorer, request) if isinstance(request, m.AskSweep) else explorer.answer(call, request)
     except InputError as error:
         return Recorded(call, request, error)
     assert isinstance(answer, m.Message)

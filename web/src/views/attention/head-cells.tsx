@@ -60,6 +60,13 @@ export function HeadCells({ stack, label, role, place, most, narrow, draw, cell,
       }
     }
   }, [draw, side, paint, stack.layers, stack.heads, width === 0, density]);
+  // A chosen head is never out of sight.
+  useEffect(() => {
+    const [scroller, chosen] = [frame.current, frame.current?.querySelector<HTMLElement>('[tabindex="0"]')];
+    if (!scroller || !chosen) return;
+    const above = chosen.getBoundingClientRect().top - scroller.getBoundingClientRect().top;
+    if (above < 0 || above + step > scroller.clientHeight) scroller.scrollTop += above - scroller.clientHeight / 2;
+  }, [place.layer, place.head, step, width === 0]);
   const keys = (event: KeyboardEvent) => {
     const steps: Record<string, [number, number]> = {
       ArrowUp: [-1, 0],
@@ -80,6 +87,9 @@ export function HeadCells({ stack, label, role, place, most, narrow, draw, cell,
       {width > 0 && (
         <div class="heads" role={role} aria-label={label} onKeyDown={keys} style={{ width: `${size.width + LABEL}px` }}>
           <canvas ref={canvas} aria-hidden="true" style={{ width: `${size.width}px`, height: `${size.height}px`, left: `${LABEL}px` }} />
+          <div class="columns number quiet" aria-hidden="true">
+            {stack.heads > 1 && count(stack.heads).map((head) => <span style={{ width: `${step}px` }}>{head}</span>)}
+          </div>
           {count(stack.layers).map((layer) => (
             <div class="layer" style={{ height: `${step}px` }}>
               <span class="number quiet" aria-hidden="true">

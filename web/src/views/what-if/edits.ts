@@ -117,3 +117,9 @@ export const headOf = (part: Part, { layer, head }: Place): Head => ({ part, lay
 /** The stack whose blocks can be steered: the one that makes the answer. */
 export const answering = (stacks: Attention[]): Attention | null =>
   stacks.find(({ part }) => part === "self" || part === "decoder") ?? stacks[0] ?? null;
+
+/** The heads whose removal changes most, at most ten. */
+export function strongest(after: (number | null)[][], before: number): Place[] {
+  const all = after.flatMap((row, layer) => row.map((value, head) => ({ layer, head, size: Math.abs((value ?? before) - before) })));
+  return all.sort((one, other) => other.size - one.size).slice(0, 10).map(({ layer, head }) => ({ layer, head }));
+}

@@ -8,7 +8,7 @@ import { HeadCells, type Ground } from "../attention/head-cells";
 import { Legend } from "../attention/legend";
 import { signed } from "../attention/reading";
 import { named, samePlace } from "../attention/stack";
-import { chanceOf } from "./edits";
+import { chanceOf, strongest } from "./edits";
 
 interface SweepMapProps {
   store: Store;
@@ -22,13 +22,18 @@ export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
   const paint = usePaint(frame);
   const [own, setOwn] = useState(place);
   const after = sweep.stacks.find(({ part }) => part === stack.part)?.after ?? [];
+  const exact = sweep.stacks.find(({ part }) => part === stack.part)?.exact ?? [];
   const effect = ({ layer, head }: Place) => (after[layer]?.[head] ?? sweep.before) - sweep.before;
-  const largest = Math.max(1e-9, ...sweep.stacks.flatMap((each) => each.after.flat().map((value) => Math.abs(value - sweep.before))));
+  const sure = ({ layer, head }: Place) => exact[layer]?.[head] === true;
+  const largest = Math.max(1e-9, ...sweep.stacks.flatMap((each) => each.after.flat().map((value) => Math.abs((value ?? sweep.before) - sweep.before))));
+  const first = strongest(after, sweep.before);
   const draw = useCallback(
     ({ context, side, paint: { dark, mono, line } }: Ground, here: Place) => {
       const ground = table("difference", dark).styles[stepOf("difference", share(effect(here), largest, false))] ?? line;
       context.fillStyle = ground;
+      context.globalAlpha = sure(here) ? 1 : 0.45;
       context.fillRect(0, 0, side, side);
+      context.globalAlpha = 1;
       context.strokeStyle = line;
       context.strokeRect(0.5, 0.5, side - 1, side - 1);
       if (side < 32) return;
@@ -41,7 +46,10 @@ export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
     [sweep, stack],
   );
   const inWords = (here: Place) =>
-    `${named(here)}: ${signed(effect(here))}, ${chance(chanceOf(sweep.before))} to ${chance(chanceOf(sweep.before + effect(here)))}`;
+    after[here.layer]?.[here.head] == null
+      ? `${named(here)}: not computed`
+      : `${named(here)}: ${signed(effect(here))}${sure(here) ? "" : ", estimated"}, ${chance(chanceOf(sweep.before))} to ${chance(chanceOf(sweep.before + effect(here)))}`;
+  const open = (next: Place) => store.set({ view: "attention", part: stack.part, ...next, pin: null }, true);
   const focused = { layer: Math.min(own.layer, stack.layers - 1), head: Math.min(own.head, stack.heads - 1) };
   return (
     <div class="sweep" ref={frame}>
@@ -53,9 +61,18 @@ export function SweepMap({ store, sweep, stack, place }: SweepMapProps) {
         most={52}
         narrow={44}
         move={setOwn}
-        choose={(next) => store.set({ view: "attention", part: stack.part, ...next, pin: null }, true)}
+        choose={open}
         cell={(here) => ({ "aria-label": inWords(here), "data-shown": samePlace(here, place), onFocus: () => setOwn(here) })}
       />
+      <ol class="strongest" aria-label="The heads with the largest effects">
+        {first.map((here) => (
+          <li>
+            <button type="button" aria-label={`${named(here)}, ${signed(effect(here))}`} title={inWords(here)} onClick={() => open(here)}>
+              {here.layer}.{here.head} <span class="number">{signed(effect(here))}{sure(here) ? "" : " ?"}</span>
+            </button>
+          </li>
+        ))}
+      </ol>
       {paint && <Legend kind="difference" label="Change of its log-odds" hatched={false} root={false} {...{ largest, paint }} />}
     </div>
   );

@@ -1,0 +1,178 @@
+"""What removing each head alone does to an outcome: estimated at once, then computed in slices between other calls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from glassformer.errors import InputError, require
+from glassformer.explorer import messages as m
+from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
+from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.loading.loaded_model import LoadedModel
+from glassformer.modes import evaluating
+from glassformer.observe.sweep import ablation_steps, attribution_sweep
+
+SLICE = 0.1
+"""Seconds after which a call returns what there is; it ends the forward pass that is under way."""
+MOST_SWEPT = 1.6e13
+"""Largest product of weights, tokens and heads that are removed exactly: a few minutes on two cores."""
+MOST_HELD = 2e9
+"""Largest size of what a backward pass holds, in bytes; without an estimate the last layers are swept first."""
+
+_TOKENS_AT_ONCE = 128
+_BYTES_HELD = 96
+"""For each number of the residual stream of each layer."""
+
+
+@dataclass(eq=False)
+class _Stack:
+    """The heads of one stack: the metric without each, NaN while unknown, and whether it is more than an estimate."""
+
+    told: m.Attention
+    values: Float[Tensor, "layer head"]
+    exact: Bool[Tensor, "layer head"]
+
+
+@dataclass(eq=False)
+class Sweeping:
+    """A sweep under way; whoever asks for it takes it further."""
+
+    outcomes: Outcomes
+    target: int
+    other: int | None
+    stacks: list[_Stack] = field(default_factory=list)
+    before: float | None = None
+    total: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        run = self.outcomes.run
+        for told in run.message.attentions:
+            shape = told.layers, told.heads
+            self.stacks.append(_Stack(told, torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)))
+        heads = sum(stack.exact.numel() for stack in self.stacks)
+        self.tokens = max(each.shape[1] for each in run.inputs)
+        tensors = self.outcomes.model.state_dict(keep_vars=True).values()  # packed weights are buffers
+        weights = sum({each.data_ptr(): each.numel() for each in tensors}.values())  # tied ones once
+        share = min(1.0, MOST_SWEPT / (weights * self.tokens * heads))
+        self.layers = [max(1, int(share * stack.told.layers)) for stack in self.stacks]
+        self.total = sum(most * stack.told.heads for most, stack in zip(self.layers, self.stacks, strict=True))
+        self._steps: Iterator[None] | None = self._all_steps()
+
+    @property
+    def done(self) -> int:
+        """The number of heads whose effect is exact."""
+        return min(self.total, sum(int(stack.exact.sum()) for stack in self.stacks))
+
+    @property
+    def size(self) -> int:
+        """An estimate of the memory that it holds, in bytes."""
+        held = sum(stack.told.layers * given.q.shape[1] * given.q.shape[3] for stack, given in self._first())
+        return (0 if self._steps is None else 32 * self.tokens * held) + 10_000
+
+    def advance(self, known: int) -> None:
+        """Compute for a moment, unless more than ``known`` heads are done already. Others may compute in between."""
+        end = time.monotonic() + SLICE
+        with self.lock:
+            if self.done > known:
+                return
+            while self._steps is not None:
+                with self.outcomes.loaded.lock, evaluating(self.outcomes.model):
+                    if next(self._steps, self) is self:
+                        self._steps = None
+                if self.before is not None and time.monotonic() >= end:
+                    break
+
+    def message(self) -> m.HeadSweep:
+        """What is known."""
+        assert self.before is not None
+        names = [None if each is None else self.outcomes.name(each) for each in (self.target, self.other)]
+        return m.HeadSweep(
+            target=self.target,
+            name=names[0] or "",
+            other=self.other,
+            other_name=names[1],
+            before=self.before,
+            stacks=[
+                m.SweptStack(
+                    part=stack.told.part,
+                    label=stack.told.label,
+                    after=[[each if each == each else None for each in row] for row in stack.values.tolist()],
+                    exact=stack.exact.tolist(),
+                )
+                for stack in self.stacks
+            ],
+            done=self.total if self._steps is None else self.done,
+            total=self.total,
+        )
+
+    def _first(self) -> Iterator[tuple[_Stack, Any]]:
+        for stack in self.stacks:
+            yield stack, self.outcomes.run.layers(stack.told.part)[0]
+
+    def _all_steps(self) -> Iterator[None]:
+        model, texts, place = self.outcomes.model, self.outcomes.texts, self.outcomes.place
+        metric = partial(_preference, self.target, self.other)
+        options: dict[str, Any] = {"logits": -1 if place is None else place}
+        parts = [None if stack.told.part == "self" else stack.told.part for stack in self.stacks]
+        for part, (stack, first) in zip(parts, self._first(), strict=True):
+            width = first.q.shape[1] * first.q.shape[3]
+            if stack.told.layers * width * self.tokens * _BYTES_HELD <= MOST_HELD:
+                with suppress(InputError):
+                    found = attribution_sweep(model, None, texts, metric, part=part, **options)
+                    stack.values, self.before = found.values.double().detach(), found.clean
+                    yield
+        options["batch_size"] = max(1, _TOKENS_AT_ONCE // self.tokens)
+        for part, stack, most in zip(parts, self.stacks, self.layers, strict=True):
+            order = list(reversed(range(stack.told.layers)))
+            if self.before is not None and bool(stack.values.isfinite().all()):
+                largest = (stack.values - self.before).abs().amax(1)
+                order = largest.argsort(descending=True).tolist()
+            swept = order[:most]
+            for sweep in ablation_steps(model, texts, metric, part=part, order=order, **options):
+                self.before, stack.exact = sweep.clean, sweep.values.isfinite()
+                stack.values = torch.where(stack.exact, sweep.values, stack.values)
+                yield
+                if bool(stack.exact[swept].all()):
+                    break
+
+
+def sweep(runs: Runs, loaded: LoadedModel, ask: m.AskSweep) -> m.HeadSweep:
+    """The log-odds of the target, or of it over the other outcome, without each head, as far as they are known.
+
+    The first call gives an estimate from one gradient where that fits into memory, and each further one computes for
+    a moment, the layers of the largest estimates first. Nothing is computed between the calls.
+
+    Raises:
+        InputError: A model or a text without such an output, or one outcome alone.
+    """
+    outcomes = outcomes_of(runs, loaded, ask.ask, ask.place)
+    target = outcomes.chosen(ask.target)
+    other = None if ask.other is None else outcomes.chosen(ask.other, "other")
+    require(target != other, f"target = other = {target}", "two outcomes", "Change one.")
+    name: Hashable = ("sweep", outcomes.run.message.run, outcomes.run.stamp, outcomes.place, target, other)
+    found: Sweeping | None = runs.derived.get(name)
+    if found is None:
+        found = Sweeping(outcomes, target, other)
+    found.advance(ask.done)
+    runs.derived.put(name, found, found.size)
+    return found.message()
+
+
+def _preference(target: int, other: int | None, logits: Float[Tensor, "one position outcome"]) -> Tensor:
+    """``log(p / (1 - p))`` of the target at the last position, or ``log(p / q)`` with q of the other outcome."""
+    wide = logits[:, -1].double()
+    if other is not None:
+        return wide[:, target] - wide[:, other]
+    others = wide.index_fill(1, torch.tensor(target, device=wide.device), -torch.inf)
+    return wide[:, target] - others.logsumexp(-1)
