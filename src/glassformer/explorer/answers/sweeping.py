@@ -45,7 +45,7 @@ class _Stack:
 
 @dataclass(eq=False)
 class Sweeping:
-    """A sweep under way; whoever asks for it takes it further."""
+    """A sweep under way; what asks for it takes it further."""
 
     outcomes: Outcomes
     target: int
