@@ -84,8 +84,8 @@ def capture(
     may differ from the compiled one's in rounding.
 
     Args:
-        model: A model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of ``transformers``; compiled
-            or not.
+        model: A model of glassformer's attention, or one of ``transformers`` that goes through its attention interface;
+            compiled or not.
         modules: Names of hook points, or of modules that contain them; or a predicate on name and module; all when
             None. :func:`find_hook_points` lists the names.
         what: One or more of the above.
@@ -111,8 +111,8 @@ def capture(
     points = find_hook_points(model)
     require(
         any(point.role == "attention" for point in points),
-        f"{type(model).__name__}, which has no attention to capture",
-        "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of transformers",
+        f"{type(model).__name__}, none of whose modules calls an attention that can be captured",
+        "a model of glassformer's attention, or one of transformers that calls ALL_ATTENTION_FUNCTIONS",
         "Pass such a model.",
     )
     asked = (what,) if isinstance(what, str) else tuple(what)
@@ -126,6 +126,8 @@ def capture(
     recorder = Recorder(seen.records, kinds, chosen, queries, retain_grad, seen.inputs if "inputs" in asked else None)
     with ExitStack() as attached:
         attached.enter_context(uncompiled())
+        if foreign:
+            attached.enter_context(hugging_face.proving(points, asked))
         _attach(attached, recorder, foreign, points)
         yield seen
     require(

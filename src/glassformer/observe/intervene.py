@@ -37,7 +37,7 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
     call computes; edits of ``k`` and ``v`` reach all keys that it reads.
 
     Args:
-        model: A model of glassformer's, or a GPT-2, Llama, Mistral, Qwen2, Mixtral, GptOss, BERT or RoBERTa of
+        model: A model of glassformer's, or one that goes through the attention interface of
             ``transformers``; not a compiled one.
         edits: Made by the functions of :mod:`glassformer.observe.edits`.
 
@@ -63,6 +63,8 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
     with ExitStack() as attached:
         if plans:
             attached.enter_context(uncompiled())
+            if foreign:
+                attached.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
             _Attachment(attached, points, foreign).attach(plans)
         yield
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
