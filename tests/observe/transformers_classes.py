@@ -80,6 +80,7 @@ _NESTED = "the additions are in submodules"
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     **dict.fromkeys(("CohereModel", "Cohere2Model", "GPTNeoXModel", "PhiModel"), (SITES[5:], _PARALLEL)),
     **dict.fromkeys(("RobertaPreLayerNormModel", "XLMRobertaXLModel", "EsmModel"), (_INSIDE, _NESTED)),
+    "BitNetModel": (("heads",), "a norm stands between the heads and their projection"),
     "AlbertModel": (_INSIDE, "its layers are lists of one shared block, in which no addition is found"),
     "MobileBertModel": (_SUMS, "a bottleneck and four networks in a block"),
     "OPTModel": (_SUMS, "its ffn runs on all texts at once, without the axis of the batch"),
@@ -104,3 +105,18 @@ def build(case: Case, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, di
     elif case.inputs == "image":
         inputs = {"pixel_values": torch.randn(2, 3, 8, 8, dtype=dtype)}
     return model, inputs
+
+
+def table() -> str:
+    """The rows of the table in docs/intervene.md."""
+    groups: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for case in CASES:
+        groups.setdefault(REFUSED.get(case.model, ((), "")), []).append(case.model.removesuffix("Model"))
+    rows = ["| classes | refused | why |", "|---|---|---|"]
+    for (sites, why), names in groups.items():
+        rows.append(f"| {', '.join(names)} | {'all' if sites == SITES else ', '.join(sites) or 'none'} | {why} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -31,7 +31,7 @@ from glassformer.observe.recorder import Frame, Recorder
 
 @contextmanager
 def capture(
-    model: nn.Module,
+    model: Any,
     modules: Modules | None = None,
     *,
     what: str | Sequence[str] = "weights",
@@ -85,7 +85,7 @@ def capture(
 
     Args:
         model: A model of glassformer's attention, or one of ``transformers`` that goes through its attention interface;
-            compiled or not.
+            compiled or not; or a ``LanguageModel``, as :func:`glassformer.load` gives it.
         modules: Names of hook points, or of modules that contain them; or a predicate on name and module; all when
             None. :func:`find_hook_points` lists the names.
         what: One or more of the above.
@@ -106,7 +106,7 @@ def capture(
             within the model: a position out of range, an attention that bypasses the hook, or ``retain_grad`` for
             weights or scores under attention dropout.
     """
-    model = getattr(model, "_orig_mod", model)
+    model = network_of(model)
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model)
     require(
@@ -138,10 +138,17 @@ def capture(
     )
 
 
-def find_hook_points(model: nn.Module) -> tuple[HookPoint, ...]:
+def find_hook_points(model: Any) -> tuple[HookPoint, ...]:
     """Every hook point of a model, in the order of its modules; none for a model of an unknown kind."""
-    model = getattr(model, "_orig_mod", model)
+    model = network_of(model)
     return tuple(hugging_face.points(model) if hugging_face.is_hugging_face(model) else own_points(model))
+
+
+def network_of(model: Any) -> nn.Module:
+    """The network of a compiled model, or of a ``LanguageModel``, which has it in ``model``."""
+    model = model if isinstance(model, nn.Module) else getattr(model, "model", model)
+    network: nn.Module = getattr(model, "_orig_mod", model)
+    return network
 
 
 def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequence[HookPoint]) -> None:

@@ -21,6 +21,7 @@ from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.layers import attention
 from glassformer.layers.attention import Attended, Editor, Rewrite
 from glassformer.observe.block_structure import calls_interface, parts_of
+from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
 from glassformer.observe.seams import insert, without_other_hooks
 
@@ -176,26 +177,29 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
 
     def note(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
         point = next((each for each in given if each.module is module and each.role == "attention"), None)
-        if point is None:
+        if point is None or (point.block or module) in _proved:
             return
         outputs[module] = output
         call = inputs()
-        got = f"{point.name} with {call.q.shape[1]} heads in groups of {call.group}"
         require(
             (call.q.shape[1], call.group) == (point.heads, point.group),
-            got,
+            f"{point.name} with {call.q.shape[1]} heads in groups of {call.group}",
             f"{point.heads} in groups of {point.group}, as its configuration says",
             "Capture other modules.",
         )
+        if dropout == 0:
+            _check_output(point, call, output)
         if point.block is None:
             _proved.add(module)
 
     with ExitStack() as attached:
         attached.enter_context(watching(note))
 
-        def listen(module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]) -> None:
+        def listen(
+            owner: nn.Module, module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]
+        ) -> None:
             def here(values: Tensor, _: tuple[Any, ...]) -> None:
-                if threading.get_ident() == thread and not torch.compiler.is_compiling():
+                if owner not in _proved and threading.get_ident() == thread and not torch.compiler.is_compiling():
                     do(values)
 
             if module is not None:
@@ -203,23 +207,21 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
 
         for block in (point for point in given if point.role == "block"):
             mine = [point for point in given if point.block is block.module]
-            listen(block.module, "input", 3, partial(seen.start, block.module))
+            on = partial(listen, block.module)
+            on(block.module, "input", 3, partial(seen.start, block.module))
             for point in mine:
                 if point.role == "attention":
-                    listen(point.added, "output", 3, partial(seen.add, block.module, "attention"))
-                    if "heads" in kinds:
-                        listen(point.merged, "input", 0, partial(_check_merged, point, outputs))
+                    on(point.added, "output", 3, partial(seen.add, block.module, "attention"))
+                    on(point.merged, "input", 0, partial(seen.merged, point, outputs))
                 elif point.role == "ffn":
-                    listen(point.module, "output", 3, partial(seen.add, block.module, "ffn"))
+                    on(point.module, "output", 3, partial(seen.add, block.module, "ffn"))
             if block.between is not None and block.pre_norm:
-                listen(block.between, "input", 0, partial(seen.between, block, block.between))
+                on(block.between, "input", 0, partial(seen.compare, block, f"the input of {_kind(block.between)}"))
             for norm in block.norms:
-                listen(norm, "input", 0, partial(seen.between, block, norm))
-                listen(norm, "output", 3, partial(seen.start, block.module))
-            complete = all(point.added is not None for point in mine if point.role == "attention")
-            complete &= any(point.role == "ffn" for point in mine)
-            if complete:
-                listen(block.module, "output", 0, partial(seen.end, block, kinds))
+                on(norm, "input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
+                on(norm, "output", 3, partial(seen.start, block.module))
+            complete = any(point.role == "ffn" for point in mine)
+            on(block.module, "output", 0, partial(seen.end, block, kinds, complete))
         yield
 
 
@@ -228,7 +230,8 @@ class _Sums:
 
     def __init__(self) -> None:
         self._sums: dict[nn.Module, Tensor] = {}
-        self._wrong: dict[nn.Module, str] = {}
+        self._wrong: dict[nn.Module, tuple[str, str]] = {}
+        """What is wrong with a block, and which sites it concerns."""
 
     def start(self, block: nn.Module, values: Tensor) -> None:
         self._sums[block] = values.detach()
@@ -236,49 +239,67 @@ class _Sums:
     def add(self, block: nn.Module, part: str, values: Tensor) -> None:
         if block in self._sums and self._sums[block].shape == values.shape:
             self._sums[block] = self._sums[block] + values.detach()
-        elif block in self._sums:
-            self._wrong[block] = f"{part} of shape {list(values.shape)}"
+        else:
+            self._wrong.setdefault(block, (f"{part} has the shape {list(values.shape)}", _SUMMED))
 
-    def between(self, point: HookPoint, norm: nn.Module, values: Tensor) -> None:
-        self._compare(point, f"the input of its {type(norm).__name__}", values)
+    def merged(self, point: HookPoint, outputs: dict[nn.Module, Tensor], values: Tensor) -> None:
+        made = outputs.get(point.module)
+        if made is None or made.numel() != values.numel() or not torch.equal(made.flatten(), values.flatten()):
+            assert point.block is not None
+            wrong = f"the output of the heads is changed before {_kind(point.merged)}"
+            self._wrong.setdefault(point.block, (wrong, "heads"))
 
-    def end(self, point: HookPoint, kinds: Collection[str], values: Tensor) -> None:
-        block = point.module
-        self._compare(point, "its output", values)
-        wrong = self._wrong.pop(block, None)
-        self._sums.pop(block, None)
-        if block.training:
-            return
-        if wrong is None:
-            _proved.add(block)
-        elif {"attention", "ffn", "residual_between"} & set(kinds):
-            raise InputError(
-                f"{type(block).__name__} {point.name}, where {wrong}",
-                "a block whose attention and ffn, as found in its source, are added to its input",
-                "Capture or edit weights, scores, q, k, v, heads or residual there.",
+    def end(self, point: HookPoint, kinds: Collection[str], complete: bool, values: Tensor) -> None:
+        if complete:
+            self.compare(point, "its output", values)
+        wrong, sites = self._wrong.pop(point.module, (None, ""))
+        self._sums.pop(point.module, None)
+        if wrong is None and not point.module.training:
+            _proved.add(point.module)
+        elif not point.module.training:
+            require(
+                not set(kinds) & set(sites.split(", ")),
+                f"{', '.join(kinds)} of {_kind(point.module)} {point.name}, where {wrong}",
+                "a block whose attention and ffn, as its source shows them, are added to its input",
+                f"There, capture or edit other sites than {sites}.",
             )
 
-    def _compare(self, point: HookPoint, what: str, values: Tensor) -> None:
+    def compare(self, point: HookPoint, what: str, values: Tensor) -> None:
         expected = self._sums.get(point.module)
         if expected is None or expected.shape != values.shape:
-            self._wrong.setdefault(point.module, f"{what} has another shape than its input")
+            self._wrong.setdefault(point.module, (f"{what} has another shape than its input", _SUMMED))
             return
         rounding = 64 * torch.finfo(values.dtype).eps * float(expected.abs().max())
         error = float((expected - values.detach()).abs().max())
         if not error <= rounding:
-            self._wrong.setdefault(
-                point.module, f"{what} differs by {error:.2g} from the sum of its input and its parts"
-            )
+            wrong = f"{what} differs by {error:.2g} from the sum of its input and its parts"
+            self._wrong.setdefault(point.module, (wrong, _SUMMED))
 
 
-def _check_merged(point: HookPoint, outputs: dict[nn.Module, Tensor], values: Tensor) -> None:
-    made = outputs.get(point.module)
-    fits = made is not None and made.numel() == values.numel() and torch.equal(made.flatten(), values.flatten())
+_SUMMED = "attention, ffn, residual_between"
+
+
+def _kind(module: Any) -> str:
+    return type(module).__name__
+
+
+@torch.no_grad()
+def _check_output(point: HookPoint, call: Attended, output: Tensor) -> None:
+    """Compare the newest query's output with that of its exact weights: another kind of attention would not give it."""
+    newest = call.q.shape[2] - 1
+    rows = exact_rows(call, range(call.q.shape[1]), [newest], ["weights"])
+    assert rows.weights is not None
+    last = rows.first + rows.weights.shape[3]
+    v = call.v[:, :, rows.first : last].to(rows.weights.dtype).repeat_interleave(call.group, 1)
+    expected = (rows.weights @ v)[:, :, 0]
+    near = (1e-3 if output.dtype in (torch.float32, torch.float64) else 0.1) * v.abs().amax((1, 2, 3))
+    seen = rows.weights.sum((1, 2, 3)) > 0
+    error = (expected - output[:, newest]).abs().amax((1, 2))
     require(
-        fits,
-        f"heads of {point.name}, whose output is changed before {type(point.merged).__name__}",
-        "an output projection that reads the heads",
-        "Capture weights, q, k, v.",
+        bool((error <= near)[seen].all()),
+        f"{point.name} ({_kind(point.module)}), whose output is not that of the softmax of scaled products and a mask",
+        "an attention that can be captured",
+        "Capture other modules.",
     )
 
 
