@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,3 +176,40 @@ def test_models_that_are_only_captured_are_refused_by_the_lens() -> None:
     with pytest.raises(InputError) as error:
         logit_lens(model, inputs["input_ids"])
     assert "Gemma3DecoderLayer" in error.value.got
+
+
+@pytest.mark.parametrize("name", ["Gemma2", "Gemma3", "GPTNeoX", "Olmo2", "Cohere", "Bart", "T5"])
+@torch.no_grad()
+def test_generation_gives_the_rows_of_one_pass(name: str) -> None:
+    """With caches, windows, caps and biases of positions."""
+    head = "ForConditionalGeneration" if name in ("Bart", "T5") else "ForCausalLM"
+    case = next(case for case in CASES if case.model in (f"{name}Model", f"{name}TextModel"))
+    windows = {"sliding_window": 4} if name.startswith("Gemma") else {}
+    model: Any
+    model, inputs = build(case._replace(model=name + head, changes={**case.changes, **windows}))
+    tokens = inputs["input_ids"]
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    plain = model.generate(tokens, **options)
+    with capture(model) as seen:
+        assert torch.equal(model.generate(tokens, **options), plain)
+    whole_inputs = (
+        {"input_ids": tokens, "decoder_input_ids": plain} if head.endswith("Generation") else {"input_ids": plain}
+    )
+    with capture(model) as whole:
+        model(**whole_inputs)
+    for name_of, records in seen.of("weights").items():
+        for record in records:
+            assert record.keys is not None
+            assert record.queries is not None
+            expected = whole.weights[name_of][:, :, list(record.queries)][..., list(record.keys)]
+            torch.testing.assert_close(record.values, expected, rtol=0, atol=2e-6)
+        assert records[-1].queries in ((plain.shape[1] - 2,), tuple(range(9)))
+
+
+@torch.no_grad()
+def test_a_language_model_gives_its_network() -> None:
+    model, inputs = build(next(case for case in CASES if case.model == "LlamaModel"))
+    opened = SimpleNamespace(model=model, tokens=lambda text: inputs["input_ids"])
+    with capture(opened) as seen, intervene(opened, zero("heads", heads=0)):
+        model(opened.tokens("text"))
+    assert len(seen.records) == 2

@@ -140,7 +140,7 @@ def _is_cross(name: str) -> bool:
     return any("cross" in part or part in ("encoder_attn", "EncDecAttention") for part in name.split("."))
 
 
-def _sizes(module: Any) -> dict[str, int]:
+def _sizes(module: Any) -> dict[str, Any]:
     """Its heads, and how many of them share keys; :func:`proving` compares them with the first call."""
     names = ("num_heads", "num_attention_heads", "n_heads", "n_head")
     found = [getattr(of, name, None) for of in (module, getattr(module, "config", None)) for name in names]
