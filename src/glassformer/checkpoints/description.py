@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.assembly import config_errors
 from glassformer.checkpoints.families import FAMILIES, family_of, files
+from glassformer.checkpoints.families.gguf_metadata import gguf_entries
+from glassformer.checkpoints.gguf import gguf_config
+from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.gpt_oss import checked_config
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, StoredTensor, read_json, stored_tensors
 from glassformer.errors import CheckpointError
+from glassformer.kernels.blocks import KINDS
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder_config import EncoderConfig
 from glassformer.quantized import DenseFormat, mxfp4
@@ -45,7 +50,7 @@ class Description:
     family: str
     """"Llama" or another of the table's, "gpt-oss", "Mixtral", "BERT" or "glassformer"."""
     layout: str
-    """"Hugging Face", "OpenAI" or "glassformer"."""
+    """"Hugging Face", "OpenAI", "GGUF" or "glassformer"."""
     config: DecoderConfig | EncoderConfig
     """The model's configuration."""
     parameters: dict[Part, int]
@@ -54,6 +59,10 @@ class Description:
     """Size of each part on the disk."""
     num_files: int
     """Number of files of weights."""
+    kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of a GGUF file, how many tensors of each kind there are, and their bytes."""
+    held: int | None = None
+    """Of a GGUF file, bytes of the loaded weights as they are in the file."""
 
     @property
     def total(self) -> int:
@@ -134,6 +143,28 @@ def describe_decoder(directory: Path, config: DecoderConfig) -> Description:
     stored = stored_tensors(directory)
     decoders.own_tensors(config, stored, directory)
     return _described("glassformer", "glassformer", config, stored)
+
+
+def describe_gguf(file: GgufFile) -> Description:
+    """Describe a GGUF file; no tensor is read.
+
+    Raises:
+        CheckpointError: An architecture that is not known, one with a part that the decoder lacks, or tensors that are
+            not those of its configuration.
+    """
+    family, config = gguf_config(file)
+    parts, sizes, kinds = Counter[Part](), Counter[Part](), dict[str, tuple[int, int]]()
+    held = 0
+    for entry in gguf_entries(family, config, file.tensors):
+        for tensor in (file.tensors[name] for name in entry.theirs):
+            part, count = _part(entry.ours[0], config), math.prod(tensor.shape)
+            parts[part] += count
+            sizes[part] += tensor.nbytes
+            before = kinds.get(tensor.kind, (0, 0))
+            kinds[tensor.kind] = before[0] + 1, before[1] + tensor.nbytes
+            # Layers hold matrices in blocks; experts and other numbers are expanded to float32.
+            held += tensor.nbytes if tensor.kind in KINDS and len(tensor.shape) == 2 else 4 * count
+    return Description(family.name, "GGUF", config, dict(parts), dict(sizes), len(file.pieces), kinds, held)
 
 
 def _described(

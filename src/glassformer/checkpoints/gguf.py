@@ -77,7 +77,7 @@ def load_gguf(
         part = "blocks" if "embedding.weight" in packed else "weight"
         state[f"output.{part}"] = state[f"embedding.{part}"]
     decoder.load_state_dict(state, assign=True)
-    if config.tied_output and not packed:
+    if config.tied_output and "embedding.weight" not in packed:
         decoder.output.weight = decoder.embedding.weight
     decoder.family = family.model_type
     return decoder
@@ -136,5 +136,6 @@ def _hold_blocks(decoder: Decoder, kinds: Mapping[str, str]) -> set[str]:
         packed.add(name)
         if module == "embedding" and decoder.config.tied_output:
             with torch.device("meta"):
-                decoder.output = BlockLinear(found.embedding_dim, found.num_embeddings, kind)
+                output = BlockLinear(decoder.config.hidden_dim, decoder.config.vocab_size, kind)
+            decoder.set_submodule("output", output)
     return packed

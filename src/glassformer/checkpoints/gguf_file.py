@@ -133,8 +133,9 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
         try:
             with _Pieces(pieces) as file:
                 found, own = _header(file, number)
-            if (found.get("split.no", 0), found.get("split.count", 1) or 1) != (number, len(parts)):
-                got = f"part {found.get('split.no', 0)} of {found.get('split.count', 1)}"
+            place = found.get("split.no", 0), found.get("split.count", 1) or 1
+            if place != (number, len(parts)):
+                got = f"part {cut(str(place[0]))} of {cut(str(place[1]))}"
                 raise ValueError(f"{got}, where {number} of {len(parts)} is expected")
             if number and own.keys() & tensors.keys():
                 raise ValueError("tensors that another part has, too")
@@ -145,7 +146,7 @@ def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
     total = metadata.get("split.tensors.count", len(tensors))
     if total != len(tensors):
         got = f"{first} and its other parts with {len(tensors)} tensors"
-        raise CheckpointError(got, f"the {total} of the model", "Take all parts from one model.")
+        raise CheckpointError(got, f"the {cut(str(total))} of the model", "Take all parts from one model.")
     return GgufFile(first, metadata, tensors, tuple(map(tuple, parts)))
 
 
@@ -198,13 +199,16 @@ class _Header:
     """The bytes of a header, read as they are needed."""
 
     def __init__(self, file: _Pieces) -> None:
-        self._file, self.data, self.at = file, bytearray(), 0
+        self._file, self.data, self.at, self._items = file, bytearray(), 0, 0
 
     def need(self, end: int) -> None:
         if end > min(_HEADER, self._file.size):
             raise ValueError("it ends within the header" if end > self._file.size else "a header beyond 64 MiB")
         while len(self.data) < end:
-            self.data += self._file.read(max(_CHUNK, end - len(self.data))) or b""
+            more = self._file.read(max(_CHUNK, end - len(self.data)))
+            if not more:
+                raise ValueError("it became shorter")
+            self.data += more
 
     def take(self, form: str) -> Any:
         at, self.at = self.at, self.at + struct.calcsize(form)
@@ -239,13 +243,17 @@ class _Header:
         if name == "?":
             raise ValueError(f"a value of the unknown type {kind}")
         found = self._numbers(name, 1)[0]
-        return found.item()
+        # Of all numbers that float32 rounds to this one the shortest is what was meant: 1e-5, not 9.99999975e-6.
+        return float(str(found)) if name == "<f4" else found.item()
 
     def _array(self) -> Any:
         kind, count = self.take("<I"), self.take("<Q")
         name = _NUMBERS[kind] if kind < len(_NUMBERS) else "?"
         if name in ("array", "?") or count > _ITEMS:
             raise ValueError(f"an array of {count} values of type {kind}")
+        self._items += count
+        if self._items > 2 * _ITEMS:
+            raise ValueError(f"{self._items} values in arrays")
         return self.texts(count) if name == "text" else self._numbers(name, count)
 
     def _numbers(self, name: str, count: int) -> np.ndarray:

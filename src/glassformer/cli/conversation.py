@@ -48,7 +48,8 @@ class TemplateConversation:
         self, continuation: Continuation, found: FoundModel, instructions: str = "", max_new_tokens: int | None = None
     ) -> None:
         self.messages: list[Message] = []
-        self.stopwatch, self.cut = Stopwatch(0), None
+        self.stopwatch = Stopwatch(0)
+        self.cut: str | None = None
         self._continuation, self._max_new_tokens = continuation, max_new_tokens
         self._tokenizer, self._stops = require_tokenizer(found), found.stop_tokens
         template = found.chat_template
@@ -69,7 +70,7 @@ class TemplateConversation:
         spoken = [{"role": each.role, "content": each.content} for each in [*self.messages, asked]]
         prompt, room = self._template.tokens([*self._system, *spoken], self._tokenizer), self._continuation.max_seq_len
         require_room(prompt, room)
-        self.cut: str | None = "it was interrupted"
+        self.cut = "it was interrupted"
         self.stopwatch = Stopwatch(self._continuation.unread(prompt))
         tokens = self._continuation.reply(prompt, self._max_new_tokens, stop_tokens=self._stops)
         answer, last = "", -1

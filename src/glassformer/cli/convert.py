@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.checkpoints.decoders import layout_for, load_decoder, read_decoder_config, save_decoder
 from glassformer.checkpoints.families import family_of
+from glassformer.checkpoints.gguf import gguf_config, load_gguf
+from glassformer.checkpoints.gguf_file import GgufFile
+from glassformer.checkpoints.gguf_writing import write_gguf
 from glassformer.checkpoints.gpt_oss import stored_model
 from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.gpt_oss_export import gpt_oss_from_decoder, remark
 from glassformer.checkpoints.gpt_oss_layouts import GptOssLayout
 from glassformer.checkpoints.gpt_oss_writing import PlannedModel, with_experts, write_gpt_oss
-from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.mixtral import mixtral_lacks
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
+from glassformer.cli import TEXT
 from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import on_disk
 from glassformer.cli.terminal import say
+from glassformer.data.chat_template import template_from_gguf
+from glassformer.data.gguf_tokenizer import byte_vocabulary, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import tokenizer_places
 from glassformer.errors import require
-from glassformer.files import lies_inside
+from glassformer.files import lies_inside, write_text
+from glassformer.generation.language_model import find_place
 from glassformer.models import Decoder, DecoderConfig
 
 _KEPT_FILES = (
@@ -56,12 +64,20 @@ def convert(flags: ConvertFlags) -> list[str]:
         CheckpointError: A source that is damaged or of another architecture.
         InputError: No such source, OUT exists, the disk is full, or the layout has no equivalent.
     """
-    require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new directory", "Pass --replace.")
+    require(flags.replace or not flags.out.exists(), f"{flags.out}, which exists", "a new one", "Pass --replace.")
+    if flags.out.suffix == ".gguf":
+        return _convert_to_gguf(flags)
     run = find_trained(Path(flags.source)) if Path(flags.source).is_dir() else None
     if run is not None:
         _require_equivalent(run.config, flags)
         return _write(run.load(), flags)
-    directory = find_directory(flags.source)
+    place = find_place(flags.source)
+    if isinstance(place, GgufFile):
+        _require_equivalent(gguf_config(place)[1], flags)
+        written = _write(load_gguf(place, hold="dense"), flags)
+        _write_tokenizer(place, flags.out)
+        return written
+    directory = place
     config = read_json(directory / CONFIG_FILE)
     form = read_decoder_config(directory)
     _require_equivalent(form, flags)
@@ -69,6 +85,39 @@ def convert(flags: ConvertFlags) -> list[str]:
         with stored_model(directory, config) as model:
             return _write_gpt_oss(with_experts(model, flags.experts), flags, config, directory)
     return _write(load_decoder(directory, experts=_experts_to_load(form, flags)), flags)
+
+
+def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
+    """Write one file, with the tokenizer of a GGUF file or of a run on bytes; that of a directory has no such form."""
+    run = find_trained(Path(flags.source)) if Path(flags.source).is_dir() else None
+    vocabulary: Mapping[str, Any] | None = None
+    if run is not None:
+        decoder, vocabulary = run.load(), byte_vocabulary() if run.kind == TEXT else None
+    else:
+        place = find_place(flags.source)
+        if isinstance(place, GgufFile):
+            decoder, vocabulary = load_gguf(place), place.metadata
+        else:
+            decoder = load_decoder(place)
+    write_gguf(decoder, flags.out, kind=flags.kind, tokenizer=vocabulary)
+    without = ["It has no tokenizer: llama.cpp takes token ids."] if vocabulary is None else []
+    return [f"{flags.out}: GGUF in {flags.kind}, {on_disk(flags.out.stat().st_size)}", *without]
+
+
+def _write_tokenizer(file: GgufFile, directory: Path) -> None:
+    """Tokenizer and chat template of a GGUF file beside the weights, as Hugging Face has them."""
+    tokenizer = tokenizer_from_gguf(file.metadata, file.path.name)
+    template = template_from_gguf(file.metadata, file.path.name)
+    assert tokenizer.json is not None
+    settings: dict[str, Any] = {"add_bos_token": bool(tokenizer.begin)}
+    for name in ("bos", "eos"):
+        token = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if isinstance(token, int):
+            settings[f"{name}_token"] = tokenizer.token_bytes(token).decode(errors="replace")
+    write_text(directory / "tokenizer.json", tokenizer.json())
+    write_text(directory / "tokenizer_config.json", json.dumps(settings, indent=2))
+    if template is not None:
+        write_text(directory / "chat_template.jinja", template.text)
 
 
 def main(flags: ConvertFlags) -> int:
@@ -97,8 +146,8 @@ def _mixtral_lacks(config: DecoderConfig, flags: ConvertFlags) -> list[str]:
 
 def _layout(config: DecoderConfig, flags: ConvertFlags, family: str | None = None) -> str:
     """The layout to write; ``huggingface`` stands for the best of Hugging Face's."""
-    if flags.to != "huggingface":
-        return flags.to
+    if flags.to not in (None, "huggingface"):
+        return str(flags.to)
     packed = flags.experts == "mxfp4" or (flags.experts is None and config.expert_format == "mxfp4")
     return "gpt_oss" if packed else layout_for(replace(config, expert_format="dense"), family)
 

@@ -32,6 +32,7 @@ Effort = Literal["low", "medium", "high"]
 Layout = Literal["huggingface", "openai"]
 Target = Literal["huggingface", "openai", "gpt_oss", "mixtral", "glassformer"]
 Experts = Literal["mxfp4", "bfloat16"]
+GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
 
 
 @config
@@ -292,6 +293,112 @@ class ExploreFlags:
 
 
 @config
+class CaptureFlags:
+    """Print what a language model computes while it reads TEXT: attention weights, the lens, or what each head adds.
+
+    --save writes the arrays too, with the tokens and their texts.
+    """
+
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
+    smollm2, gemma-3-270m, gpt-oss-20b."""
+
+    text: Annotated[Positional[str], tyro.conf.arg(metavar="TEXT")]
+    """What the model reads."""
+
+    what: Literal["weights", "lens", "heads"] = "weights"
+    """weights: the largest attention weights of the position. lens: the next token after each layer. heads: what each
+    head and network adds to the logit of the most likely next token."""
+
+    layer: int | None = None
+    """Layer, from 0; negative ones count from the last. None: all."""
+
+    head: int | None = None
+    """Head, from 0. None: all."""
+
+    position: int = -1
+    """Token whose row is shown, from 0; -1 is the last."""
+
+    top: Size = 12
+    """Number of lines of the table."""
+
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the arrays to this .npz or .safetensors file. Weights are then of all positions."""
+
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Replace the file of --save if it exists."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto (a GPU if there is one)."""
+
+    def __post_init__(self) -> None:
+        kinds = (".npz", ".safetensors")
+        require(
+            self.save is None or self.save.suffix in kinds,
+            f"--save {self.save}",
+            f"a file that ends with {' or '.join(kinds)}",
+            "Choose such a name.",
+        )
+        require(
+            self.save is None or self.overwrite or not self.save.exists(),
+            f"{self.save}, which exists",
+            "a new file",
+            "Pass --overwrite.",
+        )
+
+
+@config
+class InterveneFlags:
+    """Print the next tokens of TEXT as a language model is, and with parts of it changed.
+
+    --without 23.3 sets head 3 of layer 23 to zero. --steer adds to the residual stream the difference between two
+    texts' last tokens: --steer " love" " hate" --layer 12.
+    """
+
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A GGUF file, a model's directory, owner/name or owner/name:file.gguf on the Hugging Face hub, or a short name:
+    smollm2, gemma-3-270m, gpt-oss-20b."""
+
+    text: Annotated[Positional[str], tyro.conf.arg(metavar="TEXT")]
+    """What the model reads."""
+
+    without: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART")] = ()
+    """Parts that are set to zero: LAYER.HEAD, LAYER.attention or LAYER.ffn."""
+
+    steer: Annotated[tuple[str, str] | None, tyro.conf.arg(metavar="TOWARDS AWAY")] = None
+    """Two texts; the stream after --layer is moved towards the first and away from the second, at every token."""
+
+    layer: int | None = None
+    """Layer of --steer."""
+
+    strength: float = 1.0
+    """Factor on the direction of --steer."""
+
+    top: Size = 5
+    """Likely tokens of each run that are shown."""
+
+    generate: Count = 0
+    """Continue TEXT by this many tokens, before and after."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto (a GPU if there is one)."""
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.without) or self.steer is not None,
+            "no change",
+            "--without or --steer",
+            "Pass --without 23.3, for example; 'glassformer capture' shows what heads do.",
+        )
+        require(
+            (self.steer is None) == (self.layer is None),
+            "--steer without --layer" if self.layer is None else "--layer without --steer",
+            "both of them",
+            "Pass --steer TOWARDS AWAY --layer 12, for example.",
+        )
+
+
+@config
 class DesignFlags:
     """Build the weights of an attention head that solves a task, prove that it does, and write them.
 
@@ -379,12 +486,13 @@ class RunProgramFlags:
 
 @config
 class InfoFlags:
-    """Print what a directory of weights contains and how much memory it needs on this machine. Reads headers only."""
+    """Print what a model's files contain and how much memory it needs on this machine. Reads headers only."""
 
-    directory: Annotated[Positional[str], tyro.conf.arg(metavar="DIR")]
-    """A directory with config.json and weights: a known family, gpt-oss also in OpenAI's layout, BERT models,
-    glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face hub, whose
-    weights are not downloaded."""
+    directory: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf on the Hugging Face hub,
+    which is downloaded; or a directory with config.json and weights: a known family, gpt-oss also in OpenAI's layout,
+    BERT models, glassformer's own, or a run of a decoder. If there is no such directory, a model on the Hugging Face
+    hub, whose weights are not downloaded."""
 
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, with sizes in bytes."""
@@ -392,7 +500,7 @@ class InfoFlags:
 
 @config
 class ConvertFlags:
-    """Write a decoder's weights in another layout, with the same logits.
+    """Write a decoder's weights in another layout, with the same logits, as a directory or a GGUF file.
 
     gpt-oss is converted between its two layouts tensor by tensor, in less than 1 GiB of memory. Others, glassformer's
     own directories and runs (of 'glassformer train' or of the gpt-oss lab) are loaded into memory. Parts that the new
@@ -400,20 +508,35 @@ class ConvertFlags:
     """
 
     source: Annotated[Positional[str], tyro.conf.arg(metavar="IN")]
-    """A directory of weights, a run, or a model on the Hugging Face hub."""
+    """A GGUF file, whose packed weights are expanded; a directory of weights; a run; owner/name or owner/name:file.gguf
+    on the Hugging Face hub; or a short name: smollm2, gemma-3-270m, gpt-oss-20b."""
 
     out: Annotated[Positional[Path], tyro.conf.arg(metavar="OUT")]
-    """Output directory. It is written completely or not at all."""
+    """Output directory, or a file that ends with .gguf. It is written completely or not at all."""
 
-    to: Target
-    """gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the family that IN is of, or the first that
-    has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's layout. glassformer: every part unchanged."""
+    to: Target | None = None
+    """Layout of a directory; None: huggingface. gpt_oss, mixtral: that model in Hugging Face's layout. huggingface: the
+    family that IN is of, or the first that has all its parts, or mixtral or gpt_oss. openai: gpt-oss in OpenAI's
+    layout. glassformer: every part unchanged."""
+
+    kind: GgufKind = "F16"
+    """Format of the matrices of a GGUF file. Q8_0 rounds to 8 bits."""
 
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
 
     replace: FlagCreatePairsOff[bool] = False
     """Replace OUT if it exists."""
+
+    def __post_init__(self) -> None:
+        file = self.out.suffix == ".gguf"
+        require(
+            not file or (self.to is None and self.experts is None),
+            f"--to or --experts for {self.out}",
+            "--kind for a GGUF file",
+            "Leave them out, or name a directory.",
+        )
+        require(file or self.kind == "F16", f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")
 
 
 @config

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from glassformer.checkpoints.assembly import machine_memory
-from glassformer.checkpoints.description import Description, describe, describe_decoder
+from glassformer.checkpoints.description import Description, describe, describe_decoder, describe_gguf
+from glassformer.checkpoints.gguf_file import GgufFile
 from glassformer.checkpoints.hub import find_directory, hub_tensors
 from glassformer.cli.flags import InfoFlags
 from glassformer.cli.runs import find_trained
 from glassformer.cli.sizes import count, in_memory, on_disk
 from glassformer.cli.terminal import say
+from glassformer.generation.language_model import KNOWN, find_place
 from glassformer.kernels import native
 from glassformer.layers.options import Yarn
 from glassformer.models import DecoderConfig
@@ -54,6 +56,7 @@ def as_json(found: Description, machine: Machine, directory: Path) -> dict[str, 
         "parameters": {"total": found.total, "active_per_token": found.active, **found.parameters},
         "stored_bytes": {"total": sum(found.stored_bytes.values()), **found.stored_bytes},
         "files": found.num_files,
+        "kinds": {kind: {"tensors": number, "bytes": size} for kind, (number, size) in found.kinds.items()},
         "windows": _windows(found),
         "memory_bytes": _memory(found),
         "cache_bytes": {str(_CACHED_TOKENS): found.cache(_CACHED_TOKENS)},
@@ -91,18 +94,30 @@ def as_text(found: Description, machine: Machine, directory: Path) -> str:
 
 def main(flags: InfoFlags) -> int:
     """Print what the directory contains."""
-    directory = find_directory(flags.directory, weights=False)
-    run = find_trained(directory)
-    if run is None:
-        found = describe(directory, hub_tensors(flags.directory, directory))
-    else:
-        found = describe_decoder(run.weights, run.config)
+    place, found = _described(flags.directory)
     machine = this_machine(kernel=found.experts is not None)
     if flags.json:
-        print(json.dumps(as_json(found, machine, directory), indent=2))
+        print(json.dumps(as_json(found, machine, place), indent=2))
     else:
-        say(as_text(found, machine, directory))
+        say(as_text(found, machine, place))
     return 0
+
+
+def _described(source: str) -> tuple[Path, Description]:
+    """Where a model is, and what it contains; of a directory on the hub no weights are downloaded."""
+    known = KNOWN.get(source)
+    if known is not None and known.file is None:
+        source = known.hub or source
+    # Only for a directory on the hub the place is asked for without weights.
+    if Path(source).expanduser().is_file() or ":" in source or "/" not in source:
+        place = find_place(source)
+        if isinstance(place, GgufFile):
+            return place.path, describe_gguf(place)
+    directory = find_directory(source, weights=False)
+    run = find_trained(directory)
+    if run is not None:
+        return directory, describe_decoder(run.weights, run.config)
+    return directory, describe(directory, hub_tensors(source, directory))
 
 
 def _form(found: Description) -> list[tuple[str, str]]:
@@ -128,6 +143,7 @@ def _form(found: Description) -> list[tuple[str, str]]:
         ("windows", f"{config.window:,} tokens in {_listed(windowed, config.num_layers)}" if windowed else "none"),
         ("context", f"{config.max_seq_len:,} tokens{stretch}"),
         ("vocabulary", f"{config.vocab_size:,}"),
+        ("weights", ", ".join(f"{n} {kind} ({on_disk(size)})" for kind, (n, size) in sorted(found.kinds.items()))),
     ]
 
 
@@ -148,6 +164,7 @@ def _listed(windowed: list[int], layers: int) -> str:
 def _memory(found: Description) -> dict[str, int]:
     """Memory for loading, by number format."""
     ways = {
+        "as in the file": found.held,
         "experts packed": found.memory(2, packed=True) if found.experts else None,
         **{
             f"with --dense {dense}": found.memory(2, packed=True, dense=dense) if found.family == "gpt-oss" else None

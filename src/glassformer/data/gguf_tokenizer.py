@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from glassformer.data.released_tokenizer import (
     O200K_PATTERN,
@@ -143,6 +143,19 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "a GGUF file"
     return released(source, engine, len(tokens), specials, piece, (bos,) if adds else (), end_tokens(specials, ends))
 
 
+def byte_vocabulary() -> dict[str, Any]:
+    """The ``tokenizer.ggml.*`` of a model whose 256 tokens are bytes, such as ``glassformer train`` makes of a text."""
+    spelt = piece_reader("ByteLevel")
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet(), key=spelt)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * 256,
+        "tokenizer.ggml.merges": [],
+    }
+
+
 def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int], pre: str) -> Tokenizer:
     """Byte-level encoding by a list of merges."""
     if pre not in _SPLITS:
@@ -150,7 +163,7 @@ def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int]
             f"{read.source} with tokenizer.ggml.pre = {short(pre)}", ", ".join(_SPLITS), known_name(pre, list(_SPLITS))
         )
     pairs: list[tuple[str, str]] = []
-    for merge in read.strings("merges", MOST_MERGES):
+    for merge in read.strings("merges", MOST_MERGES, least=0):
         # The first part may begin with a space.
         cut = merge.find(" ", 1)
         pair = merge[:cut], merge[cut + 1 :]
@@ -167,6 +180,7 @@ def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int]
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _SPLITS[pre]]
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytewise])
+    engine.decoder = decoders.ByteLevel()
     return engine
 
 
@@ -191,6 +205,7 @@ def _scored(read: _Metadata, tokens: list[str], ids: dict[str, int], specials: M
     engine = Tokenizer(models.BPE(vocab=ids, merges=merges, byte_fallback=True))
     prefix = [normalizers.Prepend(SPACE)] if read.value("add_space_prefix", bool, True) else []
     engine.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
+    engine.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     return engine
 
 
@@ -216,8 +231,8 @@ class _Metadata:
         found = int(self.value(f"{kind}_token_id", int, default))
         return found if 0 <= found < count else -1
 
-    def strings(self, name: str, most: int) -> list[str]:
-        found = self._list(name, 1, most)
+    def strings(self, name: str, most: int, least: int = 1) -> list[str]:
+        found = self._list(name, least, most)
         self._convert(lambda: "".join(found).encode(), name, "strings")
         return found
 

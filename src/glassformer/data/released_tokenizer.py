@@ -97,6 +97,7 @@ class ReleasedTokenizer:
         piece: The bytes of an id; None for an unused one.
         begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
         ends: Tokens that end a text or a turn.
+        json: Writes the content of a ``tokenizer.json``; None: the engine has none.
     """
 
     source: str
@@ -107,6 +108,7 @@ class ReleasedTokenizer:
     piece: Callable[[int], bytes | None] = field(repr=False)
     begin: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
+    json: Callable[[], str] | None = field(default=None, repr=False)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of ``text``, without ``begin``. A special token's name in it is ordinary text.
@@ -502,7 +504,9 @@ def released(
 
         return encode
 
-    return ReleasedTokenizer(source, vocab_size, specials, encoder(False), encoder(True), piece, begin, ends)
+    return ReleasedTokenizer(
+        source, vocab_size, specials, encoder(False), encoder(True), piece, begin, ends, engine.to_str
+    )
 
 
 def is_special_name(name: str, *, listed: bool = True) -> bool:

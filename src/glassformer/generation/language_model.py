@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Int
@@ -29,7 +29,7 @@ from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import tokenizer_from_gguf
-from glassformer.data.harmony import Message, Setting, renderer
+from glassformer.data.harmony import Message, Role, Setting, renderer
 from glassformer.data.released_tokenizer import (
     ReleasedTokenizer,
     installed_tokenizer,
@@ -224,7 +224,10 @@ class LanguageModel:
         has_harmony = "<|channel|>" in self.tokenizer.specials
         require(has_harmony, f"messages for {self.name}, which has no chat template", "a text", "Pass a string.")
         render, _ = renderer(self.tokenizer)
-        return render(Setting(), [Message(str(each["role"]), str(each["content"])) for each in text])
+        roles = [each.get("role") for each in text]
+        known = get_args(Role)
+        require(all(role in known for role in roles), f"messages of {roles}", f"roles among {known}", "Rename them.")
+        return render(Setting(), [Message(each["role"], str(each.get("content", ""))) for each in text])
 
     def stream(
         self,

@@ -133,6 +133,19 @@ def rewritten(config: DecoderConfig) -> DecoderConfig:
     return config if config.qk_norm else replace(config, key_weights=False, rope_layout="half-split")
 
 
+def rewritten_weights(decoder: Decoder) -> dict[str, Tensor]:
+    """The projections of the rewritten configuration, where it differs."""
+    if rewritten(decoder.config) == decoder.config:
+        return {}
+    found: dict[str, Tensor] = {}
+    for layer, block in enumerate(decoder.layers):
+        assert isinstance(block, Block)
+        assert isinstance(block.attention, GroupedQueryAttention)
+        projections = half_split_projections(block.attention, decoder.config.rope_layout)
+        found |= {f"layers.{layer}.{name}": tensor.detach() for name, tensor in projections.items()}
+    return found
+
+
 def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any], dict[str, Planned]]:
     """The content of ``config.json`` and the tensors that compute the same logits, made when they are written.
 
@@ -142,20 +155,15 @@ def family_from_decoder(family: Family, decoder: Decoder) -> tuple[dict[str, Any
     Raises:
         InputError: A decoder with parts that the family lacks: all of them are named.
     """
-    config, state = rewritten(decoder.config), {name: each.detach() for name, each in decoder.state_dict().items()}
-    dtype, projections = decoder.embedding.weight.dtype, config != decoder.config
+    config = rewritten(decoder.config)
+    state = {name: each.detach() for name, each in decoder.state_dict().items()} | rewritten_weights(decoder)
+    dtype = decoder.embedding.weight.dtype
     if "num_experts" in family.keys and config.num_experts is None and config.ff_dim:
         config = replace(config, num_experts=1, top_k=1)
         for layer, block in enumerate(decoder.layers):
             assert isinstance(block, Block)
             state |= _only_expert(f"layers.{layer}.ffn.", as_experts(block.ffn))
     written = family.write_config(config, dtype)
-    if projections:
-        for layer, block in enumerate(decoder.layers):
-            assert isinstance(block, Block)
-            assert isinstance(block.attention, GroupedQueryAttention)
-            for name, tensor in half_split_projections(block.attention, decoder.config.rope_layout).items():
-                state[f"layers.{layer}.{name}"] = tensor.detach()
     planned: dict[str, Planned] = {}
     for entry in family.entries(config):
         if not entry.theirs:

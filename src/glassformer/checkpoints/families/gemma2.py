@@ -5,7 +5,7 @@ Source: Gemma Team 2024, arXiv 2408.00118.
 
 from __future__ import annotations
 
-from glassformer.checkpoints.families.gemma import GEMMA_NAMES, NORMS, PARTS, gguf_gemma, read_gemma, write_gemma
+from glassformer.checkpoints.families.gemma import CAPS, GEMMA_NAMES, NORMS, PARTS, gguf_gemma, read_gemma, write_gemma
 from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.families.tensor_names import SHIFTED
 
@@ -26,5 +26,8 @@ GEMMA2 = Family(
     names=GEMMA_NAMES,
     forms=dict.fromkeys(NORMS, SHIFTED),
     gguf="gemma2",
-    gguf_read=lambda _, found: gguf_gemma(found, largest=46),
+    # llama.cpp has the same defaults.
+    gguf_read=lambda keys, found: (
+        {ours: _CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in keys} | gguf_gemma(found, largest=46)
+    ),
 )

@@ -1,0 +1,291 @@
+"""GGUF files of decoders, for llama.cpp and programs built on it.
+
+Source: the specification in ggml's ``docs/gguf.md``; the keys that llama.cpp's loader reads.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.checkpoints.families import FAMILIES, Family
+from glassformer.checkpoints.families.files import rewritten, rewritten_weights
+from glassformer.checkpoints.families.gguf_metadata import gguf_entries, read_gguf_config
+from glassformer.checkpoints.families.table import canonical, differences
+from glassformer.checkpoints.families.tensor_names import Entry
+from glassformer.errors import InputError, require
+from glassformer.files import new_file
+from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
+from glassformer.models import Decoder, DecoderConfig
+
+GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
+"""Formats of matrices; norms, biases, positions and routers are float32, as in files of llama.cpp's converter."""
+_NUMBERS = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30}  # of a tensor's kind
+_FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_BYTES = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q8_0": (32, 34)}  # weights and bytes of a block
+_VALUES = {"f": (6, "<f4"), "i": (5, "<i4"), "u": (4, "<u4"), "b": (7, "?")}  # of arrays, by NumPy's kind
+_ALIGNMENT = 32
+# What llama.cpp's code of these architectures has, or needs; the others' has not, or does not.
+_WINDOWED, _PACKED, _BIASED = ("gemma2", "gemma3", "olmo2"), ("gpt2", "gptneox", "phi3"), ("gpt2", "gptneox", "llama")
+_SQUARE, _UNTIED = ("qwen2", "phi3", "olmo2", "gpt2", "gptneox"), ("olmo2", "gptneox")
+_CAPPED, _MIXTURES = ("gemma2", "gemma3"), ("llama", "qwen3moe")
+
+
+@torch.no_grad()
+def write_gguf(
+    decoder: Decoder,
+    path: str | Path,
+    *,
+    kind: GgufKind = "F16",
+    tokenizer: Mapping[str, Any] | None = None,
+    chat_template: str | None = None,
+) -> None:
+    """Write a file that llama.cpp runs and :func:`~glassformer.checkpoints.gguf.load_gguf` reads.
+
+    The architecture is the family that the decoder came from, or else the first that has exactly its parts: Llama for a
+    plain decoder. llama.cpp approximates the GELU of GPT-NeoX by tanh.
+
+    Args:
+        decoder: On any device; packed weights are expanded first.
+        path: Where to: complete or, whatever happens, as it was before.
+        kind: ``"Q8_0"`` rounds to 8 bits and a scale for 32 weights; rows that are no multiple of 32 become float16.
+        tokenizer: Values of keys ``tokenizer.*``; others are left out. None: the file has token ids only. From
+            ``read_gguf(...).metadata``, or of bytes :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
+        chat_template: A template in Jinja's language, instead of the tokenizer's.
+
+    Raises:
+        InputError: A decoder with parts that no architecture of GGUF has: those that the nearest lacks are named; an
+            unknown kind; weights that it cannot hold; or a tokenizer of another size.
+    """
+    require(kind in _NUMBERS, f"kind = {kind!r}", f"one of {', '.join(get_args(GgufKind))}", "Use one of these.")
+    family, config, metadata, factors = _described(decoder.family, rewritten(decoder.config))
+    metadata |= {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
+    metadata |= _vocabulary(tokenizer, chat_template, config.vocab_size)
+    entries = _entries(family, config)
+    described = {name: [len(each)] for name, each in factors.items()}
+    described |= {name: shape for entry in entries for name, shape in entry.shapes().items()}
+    kinds = {name: _kind(name, shape, kind) for name, shape in described.items()}
+    with new_file(Path(path)) as draft, draft.open("wb") as file:
+        file.write(_header(metadata, described, kinds))
+        for name, tensor in _tensors(decoder, entries, factors):
+            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+            file.write(_encoded(tensor, kinds[name], name))
+        file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+
+
+def quantize_q8_0(weights: Tensor) -> Tensor:
+    """Blocks of Q8_0, uint8 ``[..., width / 32 * 34]``: codes ``round(w / d)`` with ``d = max |w| / 127`` in float16,
+    halves rounded away from zero; the bits of llama.cpp's ``quantize_row_q8_0_ref``."""
+    blocks = weights.float().unflatten(-1, (-1, 32))
+    scale = blocks.abs().amax(-1, keepdim=True) / 127
+    scaled = blocks * torch.where(scale == 0, 0, 1 / scale)
+    whole = scaled.abs().floor()
+    codes = scaled.sign() * (whole + (2 * (scaled.abs() - whole)).floor())
+    half = scale.half().view(torch.uint8)
+    return torch.cat([half, codes.to(torch.int8).view(torch.uint8)], dim=-1).flatten(-2)
+
+
+def _described(
+    came_from: str | None, plain: DecoderConfig
+) -> tuple[Family, DecoderConfig, dict[str, Any], dict[str, list[float]]]:
+    """Family, and metadata and factors from which the same configuration is read."""
+    plain = replace(canonical(plain), dropout=0.0)
+    rows = [family for family in FAMILIES if family.gguf is not None]
+    lacking: list[tuple[bool, list[str]]] = []
+    for family in sorted(rows, key=lambda family: family.model_type != came_from):
+        config = replace(plain, tied_output=plain.tied_output and family.gguf not in _UNTIED)
+        metadata, factors = _metadata(family, config), _factors(family, config)
+        try:
+            shapes = {name: shape for entry in _entries(family, config) for name, shape in entry.shapes().items()}
+            found = read_gguf_config(family, metadata, shapes, factors)
+            # Factors stand for any change of frequencies.
+            found = replace(found, rope_scaling=config.rope_scaling) if factors else found
+            faults = differences(config, found) + _not_run(str(family.gguf), config)
+            lacking.append((False, faults))
+        except InputError as error:
+            lacking.append((True, faults := [error.got]))
+        if not faults:
+            return family, config, metadata, factors
+    nearest = ", ".join(min(lacking, key=lambda each: (each[0], len(each[1])))[1])
+    raise InputError(f"a decoder with {nearest}", "an architecture that llama.cpp has", "Save it as safetensors.")
+
+
+def _not_run(gguf: str, config: DecoderConfig) -> list[str]:
+    """Parts that a file could hold, and llama.cpp's code for the architecture refuses."""
+    bias, width = config.attention_bias, config.num_heads * config.head_dim
+    found = {
+        "ff_dim = 0": config.ff_dim == 0,
+        f"attention_bias = {bias!r}": bias is not True if gguf == "gptneox" else bias is True and gguf not in _BIASED,
+        "ff_bias = True": config.ff_bias and gguf not in _BIASED,
+        f"heads of {width} together, hidden_dim = {config.hidden_dim}": gguf in _SQUARE and width != config.hidden_dim,
+        "tied_output = False": gguf == "gemma2" and not config.tied_output,
+        "attention_cap": gguf == "gemma3" and config.attention_cap is not None,
+        "learned_positions": config.learned_positions and gguf != "gpt2",
+        f"num_experts = {config.num_experts}": config.num_experts is not None and gguf not in _MIXTURES,
+        "num_experts = None": config.num_experts is None and gguf == "qwen3moe",
+    }
+    return [name for name, refused in found.items() if refused]
+
+
+def _entries(family: Family, config: DecoderConfig) -> list[Entry]:
+    return gguf_entries(family, config, {"blk.0.attn_qkv.weight"} if family.gguf in _PACKED else ())
+
+
+def _metadata(family: Family, config: DecoderConfig) -> dict[str, Any]:
+    """All keys of the architecture that apply."""
+    values: dict[str, Any] = {
+        "vocab_size": config.vocab_size,
+        "block_count": config.num_layers,
+        "context_length": config.max_seq_len,
+        "embedding_length": config.hidden_dim,
+        "feed_forward_length": config.ff_dim,
+        "attention.head_count": config.num_heads,
+        "attention.head_count_kv": config.num_kv_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        f"attention.layer_norm_{'rms_' if config.norm == 'rms' else ''}epsilon": config.norm_eps,
+    }
+    if family.gguf in _CAPPED:
+        values |= {"attn_logit_softcapping": config.attention_cap, "final_logit_softcapping": config.logit_cap}
+    if family.gguf == "gptneox":
+        values["use_parallel_residual"] = config.parallel
+    if config.num_experts:
+        values |= {"expert_count": config.num_experts, "expert_used_count": config.top_k}
+        values["expert_feed_forward_length"] = config.ff_dim
+    if family.rope is not None:
+        values["rope.dimension_count"] = config.rotary_dim or config.head_dim
+        values["rope.freq_base"] = config.rope_base
+        values["rope.freq_base_swa"] = config.local_rope_base if family.gguf in _WINDOWED else None
+        values |= _scaling(config.rope_scaling)
+    if family.gguf in _WINDOWED and config.window is not None:
+        values["attention.sliding_window"] = config.window
+        layers = range(config.num_layers)
+        windowed = [config.layer_window(layer) is not None for layer in layers]
+        if windowed != [layer % family.period < family.period - 1 for layer in layers]:
+            values["attention.sliding_window_pattern"] = windowed
+    found = {f"{family.gguf}.{name}": value for name, value in values.items() if value is not None}
+    return {"general.architecture": family.gguf, "general.alignment": _ALIGNMENT} | found
+
+
+def _scaling(scaling: object) -> dict[str, Any]:
+    if isinstance(scaling, Linear):
+        return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
+    if isinstance(scaling, Yarn):
+        values = {"factor": scaling.factor, "original_context_length": scaling.original_max_seq_len, "type": "yarn"}
+        values |= {"yarn_beta_fast": scaling.beta_fast, "yarn_beta_slow": scaling.beta_slow}
+        return {f"rope.scaling.{name}": value for name, value in values.items()}
+    if isinstance(scaling, LongRope) and scaling.short != scaling.long:
+        values = {"original_context_length": scaling.original_max_seq_len, "attn_factor": scaling.concentration}
+        return {f"rope.scaling.{name}": value for name, value in values.items()}
+    return {}
+
+
+def _factors(family: Family, config: DecoderConfig) -> dict[str, list[float]]:
+    """Factors by which single frequencies are divided."""
+    scaling = config.rope_scaling
+    if isinstance(scaling, Llama3) and family.gguf == "llama":
+        width = config.rotary_dim or config.head_dim
+        exponents = (pair / width for pair in range(0, width, 2))
+        turns = [scaling.original_max_seq_len / (2 * math.pi) / config.rope_base**exponent for exponent in exponents]
+        between = scaling.high_turns - scaling.low_turns
+        kept = [min(max((each - scaling.low_turns) / between, 0.0), 1.0) for each in turns]
+        return {"rope_freqs.weight": [1 / (each + (1 - each) / scaling.factor) for each in kept]}
+    if isinstance(scaling, LongRope):
+        if scaling.short != scaling.long and family.gguf == "phi3":
+            return {f"rope_factors_{name}.weight": list(getattr(scaling, name)) for name in ("long", "short")}
+        if scaling.short == scaling.long and scaling.concentration == 1 and family.gguf == "llama":
+            return {"rope_freqs.weight": list(scaling.short)}
+    return {}
+
+
+def _vocabulary(tokenizer: Mapping[str, Any] | None, chat_template: str | None, size: int) -> dict[str, Any]:
+    if tokenizer is None:
+        found: dict[str, Any] = {"tokenizer.ggml.model": "none"}
+    else:
+        found = {key: value for key, value in tokenizer.items() if key.startswith("tokenizer.")}
+        count = len(found.get("tokenizer.ggml.tokens", ()))
+        fix = "Pass the metadata of the model's own tokenizer."
+        require(count == size, f"a tokenizer of {count} tokens for a model of {size}", f"{size} tokens", fix)
+    return found if chat_template is None else found | {"tokenizer.chat_template": chat_template}
+
+
+def _kind(name: str, shape: list[int], kind: GgufKind) -> GgufKind:
+    if len(shape) == 1 or name.startswith("position_embd") or "ffn_gate_inp" in name:
+        return "F32"
+    return "F16" if kind == "Q8_0" and shape[-1] % 32 else kind
+
+
+def _tensors(
+    decoder: Decoder, entries: list[Entry], factors: Mapping[str, list[float]]
+) -> Iterator[tuple[str, Tensor]]:
+    for name, each in factors.items():
+        yield name, torch.tensor(each)
+
+    changed = rewritten_weights(decoder)
+
+    def weight(name: str) -> Tensor:
+        if name in changed:
+            return changed[name]
+        module, _, part = name.rpartition(".")
+        found: Tensor = getattr(decoder.get_submodule(module), part)  # packed layers expand their weight here
+        return found.detach()
+
+    for entry in entries:
+        yield from zip(entry.theirs, entry.write({name: weight(name) for name in entry.ours}), strict=True)
+
+
+def _encoded(tensor: Tensor, kind: GgufKind, name: str) -> memoryview:
+    wide = tensor.cpu().float()
+    if kind == "Q8_0":
+        encoded = quantize_q8_0(wide)
+        finite = bool((encoded.unflatten(-1, (-1, 34))[..., :2].contiguous().view(torch.float16)).isfinite().all())
+    else:
+        encoded = wide.to(_DTYPES[kind])
+        finite = bool(encoded.isfinite().all())
+    fix = "Use kind='F32' or 'BF16' for large weights."
+    require(finite, f"{name} with weights beyond {kind}, or infinite or NaN", f"finite weights of {kind}", fix)
+    return memoryview(encoded.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def _header(metadata: Mapping[str, Any], described: Mapping[str, list[int]], kinds: Mapping[str, GgufKind]) -> bytes:
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(described), len(metadata))]
+    for key, value in metadata.items():
+        parts += [_text(key), _value(value)]
+    offset = 0
+    for name, shape in described.items():
+        kind = kinds[name]
+        parts += [_text(name), struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))]
+        parts.append(struct.pack("<IQ", _NUMBERS[kind], offset))
+        weights, size = _BYTES[kind]
+        offset += -(-(math.prod(shape) // weights * size) // _ALIGNMENT) * _ALIGNMENT
+    return b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _text(value)
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value) if 0 <= value < 2**32 else struct.pack("<Iq", 11, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if not len(value) or isinstance(value[0], str):
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_text, value))
+    items = np.asarray(value)
+    number, dtype = _VALUES[items.dtype.kind]
+    return struct.pack("<IIQ", 9, number, len(items)) + items.astype(dtype).tobytes()

@@ -1,0 +1,123 @@
+"""``glassformer capture``: what a language model computes while it reads a text, as a table or a file of arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from glassformer.cli.flags import CaptureFlags
+from glassformer.cli.terminal import say
+from glassformer.errors import InputError, require
+from glassformer.files import new_file
+from glassformer.generation.language_model import LanguageModel, load
+from glassformer.observe.capture import capture
+from glassformer.observe.hook_points import select
+from glassformer.observe.lens import direct_logits, logit_lens
+
+Arrays = dict[str, np.ndarray]
+_LENS = 3
+"""Tokens of each layer in the table of the lens."""
+
+
+@torch.no_grad()
+def run(flags: CaptureFlags) -> tuple[list[str], Arrays, list[str]]:
+    """The lines of the table, the arrays, and the text of each token.
+
+    Raises:
+        InputError: No such model, layer, head or position; an empty text; or parts that ``what`` cannot be read from.
+    """
+    lm = load(flags.model, device=flags.device)
+    tokens = lm.tokens(flags.text)
+    (query,) = select("--position", flags.position, tokens.shape[1])
+    lines, arrays = _TABLES[flags.what](lm, tokens, query, flags)
+    return lines, arrays | {"tokens": tokens[0].cpu().numpy()}, lm.strings(tokens)
+
+
+def main(flags: CaptureFlags) -> int:
+    """Print the table, and write the arrays if asked for."""
+    lines, arrays, strings = run(flags)
+    for line in lines:
+        say(line)
+    if flags.save is not None:
+        _write(flags.save, arrays, strings)
+        say(f"{flags.save}: {', '.join(f'{name} {list(each.shape)}' for name, each in arrays.items())}"[:200])
+    return 0
+
+
+def _weights(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags) -> tuple[list[str], Arrays]:
+    """The largest attention weights of the position; those on the first token only where one head is asked for."""
+    whole = None if flags.save is not None else query
+    with capture(lm.model, layers=flags.layer, heads=flags.head, queries=whole) as seen:
+        lm.model(tokens)
+    strings = lm.strings(tokens)
+    found = []
+    for record in seen.records:
+        heads = record.heads or range(record.values.shape[1])
+        row = record.values[0, :, query if whole is None else 0].float().cpu()
+        found += [
+            (weight, f"{record.layer}.{head}", key)
+            for head, weights in zip(heads, row.tolist(), strict=True)
+            for key, weight in enumerate(weights)
+        ]
+    one = flags.layer is not None and flags.head is not None
+    ranked = sorted((each for each in found if one or each[2] > 0), reverse=True)[: flags.top]
+    lines = [f"{strings[query]!r}, token {query}, reads", f"  {'head':>6}  {'weight':>7}  token"]
+    lines += [f"  {head:>6}  {weight:>7.4f}  {key} {strings[key]!r}" for weight, head, key in ranked]
+    if not one:
+        lines.append("  without the first token, on which most heads rest; --layer and --head show one head whole")
+    return lines, {name: array[0] for name, array in seen.numpy("weights").items()}
+
+
+def _lens(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags) -> tuple[list[str], Arrays]:
+    """The next token as each layer's residual stream has it."""
+    require(flags.head is None, "--head for the lens", "layers", "Leave --head out.")
+    logits = logit_lens(lm.model, tokens, queries=query)[:, 0, 0].float().cpu()
+    stages = range(len(logits))
+    if flags.layer is not None:
+        (layer,) = select("--layer", flags.layer, len(logits) - 1)
+        stages = range(layer + 1, layer + 2)
+    lines = [f"{lm.strings(tokens)[query]!r}, token {query}: the next token after each layer"]
+    for stage in stages:
+        best = logits[stage].softmax(-1).topk(_LENS)
+        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        words = [f"{lm.strings([token])[0]!r} {share:.1%}" for share, token in pairs]
+        lines.append(f"  {'embedding' if stage == 0 else f'layer {stage - 1}':>10}  {', '.join(words)}")
+    return lines, {"lens": logits[stages.start : stages.stop].numpy()}
+
+
+def _heads(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags) -> tuple[list[str], Arrays]:
+    """What each part adds to the logit of the most likely next token: direct logit attribution."""
+    require(flags.layer is None and flags.head is None, "--layer or --head", "all heads", "Leave them out.")
+    best = int(lm.model(tokens[:, : query + 1])[0, -1].argmax())
+    parts = direct_logits(lm.model, tokens, best, query=query)
+    lines = [f"the logit of {lm.strings([best])[0]!r} is {parts.total.item():.3f}; the parts that add most to it:"]
+    lines += [f"  {value:>+8.3f}  {name}" for name, value in parts.top(flags.top)]
+    return lines, {"parts": parts.values[:, 0].float().cpu().numpy(), "names": np.array(parts.names)}
+
+
+_TABLES: dict[str, Callable[[LanguageModel, torch.Tensor, int, CaptureFlags], tuple[list[str], Arrays]]] = {
+    "weights": _weights,
+    "lens": _lens,
+    "heads": _heads,
+}
+
+
+def _write(path: Path, arrays: Arrays, strings: Sequence[str]) -> None:
+    """An .npz with the strings as an array, or safetensors, which holds numbers only, with them as JSON metadata."""
+    texts = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
+    texts["strings"] = list(strings)
+    numbers = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in texts}
+    try:
+        with new_file(path) as draft:
+            if path.suffix == ".safetensors":
+                save_file(numbers, draft, metadata={name: json.dumps(each) for name, each in texts.items()})
+            else:
+                with draft.open("wb") as file:
+                    np.savez(file, **numbers, **{name: np.array(each) for name, each in texts.items()})  # type: ignore[arg-type]
+    except OSError as error:
+        raise InputError(f"{path}, which cannot be written: {error}", "a writable file", "Choose another.") from error

