@@ -167,16 +167,11 @@ class _Walk:
 def _after_interface(module: nn.Module) -> str | None:
     """The submodule with a matrix that runs right after the attention function."""
     tree = _forward(type(module))
-    seen = False
-    for node in ast.walk(tree) if tree is not None else ():
-        seen = seen or (isinstance(node, ast.Name) and node.id == _INTERFACE)
-    if not seen or tree is None:
+    nodes = ast.walk(tree) if tree is not None else ()
+    calls = [node for node in nodes if isinstance(node, ast.Call) and "attention_interface" in ast.unparse(node.func)]
+    if tree is None or not calls:
         return None
-    line = max(
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and "attention_interface" in ast.unparse(node.func)
-    )
+    line = max(call.lineno for call in calls)
     after = [node for node in tree.body if node.lineno > line]
     names = dict(module.named_children())
     for name in _Walk(module, "").visit_all(after):
