@@ -367,7 +367,7 @@ def test_modules_are_chosen_by_name_or_by_rule() -> None:
 def test_impossible_choices_are_refused() -> None:
     model = lookup_model()
     for watched, chosen, message in [
-        (nn.Linear(2, 2), None, "Linear, which has no attention to capture"),
+        (nn.Linear(2, 2), None, "Linear, none of whose modules calls an attention that can be captured"),
         (model, ["encoder_layers.1"], r"modules \['encoder_layers.1'\]"),
         (model, [], "a selection of no module"),
         (model, lambda name, module: False, "a selection of no module"),

@@ -31,7 +31,7 @@ from glassformer.observe.recorder import Frame, Recorder
 
 @contextmanager
 def capture(
-    model: nn.Module,
+    model: Any,
     modules: Modules | None = None,
     *,
     what: str | Sequence[str] = "weights",
@@ -84,8 +84,8 @@ def capture(
     may differ from the compiled one's in rounding.
 
     Args:
-        model: A model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of ``transformers``; compiled
-            or not.
+        model: A model of glassformer's attention, or one of ``transformers`` that goes through its attention interface;
+            compiled or not; or a ``LanguageModel``, as :func:`glassformer.load` gives it.
         modules: Names of hook points, or of modules that contain them; or a predicate on name and module; all when
             None. :func:`find_hook_points` lists the names.
         what: One or more of the above.
@@ -106,13 +106,13 @@ def capture(
             within the model: a position out of range, an attention that bypasses the hook, or ``retain_grad`` for
             weights or scores under attention dropout.
     """
-    model = getattr(model, "_orig_mod", model)
+    model = network_of(model)
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model)
     require(
         any(point.role == "attention" for point in points),
-        f"{type(model).__name__}, which has no attention to capture",
-        "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of transformers",
+        f"{type(model).__name__}, none of whose modules calls an attention that can be captured",
+        "a model of glassformer's attention, or one of transformers that calls ALL_ATTENTION_FUNCTIONS",
         "Pass such a model.",
     )
     asked = (what,) if isinstance(what, str) else tuple(what)
@@ -126,6 +126,8 @@ def capture(
     recorder = Recorder(seen.records, kinds, chosen, queries, retain_grad, seen.inputs if "inputs" in asked else None)
     with ExitStack() as attached:
         attached.enter_context(uncompiled())
+        if foreign:
+            attached.enter_context(hugging_face.proving(points, asked))
         _attach(attached, recorder, foreign, points)
         yield seen
     require(
@@ -136,10 +138,17 @@ def capture(
     )
 
 
-def find_hook_points(model: nn.Module) -> tuple[HookPoint, ...]:
+def find_hook_points(model: Any) -> tuple[HookPoint, ...]:
     """Every hook point of a model, in the order of its modules; none for a model of an unknown kind."""
-    model = getattr(model, "_orig_mod", model)
+    model = network_of(model)
     return tuple(hugging_face.points(model) if hugging_face.is_hugging_face(model) else own_points(model))
+
+
+def network_of(model: Any) -> nn.Module:
+    """The network of a compiled model, or of a ``LanguageModel``, which has it in ``model``."""
+    model = model if isinstance(model, nn.Module) else getattr(model, "model", model)
+    network: nn.Module = getattr(model, "_orig_mod", model)
+    return network
 
 
 def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequence[HookPoint]) -> None:

@@ -75,6 +75,8 @@ class HookPoint:
 
     None where attention and ffn are parallel."""
     pre_norm: bool = True
+    norms: tuple[nn.Module, ...] = ()
+    """Of a post-norm block of transformers: the norms of its sums."""
     experts: int = 0
     gate: nn.Module | None = None
     """Of a mixture of experts: the module whose output, or the first part of it, is the scores of all experts."""
@@ -211,8 +213,11 @@ def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) 
     for kind in kinds:
         there = [point for point in points if point.role == ROLES[kind]]
         lacking = {"sinks": lambda point: not point.sinks, "residual_between": lambda point: point.between is None}
+        lacking |= {"attention": lambda point: point.added is None, "heads": lambda point: point.merged is None}
         fits = any(kind not in lacking or not lacking[kind](point) for point in there)
-        require(fits, f"what = {kind!r} and {got}", "a hook point for each kind", "Choose other kinds or modules.")
+        have = ", ".join(dict.fromkeys(point.role for point in points)) or "none"
+        expected = f"a hook point for each kind; found of these: {have}"
+        require(fits, f"what = {kind!r} and {got}", expected, "Choose other kinds or modules.")
 
 
 def _by_name(there: Sequence[HookPoint], modules: Modules | None) -> list[HookPoint]:

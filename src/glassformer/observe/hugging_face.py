@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -19,45 +20,13 @@ from glassformer.errors import InputError, require
 from glassformer.kernels.pattern import CAUSAL, FULL
 from glassformer.layers import attention
 from glassformer.layers.attention import Attended, Editor, Rewrite
+from glassformer.observe.block_structure import calls_interface, parts_of
+from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
-from glassformer.observe.seams import without_other_hooks
+from glassformer.observe.seams import insert, without_other_hooks
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
-
-
-@dataclass(frozen=True)
-class _Family:
-    """The names of a block's submodules."""
-
-    attention: str
-    ffn: str
-    between: str
-    """See ``HookPoint.between``."""
-    output: str
-    """The attention's output projection."""
-    cross: str | None = None
-    gate: str | None = None
-    """The router of a mixture of experts."""
-    pre_norm: bool = True
-
-
-_LLAMA = _Family("self_attn", "mlp", "post_attention_layernorm", "self_attn.o_proj")
-_BERT = _Family(
-    "attention.self",
-    "output.dense",
-    "attention.output",
-    "attention.output.dense",
-    "crossattention.self",
-    pre_norm=False,
-)
-_FAMILIES = {
-    "GPT2Block": _Family("attn", "mlp", "ln_2", "attn.c_proj", "crossattention"),
-    **dict.fromkeys(("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"), _LLAMA),
-    "MixtralDecoderLayer": replace(_LLAMA, gate="mlp.gate"),
-    "GptOssDecoderLayer": replace(_LLAMA, gate="mlp.router"),
-    **dict.fromkeys(("BertLayer", "RobertaLayer"), _BERT),
-}
 
 
 def is_hugging_face(model: nn.Module) -> bool:
@@ -65,61 +34,273 @@ def is_hugging_face(model: nn.Module) -> bool:
     return any(type(module).__module__.startswith("transformers.") for module in model.modules())
 
 
+_RESUMED = (
+    *("GPT2Block", "LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "MixtralDecoderLayer"),
+    *("GptOssDecoderLayer", "BertLayer", "RobertaLayer"),
+)
+
+
+def require_resumable(model: nn.Module, blocks: Sequence[HookPoint]) -> None:
+    """Refuse a model of transformers whose parts are captured and edited, but not yet resumed or taken as linear maps:
+    norms with ``1 + weight``, factors and caps of logits, and rotations of other kinds would be read wrongly."""
+    other = next((type(each.module).__name__ for each in blocks if type(each.module).__name__ not in _RESUMED), None)
+    require(
+        other is None or not is_hugging_face(model),
+        f"{type(model).__name__} with blocks of {other}",
+        f"a model of glassformer, or of transformers with {', '.join(_RESUMED)}",
+        "Load it with glassformer, or use capture() and intervene(), which take this model.",
+    )
+
+
 def points(model: nn.Module) -> Iterator[HookPoint]:
-    """Every hook point of a model of these families of transformers, in the order of its modules."""
-    known = False
-    for name, block in model.named_modules():
-        family = _FAMILIES.get(type(block).__name__)
-        if family is None or not type(block).__module__.startswith("transformers."):
+    """Every hook point of a model of transformers, in the order of its modules, by structure.
+
+    Attentions are the modules that call transformers' attention interface. Their blocks are members of a list of like
+    modules; what a block's source says of its parts is checked by :func:`proving` when it first runs.
+    """
+    modules = dict(model.named_modules())
+    blocks: dict[str, list[str]] = {}
+    for name, module in modules.items():
+        if calls_interface(module):
+            blocks.setdefault(_block_of(name, modules) or name, []).append(name)
+    two_stacks = any(_is_cross(name) for names in blocks.values() for name in names)
+    crossed = {name.rpartition(".")[0] for name, inside in blocks.items() if any(map(_is_cross, inside))}
+    loose = 0
+    for name, attentions in blocks.items():
+        block, at = modules[name], f"{name}.".removeprefix(".")
+        if name == attentions[0]:  # in no block
+            yield HookPoint("attention", name, block, loose, None, **_sizes(block), mixed=block)
+            loose += 1
             continue
-        known, layer, at = True, layer_of(name, 0), f"{name}.".removeprefix(".")
-        if layer == 0:
-            yield HookPoint("embedding", name, block, layer, block)
-        between = block.get_submodule(family.between)
-        for part in (family.attention, family.cross):
-            if part is None or not hasattr(block, part.split(".")[0]):
-                continue
-            module: Any = block.get_submodule(part)
-            config = module.config
-            heads = config.num_attention_heads
-            group = heads // (getattr(config, "num_key_value_heads", None) or heads)
-            merged = block.get_submodule(family.output.replace(family.attention.split(".")[0], part.split(".")[0], 1))
+        stack = name.rpartition(".")[0]
+        place: dict[str, Any] = {"layer": layer_of(name, 0), "block": block}
+        place["source"] = two_stacks and stack not in crossed and len({each.rpartition(".")[0] for each in blocks}) > 1
+        parts = parts_of(block)
+
+        def part(inside: str | None, at: str = at) -> nn.Module | None:
+            return None if inside is None else modules[at + inside]
+
+        if place["layer"] == 0:
+            yield HookPoint("embedding", name, block, **place)
+        for each in attentions:
+            merged, added, post_norm = parts.attentions.get(each.removeprefix(at), (None, None, False))
+            module, sizes = modules[each], _sizes(modules[each])
+            if added == each.removeprefix(at):  # as its own projection gives it
+                added = merged or added
             yield HookPoint(
                 "attention",
-                at + part,
+                each,
                 module,
-                layer,
-                block,
-                heads=heads,
-                group=group,
-                cross=part == family.cross,
+                **place,
+                **sizes,
+                cross=_is_cross(each),
                 sinks=isinstance(getattr(module, "sinks", None), Tensor),
                 mixed=module,
-                merged=merged,
-                added=merged,
+                merged=part(merged),
+                added=part(added),
+                post_norm=post_norm,
             )
-            if part == family.cross and not family.pre_norm:
-                between = block.get_submodule("crossattention.output")
-        yield HookPoint("ffn", at + family.ffn, block.get_submodule(family.ffn), layer, block)
-        if family.gate is not None:
-            mixture: Any = block.get_submodule(family.ffn)
-            gate: Any = block.get_submodule(family.gate)
-            yield HookPoint(
-                "experts",
-                at + family.ffn,
-                mixture,
-                layer,
-                block,
-                route=partial(_route, gate),
-                expert_outputs=partial(_expert_outputs, mixture),
-                experts=gate.num_experts,
-                gate=gate,
-            )
-        yield HookPoint("block", name, block, layer, block, between=between, pre_norm=family.pre_norm)
-    heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder")
-    for name, module in model.named_modules():
-        if known and name in heads_of and isinstance(module, nn.Linear):
+        norms = tuple(modules[at + each] for each in parts.norms)
+        if parts.ffn is not None:
+            ffn = part(parts.ffn)
+            assert ffn is not None
+            yield HookPoint("ffn", at + parts.ffn, ffn, **place)
+            mixture: Any = part(parts.network)
+            gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
+            if type(block).__name__ in _ROUTED:
+                routes: dict[str, Any] = {
+                    "route": partial(_route, gate),
+                    "expert_outputs": partial(_expert_outputs, mixture),
+                }
+                yield HookPoint(
+                    "experts", at + parts.ffn, mixture, **place, experts=gate.num_experts, **routes, gate=gate
+                )
+        yield HookPoint("block", name, block, **place, between=part(parts.between), pre_norm=not norms, norms=norms)
+    heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
+    for name, module in modules.items():
+        if blocks and name in heads_of and isinstance(module, nn.Linear):
             yield HookPoint("logits", name, module, 0)
+
+
+_ROUTED = ("MixtralDecoderLayer", "GptOssDecoderLayer")
+"""Blocks whose routers give scores, routing weights and choices, with a softmax over the chosen experts."""
+
+
+def _block_of(name: str, modules: dict[str, nn.Module]) -> str | None:
+    """The innermost member of a list of like modules that contains a module."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        stack, block = modules[".".join(parts[: end - 1])], modules[".".join(parts[:end])]
+        if isinstance(stack, nn.ModuleList) and all(type(each) is type(block) for each in stack):
+            return ".".join(parts[:end])
+    return None
+
+
+def _is_cross(name: str) -> bool:
+    return any("cross" in part or part in ("encoder_attn", "EncDecAttention") for part in name.split("."))
+
+
+def _sizes(module: Any) -> dict[str, Any]:
+    """Its heads, and how many of them share keys; :func:`proving` compares them with the first call."""
+    names = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+    found = [getattr(of, name, None) for of in (module, getattr(module, "config", None)) for name in names]
+    heads = next((each for each in found if isinstance(each, int)), 0)
+    group = getattr(module, "num_key_value_groups", None)
+    if group is None:
+        config = getattr(module, "config", None)
+        group = heads // (getattr(config, "num_key_value_heads", None) or heads or 1)
+    return {"heads": heads, "group": group or 1}
+
+
+_proved: WeakSet[nn.Module] = WeakSet()
+"""Blocks, and attentions of no block, whose hook points were found where their structure says."""
+
+
+@contextmanager
+def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[None]:
+    """Check, when a block first runs, that its hook points are what they are taken for::
+
+        output = input + attention + ffn                      pre-norm or parallel; every attention of the block
+        output = norm(norm(input + attention) + ffn)          post-norm
+
+    and that each attention has the heads it is said to have, whose outputs enter its output projection. A block in
+    training mode, whose dropout changes the sums, is not checked.
+
+    Raises:
+        InputError: From within the model: a kind of ``kinds`` whose place is not where it was looked for.
+    """
+    given = [point for point in points if (point.block or point.module) not in _proved]
+    if not given:
+        yield
+        return
+    thread, seen, outputs = threading.get_ident(), _Sums(), dict[nn.Module, Tensor]()
+
+    def note(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
+        point = next((each for each in given if each.module is module and each.role == "attention"), None)
+        if point is None or (point.block or module) in _proved:
+            return
+        outputs[module] = output
+        call = inputs()
+        require(
+            (call.q.shape[1], call.group) == (point.heads, point.group),
+            f"{point.name} with {call.q.shape[1]} heads in groups of {call.group}",
+            f"{point.heads} in groups of {point.group}, as its configuration says",
+            "Capture other modules.",
+        )
+        if dropout == 0:
+            _check_output(point, call, output)
+        if point.block is None:
+            _proved.add(module)
+
+    with ExitStack() as attached:
+        attached.enter_context(watching(note))
+
+        def listen(
+            owner: nn.Module, module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]
+        ) -> None:
+            def here(values: Tensor, _: tuple[Any, ...]) -> None:
+                if owner not in _proved and threading.get_ident() == thread and not torch.compiler.is_compiling():
+                    do(values)
+
+            if module is not None:
+                attached.callback(insert(module, where, here, order))
+
+        for block in (point for point in given if point.role == "block"):
+            mine = [point for point in given if point.block is block.module]
+            on = partial(listen, block.module)
+            on(block.module, "input", 3, partial(seen.start, block.module))
+            for point in mine:
+                if point.role == "attention":
+                    on(point.added, "output", 3, partial(seen.add, block.module, "attention"))
+                    on(point.merged, "input", 0, partial(seen.merged, point, outputs))
+                elif point.role == "ffn":
+                    on(point.module, "output", 3, partial(seen.add, block.module, "ffn"))
+            if block.between is not None and block.pre_norm:
+                on(block.between, "input", 0, partial(seen.compare, block, f"the input of {_kind(block.between)}"))
+            for norm in block.norms:
+                on(norm, "input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
+                on(norm, "output", 3, partial(seen.start, block.module))
+            complete = any(point.role == "ffn" for point in mine)
+            on(block.module, "output", 0, partial(seen.end, block, kinds, complete))
+        yield
+
+
+class _Sums:
+    """The sum of what each running block's parts have added to its input so far."""
+
+    def __init__(self) -> None:
+        self._sums: dict[nn.Module, Tensor] = {}
+        self._wrong: dict[nn.Module, tuple[str, str]] = {}
+        """What is wrong with a block, and which sites it concerns."""
+
+    def start(self, block: nn.Module, values: Tensor) -> None:
+        self._sums[block] = values.detach()
+
+    def add(self, block: nn.Module, part: str, values: Tensor) -> None:
+        if block in self._sums and self._sums[block].shape == values.shape:
+            self._sums[block] = self._sums[block] + values.detach()
+        else:
+            self._wrong.setdefault(block, (f"{part} has the shape {list(values.shape)}", _SUMMED))
+
+    def merged(self, point: HookPoint, outputs: dict[nn.Module, Tensor], values: Tensor) -> None:
+        made = outputs.get(point.module)
+        if made is None or made.numel() != values.numel() or not torch.equal(made.flatten(), values.flatten()):
+            assert point.block is not None
+            wrong = f"the output of the heads is changed before {_kind(point.merged)}"
+            self._wrong.setdefault(point.block, (wrong, "heads"))
+
+    def end(self, point: HookPoint, kinds: Collection[str], complete: bool, values: Tensor) -> None:
+        if complete:
+            self.compare(point, "its output", values)
+        wrong, sites = self._wrong.pop(point.module, (None, ""))
+        self._sums.pop(point.module, None)
+        if wrong is None and not point.module.training:
+            _proved.add(point.module)
+        elif not point.module.training:
+            require(
+                not set(kinds) & set(sites.split(", ")),
+                f"{', '.join(kinds)} of {_kind(point.module)} {point.name}, where {wrong}",
+                "a block whose attention and ffn, as its source shows them, are added to its input",
+                f"There, capture or edit other sites than {sites}.",
+            )
+
+    def compare(self, point: HookPoint, what: str, values: Tensor) -> None:
+        expected = self._sums.get(point.module)
+        if expected is None or expected.shape != values.shape:
+            self._wrong.setdefault(point.module, (f"{what} has another shape than its input", _SUMMED))
+            return
+        rounding = 64 * torch.finfo(values.dtype).eps * float(expected.abs().max())
+        error = float((expected - values.detach()).abs().max())
+        if not error <= rounding:
+            wrong = f"{what} differs by {error:.2g} from the sum of its input and its parts"
+            self._wrong.setdefault(point.module, (wrong, _SUMMED))
+
+
+_SUMMED = "attention, ffn, residual_between"
+
+
+def _kind(module: Any) -> str:
+    return type(module).__name__
+
+
+@torch.no_grad()
+def _check_output(point: HookPoint, call: Attended, output: Tensor) -> None:
+    """Compare the newest query's output with that of its exact weights: another kind of attention would not give it."""
+    newest = call.q.shape[2] - 1
+    rows = exact_rows(call, range(call.q.shape[1]), [newest], ["weights"])
+    assert rows.weights is not None
+    last = rows.first + rows.weights.shape[3]
+    v = call.v[:, :, rows.first : last].to(rows.weights.dtype).repeat_interleave(call.group, 1)
+    expected = (rows.weights @ v)[:, :, 0]
+    near = (1e-3 if output.dtype in (torch.float32, torch.float64) else 0.1) * v.abs().amax((1, 2, 3))
+    seen = rows.weights.sum((1, 2, 3)) > 0
+    error = (expected - output[:, newest]).abs().amax((1, 2))
+    require(
+        bool((error <= near)[seen].all()),
+        f"{point.name} ({_kind(point.module)}), whose output is not that of the softmax of scaled products and a mask",
+        "an attention that can be captured",
+        "Capture other modules.",
+    )
 
 
 _lock = threading.Lock()
@@ -219,13 +400,13 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
 def _inputs(
     name: str, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> Attended:
-    for unknown in ("softcap", "position_bias", "cache"):
-        require(
-            options.get(unknown) is None,
-            f"an attention with {unknown} in {type(module).__name__}",
-            "the softmax of scaled products and a mask",
-            "Capture other modules.",
-        )
+    bias, cap = options.get("position_bias"), options.get("softcap") if name != "sdpa" else None  # which ignores it
+    require(
+        options.get("cache") is None and (bias is None or name in ("eager", "sdpa")),
+        f"an attention with a cache or a bias of positions in {type(module).__name__}, computed by {name}",
+        "the softmax of scaled products, a bias and a mask",
+        "Call model.set_attn_implementation('sdpa').",
+    )
     scale = options.get("scaling")
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
@@ -236,8 +417,14 @@ def _inputs(
     if mask is not None:
         mask = mask.bool()[:, None, None, :] if mask.dim() == 2 else mask
         mask = mask[..., : k.shape[2]]
+    if bias is not None:  # of learned relative positions, added to the scores
+        bias = bias[..., : k.shape[2]]
+        if mask is not None:
+            lowest = torch.finfo(q.dtype).min
+            bias = torch.where(mask, bias, lowest) if mask.dtype == torch.bool else (bias + mask).clamp(min=lowest)
+        mask = bias
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    return Attended(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"))
+    return Attended(q, k, v, scale, CAUSAL if causal else FULL, mask=mask, sinks=options.get("s_aux"), cap=cap)
 
 
 def boolean_mask(call: Attended) -> Attended:

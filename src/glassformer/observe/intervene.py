@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError, require
 from glassformer.layers.attention import Attended, Rewrite, editing
 from glassformer.observe import hugging_face
-from glassformer.observe.capture import find_hook_points, uncompiled
+from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels
 from glassformer.observe.hook_points import HookPoint, choose_points, select, whole_numbers
@@ -24,7 +24,7 @@ from glassformer.observe.seams import Change, insert
 
 
 @contextmanager
-def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
+def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     """Change what ``model`` computes within the ``with`` block and its thread::
 
         with intervene(model, zero("heads", layers=3, heads=5), add("residual", 4 * direction, layers=6, queries=-1)):
@@ -37,8 +37,8 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
     call computes; edits of ``k`` and ``v`` reach all keys that it reads.
 
     Args:
-        model: A model of glassformer's, or a GPT-2, Llama, Mistral, Qwen2, Mixtral, GptOss, BERT or RoBERTa of
-            ``transformers``; not a compiled one.
+        model: A model of glassformer's, or one of ``transformers`` that goes through its attention interface; or a
+            ``LanguageModel``, as :func:`glassformer.load` gives it; not a compiled one.
         edits: Made by the functions of :mod:`glassformer.observe.edits`.
 
     Raises:
@@ -47,6 +47,7 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
             a position, example or expert that does not exist, a value that does not fit, or NaN. At the end of the
             block: an edit that no call has reached.
     """
+    model = model if isinstance(model, nn.Module) else network_of(model)
     require(
         not hasattr(model, "_orig_mod"), "a compiled model", "the plain one", "Pass the model before torch.compile()."
     )
@@ -63,6 +64,8 @@ def intervene(model: nn.Module, *edits: Edit) -> Iterator[None]:
     with ExitStack() as attached:
         if plans:
             attached.enter_context(uncompiled())
+            if foreign:
+                attached.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
             _Attachment(attached, points, foreign).attach(plans)
         yield
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))

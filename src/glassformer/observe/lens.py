@@ -17,6 +17,7 @@ from glassformer.layers.norms import RMSNorm
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.seams import standing_in
@@ -235,6 +236,7 @@ def readout_of(model: nn.Module) -> Readout:
     """
     model = getattr(model, "_orig_mod", model)
     points = find_hook_points(model)
+    hugging_face.require_resumable(model, [point for point in points if point.role == "block"])
     output = next((point.module for point in points if point.role == "logits"), None)
     output = model.output if isinstance(model, Decoder) else output
     modules = dict(model.named_modules())

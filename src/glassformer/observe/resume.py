@@ -18,6 +18,7 @@ from glassformer.errors import InputError, require
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.grouped_query import KeysAndValues
 from glassformer.models.decoder import Decoder
+from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
@@ -57,6 +58,7 @@ class Runner:
         parts = [None, "decoder", *(name for name, exists in there.items() if exists)]
         require(part in parts, f"part = {part!r} of {type(model).__name__}", f"one of {parts}", "Omit part.")
         blocks = [point for point in self.points if point.role == "block"]
+        hugging_face.require_resumable(model, blocks)
         self.blocks = [point for point in blocks if point.source == (part == "encoder")]
         self.memory = [point for point in blocks if point.source and part != "encoder"]
         """The encoder's blocks, where only the decoder is resumed."""

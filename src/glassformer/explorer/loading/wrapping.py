@@ -45,6 +45,7 @@ from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import evaluating
 from glassformer.observe.capture import find_hook_points
+from glassformer.observe.hugging_face import require_resumable
 
 _NUMBERS_HELP = "token numbers between spaces"
 
@@ -113,6 +114,7 @@ def wrap_model(
         "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of transformers",
         "Pass one of these.",
     )
+    require_resumable(model, [point for point in points if point.role == "block"])  # for its sweeps and lenses
     if isinstance(model, EncoderDecoder):
         return _encoder_decoder(model, text, source, tokenizer)
     require(source is None, f"a source for {type(model).__name__}", "an encoder-decoder", "Leave source out.")

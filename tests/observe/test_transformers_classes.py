@@ -1,0 +1,215 @@
+"""Capture and interventions in many classes of transformers, found by structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers_classes import CASES, REFUSED, SITES, Case, build
+from transformers_models import exact
+
+from glassformer.errors import InputError
+from glassformer.observe.capture import capture, find_hook_points
+from glassformer.observe.edits import Edit, add, forbid, scale, zero
+from glassformer.observe.intervene import intervene
+from glassformer.observe.lens import logit_lens
+
+FAST = (
+    "Gemma2",
+    "Gemma3Text",
+    "Olmo2",
+    "GPTNeoX",
+    "Cohere",
+    "Bert",
+    "Bart",
+    "T5",
+    "ViT",
+    "Olmoe",
+    "OPT",
+    "Esm",
+    "XGLM",
+)
+EDITED = (
+    *("Llama", "Qwen2", "Qwen3", "Phi3", "Gemma", "Gemma2", "Gemma3Text", "Olmo2", "Starcoder2", "StableLm", "Cohere"),
+    *("GPTNeoX", "Phi", "GPT2", "GPTBigCode", "BioGpt", "Bert", "Electra", "DistilBert", "NomicBert", "ModernBert"),
+    *("Bart", "MBart", "Marian", "T5", "ViT", "Dinov2", "SiglipVision", "CLIPVision"),
+)
+
+
+def named(names: tuple[str, ...], cases: list[Case]) -> list[Any]:
+    """The cases; those that are not named are slow."""
+    chosen = {f"{name}Model" for name in names}
+    marks = [() if case.model in chosen else (pytest.mark.slow,) for case in cases]
+    return [pytest.param(case, marks=mark, id=case.model) for case, mark in zip(cases, marks, strict=True)]
+
+
+@pytest.mark.parametrize("case", named(FAST, CASES))
+@torch.no_grad()
+def test_sites_are_captured_or_refused(case: Case) -> None:
+    model: Any
+    model, inputs = build(case)
+    plain = model(**inputs)[0]
+    refused = REFUSED.get(case.model, ((), ""))[0]
+    for site in SITES:
+        if site in refused:
+            with pytest.raises(InputError), capture(model, what=site):
+                model(**inputs)
+            continue
+        with capture(model, what=site) as seen:
+            assert torch.equal(model(**inputs)[0], plain)
+        assert len(seen.records) > 0
+    if "weights" in refused or case.model == "PegasusXModel":  # whose encoder has an attention of its own
+        return
+    with capture(model) as seen:
+        model(**inputs)
+    model.set_attn_implementation("eager")
+    whole = model(**inputs, output_attentions=True)
+    own = [
+        *(whole.get("encoder_attentions") or ()),
+        *(whole.get("decoder_attentions") or whole.get("attentions") or ()),
+    ]
+    for cross, expected in ((False, own), (True, whole.get("cross_attentions") or ())):
+        mine = [record.values for record in seen.records if record.cross == cross]
+        assert len(mine) == len(expected)
+        for weights, eager in zip(mine, expected, strict=True):
+            assert (weights - eager).abs().max() <= 5e-7
+
+
+@contextmanager
+def changed_softmax(monkeypatch: pytest.MonkeyPatch, key: int | None, factor: float) -> Iterator[None]:
+    """Eager attention whose scores are multiplied, and do not reach one key."""
+    original = nn.functional.softmax
+
+    def softmax(scores: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if scores.dim() == 4:
+            scores = scores.clone() * factor
+            if key is not None:
+                scores[..., key] = -torch.inf
+        return original(scores, -1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.functional, "softmax", softmax)
+        yield
+
+
+@contextmanager
+def hooked(module: nn.Module, where: str, vector: Tensor, factor: Tensor) -> Iterator[None]:
+    """A module whose input or output is multiplied by ``factor`` and shifted by ``vector``."""
+
+    def after(_: Any, args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (output[0] * factor + vector, *output[1:])
+        return output * factor + vector
+
+    def before(_: Any, args: Any) -> Any:
+        return args[0] * factor + vector, *args[1:]
+
+    handle = module.register_forward_hook(after) if where == "output" else module.register_forward_pre_hook(before)
+    yield
+    handle.remove()
+
+
+@pytest.mark.parametrize("case", named(FAST, [case for case in CASES if case.model.removesuffix("Model") in EDITED]))
+@torch.no_grad()
+def test_interventions_are_those_of_plain_hooks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any
+    model, inputs = build(case, torch.float64)
+    monkeypatch.setattr(Tensor, "float", lambda values: values)  # norms that compute in float32
+    if all(hasattr(each, "variance_epsilon") for each in model.modules() if type(each).__name__.endswith("RMSNorm")):
+        exact(model)
+    model.set_attn_implementation("eager")
+    points = find_hook_points(model)
+    last = [point for point in points if point.role == "block"][-1]
+    attention = [point for point in points if point.role == "attention" and point.block is last.module][-1]
+    ffn = next(point for point in points if point.role == "ffn" and point.block is last.module)
+    assert attention.merged is not None
+    vector, one, none = torch.randn(32, dtype=torch.float64), torch.tensor(1.0), torch.tensor(0.0)
+    plain = model(**inputs)[0]
+
+    def check(edit: Edit, expected: Tensor) -> None:
+        with intervene(model, edit):
+            found = model(**inputs)[0]
+        assert (found - expected).abs().max() <= 1e-10
+        assert (expected - plain).abs().max() > 1e-6
+
+    width = attention.merged.weight.shape[0 if hasattr(attention.merged, "nf") else 1]
+    mask = torch.ones(attention.heads, width // attention.heads, dtype=torch.float64)
+    mask[1] = 0
+    with hooked(attention.merged, "input", none, mask.flatten()):
+        expected = model(**inputs)[0]
+    check(zero("heads", heads=1, modules=[attention.name]), expected)
+    with hooked(last.module, "output", vector, one):
+        expected = model(**inputs)[0]
+    check(add("residual", vector, modules=[last.name]), expected)
+    with hooked(ffn.module, "output", none, torch.tensor(2.0, dtype=torch.float64)):
+        expected = model(**inputs)[0]
+    check(scale("ffn", 2, modules=[ffn.name]), expected)
+    with changed_softmax(monkeypatch, 1, 1):
+        expected = model(**inputs)[0]
+    check(forbid(keys=1), expected)
+    with changed_softmax(monkeypatch, None, 1.5):
+        expected = model(**inputs)[0]
+    check(scale("scores", 1.5), expected)
+
+
+def test_a_block_whose_parts_do_not_add_up_is_refused() -> None:
+    case = next(case for case in CASES if case.model == "GraniteModel")
+    model, inputs = build(case._replace(changes={**case.changes, "residual_multiplier": 0.5}))
+    for site in ("attention", "ffn", "residual_between"):
+        with pytest.raises(InputError) as error, capture(model, what=site):
+            model(**inputs)
+        assert "GraniteDecoderLayer layers.0" in error.value.got
+        with pytest.raises(InputError), intervene(model, zero(site)):
+            model(**inputs)
+    with capture(model, what=("weights", "residual", "heads")) as seen:
+        model(**inputs)
+    assert len(seen.records) == 6
+
+
+def test_models_that_are_only_captured_are_refused_by_the_lens() -> None:
+    model, inputs = build(next(case for case in CASES if case.model == "Gemma3TextModel"))
+    with pytest.raises(InputError) as error:
+        logit_lens(model, inputs["input_ids"])
+    assert "Gemma3DecoderLayer" in error.value.got
+
+
+@pytest.mark.parametrize("name", ["Gemma2", "Gemma3", "GPTNeoX", "Olmo2", "Cohere", "Bart", "T5"])
+@torch.no_grad()
+def test_generation_gives_the_rows_of_one_pass(name: str) -> None:
+    """With caches, windows, caps and biases of positions."""
+    head = "ForConditionalGeneration" if name in ("Bart", "T5") else "ForCausalLM"
+    case = next(case for case in CASES if case.model in (f"{name}Model", f"{name}TextModel"))
+    windows = {"sliding_window": 4} if name.startswith("Gemma") else {}
+    model: Any
+    model, inputs = build(case._replace(model=name + head, changes={**case.changes, **windows}))
+    tokens = inputs["input_ids"]
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    plain = model.generate(tokens, **options)
+    with capture(model) as seen:
+        assert torch.equal(model.generate(tokens, **options), plain)
+    whole_inputs = (
+        {"input_ids": tokens, "decoder_input_ids": plain} if head.endswith("Generation") else {"input_ids": plain}
+    )
+    with capture(model) as whole:
+        model(**whole_inputs)
+    for name_of, records in seen.of("weights").items():
+        for record in records:
+            assert record.keys is not None
+            assert record.queries is not None
+            expected = whole.weights[name_of][:, :, list(record.queries)][..., list(record.keys)]
+            torch.testing.assert_close(record.values, expected, rtol=0, atol=2e-6)
+        assert records[-1].queries in ((plain.shape[1] - 2,), tuple(range(9)))
+
+
+@torch.no_grad()
+def test_a_language_model_gives_its_network() -> None:
+    model, inputs = build(next(case for case in CASES if case.model == "LlamaModel"))
+    opened = SimpleNamespace(model=model, tokens=lambda text: inputs["input_ids"])
+    with capture(opened) as seen, intervene(opened, zero("heads", heads=0)):
+        model(opened.tokens("text"))
+    assert len(seen.records) == 2
