@@ -1,6 +1,6 @@
-"""Take the pictures of the explorer that README.md and docs/explorer.md show: ``python web/pictures.py``.
+"""Take the pictures of the explorer that README.md and docs/explorer.md show: ``python web/pictures.py [NAME ...]``.
 
-Serves the bundled models and takes screenshots of their pages in Chromium, light and dark.
+Serves SmolLM2 (``make models``) and the bundled models, and takes screenshots in Chromium, light and dark.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FORBIDDEN = [{"part": "cross", "layer": None, "head": None, "query": 0, "key": 1}]
 REMOVED = [{"part": "self", "layer": 0, "head": 2}]
 PICTURES = {
-    "explorer-light": "model=recurrence&layer=2&head=2&pin=24",
-    "explorer-dark": "model=recurrence&layer=2&head=2&pin=24",
+    "explorer-light": "model=smollm2&layer=23&head=3&pin=13",
+    "explorer-dark": "model=smollm2&layer=23&head=3&pin=13",
     "explorer-lines-dark": "model=sentiment&shape=lines&layer=1&head=1&pin=5",
     "explorer-design-light": "model=unique",
     "explorer-program-light": "model=program-histogram",
@@ -35,10 +35,22 @@ PICTURES = {
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "glassformer", "explore", "--no-browser", "--port", "0", "--runs", "/none"]
+    names = sys.argv[1:] or list(PICTURES)
+    command = [
+        sys.executable,
+        "-m",
+        "glassformer",
+        "explore",
+        "smollm2",
+        "--no-browser",
+        "--port",
+        "0",
+        "--runs",
+        "/none",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
-    address = server.stdout.readline().strip()
+    address = server.stdout.readline().strip().partition("#")[0]
     try:
         with sync_playwright() as playwright:
             chromium = next(path for name in BROWSERS if (path := shutil.which(name)))
@@ -52,7 +64,7 @@ def main() -> None:
                 )
                 page.set_default_timeout(90_000)
                 for name, state in PICTURES.items():
-                    if not name.endswith(scheme):
+                    if not name.endswith(scheme) or name not in names:
                         continue
                     page.goto("about:blank")
                     page.goto(f"{address}#{state}")
