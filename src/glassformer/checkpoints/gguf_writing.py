@@ -45,7 +45,7 @@ def write_gguf(
     decoder: Decoder,
     path: str | Path,
     *,
-    kind: GgufKind = "F16",
+    kind: str = "F16",
     tokenizer: Mapping[str, Any] | None = None,
     chat_template: str | None = None,
 ) -> None:
@@ -218,7 +218,7 @@ def _vocabulary(tokenizer: Mapping[str, Any] | None, chat_template: str | None, 
     return found if chat_template is None else found | {"tokenizer.chat_template": chat_template}
 
 
-def _kind(name: str, shape: list[int], kind: GgufKind) -> GgufKind:
+def _kind(name: str, shape: list[int], kind: str) -> str:
     if len(shape) == 1 or name.startswith("position_embd") or "ffn_gate_inp" in name:
         return "F32"
     return "F16" if kind == "Q8_0" and shape[-1] % 32 else kind
@@ -243,7 +243,7 @@ def _tensors(
         yield from zip(entry.theirs, entry.write({name: weight(name) for name in entry.ours}), strict=True)
 
 
-def _encoded(tensor: Tensor, kind: GgufKind, name: str) -> memoryview:
+def _encoded(tensor: Tensor, kind: str, name: str) -> memoryview:
     wide = tensor.cpu().float()
     if kind == "Q8_0":
         encoded = quantize_q8_0(wide)
@@ -256,7 +256,7 @@ def _encoded(tensor: Tensor, kind: GgufKind, name: str) -> memoryview:
     return memoryview(encoded.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def _header(metadata: Mapping[str, Any], described: Mapping[str, list[int]], kinds: Mapping[str, GgufKind]) -> bytes:
+def _header(metadata: Mapping[str, Any], described: Mapping[str, list[int]], kinds: Mapping[str, str]) -> bytes:
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(described), len(metadata))]
     for key, value in metadata.items():
         parts += [_text(key), _value(value)]
