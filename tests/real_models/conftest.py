@@ -28,6 +28,12 @@ def smollm2(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 @pytest.fixture(scope="session")
+def expanded_smollm2() -> LanguageModel:
+    """SmolLM2-135M-Instruct, expanded."""
+    return opened("smollm2", "dense")
+
+
+@pytest.fixture(scope="session")
 def gemma() -> LanguageModel:
     """Gemma 3 270m in the file's blocks."""
     return opened("gemma-3-270m", "blocks")
