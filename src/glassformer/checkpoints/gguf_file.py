@@ -39,7 +39,6 @@ _NUMBERS = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "bool", "text", "ar
 # Bounds of a header: the largest vocabularies have 262,144 tokens and twice as many merges, in less than 16 MiB.
 _HEADER, _ITEMS, _TENSORS, _KEYS, _NAME, _ALIGNMENT, _CHUNK = 2**26, 2**20, 2**16, 2**12, 64, 2**16, 2**20
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-_PIECE = re.compile(r"(.*\.gguf)\.part(\d+)")
 _FIX = "Download the file again, or convert the model again."
 
 
@@ -103,8 +102,8 @@ def read_gguf(path: str | Path) -> GgufFile:
     """The header of a GGUF file, or of all files of a model that is in several; no tensor is read.
 
     Args:
-        path: A file; of ``model-00001-of-00003.gguf`` any, of ``model.gguf.part00`` the first piece, whose others may
-            be named as ``glassformer.generation.language_model`` finds them.
+        path: A file; of a model in several, such as ``model-00001-of-00003.gguf``, any of them. Consecutive pieces of
+            one file take :func:`joined`.
 
     Raises:
         CheckpointError: A file that is missing, damaged, truncated, of a version or with a kind of weights that is not
