@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require, require_positive
-from glassformer.handcraft.programs.bounds import error_bound
+from glassformer.handcraft.programs.checker import Affine, LayerWeights, Network, check
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.graph import graph, sources_of
 from glassformer.handcraft.programs.language import Elementwise, Select, Selector, Value, Variable, apply, tokens
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
+from glassformer.layers.feedforward import MLP, NoFeedForward
 
 _NUMBERS_AT_ONCE = 1 << 21
 
@@ -165,19 +166,41 @@ def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) ->
     return list(first.values())
 
 
-def _bound(model: CompiledProgram, program: Variable) -> float:
-    domains, dtype = model.domains, model.output.weight.dtype
-    compiled = compile_program(program, domains.vocabulary, domains.max_len, causal=domains.causal, dtype=dtype)
-    if not same_weights(model, compiled):
-        return math.inf
-    width, layers = model.embedding.embedding_dim, len(model.layers)
-    return error_bound(compiled.plan, compiled.result, width, layers, torch.finfo(dtype).eps / 2).error
+def network_of(model: CompiledProgram) -> Network:
+    """The weights of a compiled program as they are, for the checker.
+
+    Raises:
+        InputError: Modules that compute something else than :func:`~.model.make_block`'s.
+    """
+    layers = []
+    for block in model.blocks:
+        attention, ffn = block.attention, block.ffn
+        plain = (
+            type(block.attention_norm) is type(block.ffn_norm) is nn.Identity
+            and block.attention_post_norm is block.ffn_post_norm is None
+            and not block.parallel
+            and attention.num_kv_heads == attention.num_heads
+            and (attention.scale, attention.cap, attention.key_weights) == (None, None, None)
+            and (attention.query_norm, attention.key_norm, attention.pattern.window) == (None, None, None)
+            and attention.pattern.causal == model.domains.causal
+            and (type(ffn) is NoFeedForward or (type(ffn) is MLP and ffn.activation == "relu"))
+        )
+        require(plain, "a block of another kind", "attention and a ReLU network without norms", "Compile it again.")
+        sinks = None if attention.sinks is None else _array(attention.sinks)
+        up, down = (_affine(ffn.up), _affine(ffn.down)) if isinstance(ffn, MLP) else (None, None)
+        maps = (_affine(each) for each in (attention.query, attention.key, attention.value, attention.output))
+        layers.append(LayerWeights(attention.num_heads, *maps, sinks, up, down))
+    dtype = torch.finfo(model.output.weight.dtype)
+    tables = _array(model.embedding.weight), _array(model.positions.weight)
+    return Network(*tables, layers, _affine(model.output), dtype.eps / 2, dtype.tiny)
 
 
-def same_weights(model: nn.Module, other: nn.Module) -> bool:
-    """Whether two modules have equal tensors of the same names."""
-    ours, theirs = model.state_dict(), other.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+def _affine(linear: nn.Linear) -> Affine:
+    return Affine(_array(linear.weight), _array(linear.bias))
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
 
 
 def _blocks(letters: int, most: int, limit: int) -> Iterator[np.ndarray]:
