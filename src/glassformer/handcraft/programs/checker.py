@@ -614,11 +614,11 @@ class _Checker:
             return Form({key: linear[None]}, np.array([constant + start]), _up(np.array([off])))
         low, high = np.full(len(listed), np.inf), np.full(len(listed), -np.inf)
         own = {} if values is None else {typed(value): place for place, value in enumerate(values)}
-        numbers = next((place for place, value in enumerate(values or ()) if is_number(value)), None)
+        numbers, mixed = next((place for place, one in enumerate(values or ()) if is_number(one)), None), self.domains.averaged(part)
         for place, value in enumerate(listed):
             start = own.get(typed(value))
-            if start is None and is_number(value) and (numbers is not None or values is None):
-                start = numbers if numbers is not None else -1
+            if start is None and mixed and is_number(value):
+                start = numbers
             if start is not None:
                 number = float(value) * float(linear[0]) if is_number(value) else 0.0
                 middle = constant + number + (float(table[start, 0]) if table is not None else 0.0)

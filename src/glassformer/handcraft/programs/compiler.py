@@ -101,15 +101,17 @@ class Stored:
 
     def solve(self, wanted: Float[np.ndarray, " value"]) -> tuple[Float[np.ndarray, " feature"], float] | None:
         """The factors of its features, and the constant, that give ``wanted``."""
-        middle, span = (float(wanted.max()) + float(wanted.min())) / 2, float(np.ptp(wanted))
+        span = float(np.ptp(wanted))
         if span == 0:
             return np.zeros(len(self.features)), float(wanted[0])
         columns = np.column_stack([*self.features, np.ones(len(wanted))])
-        found = np.linalg.lstsq(columns, wanted - middle, rcond=None)[0]
-        found[np.abs(found) * np.append(np.ptp(columns[:, :-1], axis=0), 1) < 1e-12 * span] = 0
-        if np.abs(columns @ found - (wanted - middle)).max() > 1e-9 * span:
-            return None
-        return found[:-1], float(found[-1]) + middle
+        for middle in (0.0, float(wanted.min() + wanted.max()) / 2):  # the latter of numbers far from 0
+            found = np.linalg.lstsq(columns, wanted - middle, rcond=None)[0]
+            found[np.abs(found) * np.append(np.ptp(columns[:, :-1], axis=0), 1) < 1e-12 * span] = 0
+            off = np.abs(columns @ found - (wanted - middle)).max()
+            if off <= 1e-11 * span:
+                return found[:-1], float(found[-1]) + middle
+        return None
 
 
 @dataclass(frozen=True, eq=False)

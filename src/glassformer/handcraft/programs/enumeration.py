@@ -87,8 +87,7 @@ class Batch:
         columns = [self.column(source) for source in part.sources]
         joint, known = np.zeros(self._shape, dtype=np.int64), list[tuple[Value, ...]]([()])
         for codes, values in columns:  # only what occurs so far is combined with what is next
-            found, joint = np.unique(joint * len(values) + codes, return_inverse=True)
-            joint = joint.reshape(self._shape)
+            found, joint = _unique(joint * len(values) + codes, len(known) * len(values))
             pairs = (divmod(each, len(values)) for each in found.tolist())
             known = [(*known[before], values[now]) for before, now in pairs]
         return _listed(joint, [apply(part, given) for given in known])
@@ -134,10 +133,20 @@ class Batch:
         assert isinstance(part, Select)
         (keys, key_values), (queries, query_values) = self.column(part.keys), self.column(part.queries)
         joint = queries[:, :, None] * len(key_values) + keys[:, None, :]
-        found, where = np.unique(joint, return_inverse=True)
+        found, where = _unique(joint, len(query_values) * len(key_values))
         pairs = (divmod(each, len(key_values)) for each in found.tolist())
         table = np.array([fulfils(part, key_values[key], query_values[query]) for query, key in pairs], dtype=bool)
-        return table[where].reshape(joint.shape)
+        return table[where]
+
+
+def _unique(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers from 0 to ``size - 1`` that occur, ascending, and where among them each is."""
+    if size > codes.size:
+        found, where = np.unique(codes, return_inverse=True)
+        return found, where.reshape(codes.shape)
+    there = np.zeros(size, dtype=bool)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
 def _listed(codes: Int[np.ndarray, "sequence position"], values: list[Value]) -> Column:

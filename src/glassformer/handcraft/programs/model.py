@@ -111,6 +111,7 @@ class CompiledProgram(nn.Module):
 
     def decode(self, numbers: Sequence[float]) -> list[Value]:
         """The value that each number of :meth:`forward` stands for."""
+        self.require_codes()
         if self.codes is None:
             return list(numbers)
         return [min(self.codes, key=lambda code: abs(code[0] - number))[1] for number in numbers]
@@ -143,7 +144,18 @@ class CompiledProgram(nn.Module):
         """Half the least difference of two values' numbers; None where the output is the number itself."""
         if self.codes is None:
             return None
-        return float(np.diff([number for number, _ in self.codes]).min(initial=np.inf) / 2)
+        return float(np.diff(np.sort([number for number, _ in self.codes])).min(initial=np.inf) / 2)
+
+    def require_codes(self) -> None:
+        """Raise :class:`InputError` unless ``codes`` is None or pairs of a finite number and a value."""
+        expected, fix = "pairs of a finite number and a value, or None", "Compile the program again."
+        try:
+            ok = self.codes is None or (
+                len(self.codes) > 0 and all(bool(np.isfinite(float(number))) for number, _ in self.codes)
+            )
+        except (TypeError, ValueError, OverflowError):
+            ok = False
+        require(ok, "codes of another kind, or not finite", expected, fix)
 
     @property
     def blocks(self) -> list[Block]:
@@ -181,7 +193,8 @@ def compile_program(
         InputError: Naming the part that cannot be compiled, and why.
     """
     require(isinstance(program, Variable), f"program = {program!r}", "a variable", "Build it from tokens and indices.")
-    require(dtype.is_floating_point, f"dtype = {dtype}", "a floating-point dtype", "Use torch.float32.")
+    ok = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    require(ok, f"dtype = {dtype}", "a floating-point dtype", "Use torch.float32.")
     domains = Domains(vocabulary, max_len, causal)
     require(positions or causal, "positions=False with causal=False", "a causal program", "Pass causal=True.")
     plan = Plan(domains, positions)
