@@ -169,9 +169,7 @@ def verify_program(
     return certify(model, program, model.embedding.weight, run, allowed, bound, limit, deadline)
 
 
-def _misread(
-    model: CompiledProgram, found: np.ndarray, column: np.ndarray, values: Sequence[Value]
-) -> np.ndarray:
+def _misread(model: CompiledProgram, found: np.ndarray, column: np.ndarray, values: Sequence[Value]) -> np.ndarray:
     """Whether numbers are read as other values than these."""
     codes = model.codes or []
     numbers = np.array([number for number, _ in codes])
@@ -327,8 +325,8 @@ def network_of(model: CompiledProgram) -> Network:
         require(plain, "a block of another kind", "attention and a ReLU network without norms", "Compile it again.")
         sinks = None if attention.sinks is None else _array(attention.sinks)
         up, down = (_affine(ffn.up), _affine(ffn.down)) if isinstance(ffn, MLP) else (None, None)
-        maps = (_affine(each) for each in (attention.query, attention.key, attention.value, attention.output))
-        layers.append(LayerWeights(attention.num_heads, *maps, sinks, up, down))
+        q, k, v, out = map(_affine, (attention.query, attention.key, attention.value, attention.output))
+        layers.append(LayerWeights(attention.num_heads, q, k, v, out, sinks, up, down))
     dtype = torch.finfo(model.output.weight.dtype)
     tables = _array(model.embedding.weight), _array(model.positions.weight)
     return Network(*tables, layers, _affine(model.output), dtype.eps / 2, dtype.tiny)

@@ -23,8 +23,9 @@ value of each of some variables of the program there, plus an error of at most `
 5. **The output** is written as a function of the program. It is compared with the number of each value.
 
 Sizes of rounding errors: a sum of n products is off by ``n u / (1 - n u)`` of the sum of their sizes, for the unit
-roundoff u of the transformer's numbers, and once more for that of float64, in which the checker computes. Sets of values
-are those of :mod:`~glassformer.handcraft.programs.domains`; sequences on which the definition has no value are left out.
+roundoff u of the transformer's numbers, and once more for that of float64, in which the checker computes. Which values
+a variable can have is told by :mod:`~glassformer.handcraft.programs.domains`, from the definition alone. Sequences on
+which the definition has no value are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
@@ -66,6 +67,7 @@ _MOST_PAIRS = 1 << 24
 _MOST_COMBINATIONS = 1 << 14
 """Of values of several variables."""
 _NUMBERS_AT_ONCE = 1 << 21
+_LARGEST = 1e30
 
 Array = Float[np.ndarray, "..."]
 
@@ -106,7 +108,10 @@ class Network:
         output: What is read at each position.
         roundoff: Unit roundoff, such as ``2 ** -24`` for float32.
         smallest: The smallest normal number.
-        scale: Relative error of all that is read at one position of the stream, the same for constants.
+        constant: What one more coordinate always holds, if norms divide by its share of the root mean square.
+        scale: Relative error of all that is read at one position of the stream, the same for constants; where there is
+            a ``constant``, a claim.
+        more: Roundings of each number that is read, besides those of sums.
         turn: Most radians by which a query turns against a key, each of whose features is in a pair of its own.
         slope: Of the gate g in ``silu(slope g) / slope``, which stands for ``relu(g)``.
     """
@@ -117,7 +122,9 @@ class Network:
     output: Affine
     roundoff: float
     smallest: float
+    constant: float = math.inf
     scale: float = 0.0
+    more: int = 0
     turn: float = 0.0
     slope: float = math.inf
 
@@ -155,13 +162,11 @@ class Checked(NamedTuple):
     error: float
     reason: str = ""
     """Why there is no bound, if ``error`` is infinite."""
-    largest: float = math.inf
-    """The largest absolute value in the stream."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What some numbers are at a position, see above. Of a variable without a list of values: its factor, in one row."""
+    """What some numbers are at a position, see above. A variable without a list of values has one row, its factor."""
 
     tables: dict[int, Float[np.ndarray, "value number"]]
     constant: Float[np.ndarray, " number"]
@@ -202,14 +207,33 @@ def check(
         claims: For each layer what its parts are for. Nothing in them is believed.
         deadline: On the clock of :func:`time.monotonic`.
     """
+    return _checked(lambda: _Checker(network, domains, program, deadline).number(codes, claims))
+
+
+def check_tokens(
+    network: Network,
+    domains: Domains,
+    program: Variable,
+    values: Sequence[Value],
+    claims: Sequence[LayerClaim],
+    deadline: float = math.inf,
+) -> Checked:
+    """Bound the probability of all tokens but the right one, as :func:`check` bounds an error.
+
+    ``values`` has the value that each token, a row of ``network.output``, stands for.
+    """
+    return _checked(lambda: _Checker(network, domains, program, deadline).probability(values, claims))
+
+
+def _checked(run: Callable[[], float]) -> Checked:
     try:
-        checker = _Checker(network, domains, program, deadline)
         with np.errstate(all="ignore"):
-            return checker.run(codes, claims)
+            error = run()
     except (Undecided, InputError) as problem:
         return Checked(math.inf, problem.got if isinstance(problem, InputError) else str(problem))
     except RecursionError:
         return Checked(math.inf, "hundreds of parts on one another")
+    return Checked(error) if math.isfinite(error) else Checked(math.inf, "errors that are not finite")
 
 
 def _up(radius: Array) -> Array:
@@ -234,30 +258,38 @@ class _Checker:
     places: dict[tuple[int, tuple[int, ...]], Int[np.ndarray, " combination"]] = field(default_factory=dict)
     counted: dict[int, Variable] = field(default_factory=dict)
 
-    def run(self, codes: Sequence[tuple[float, Value]] | None, claims: Sequence[LayerClaim]) -> Checked:
+    def stream(self, claims: Sequence[LayerClaim]) -> Form:
+        """What the residual stream holds in the end."""
         network, domains = self.network, self.domains
         self.parts = {node.part for node in graph(self.program)}
         fits = len(network.embedding) == len(domains.vocabulary) and len(network.positions) == domains.max_len
         if not fits or len(claims) != len(network.layers):
             raise Undecided("weights of other sizes")
-        order = [domains.place(tokens, token) for token in domains.vocabulary]
         rows = np.empty_like(network.embedding)
-        rows[order] = network.embedding
+        rows[domains.places(tokens, domains.vocabulary)] = network.embedding
         zero = np.zeros(rows.shape[1])
-        x = self.add(Form({self.key(tokens): rows}, zero, zero), Form({self.key(indices): network.positions}, zero, zero))
-        largest = 0.0
+        x = self.add(
+            Form({self.key(tokens): rows}, zero, zero), Form({self.key(indices): network.positions}, zero, zero)
+        )
         for layer, claim in zip(network.layers, claims, strict=True):
+            self.normed(x)
             x = self.attention(x, layer, claim.heads)
+            self.normed(x)
             x = self.functions(x, layer, claim.lookups)
-            largest = max(largest, float(self.size(x).max()))
-            self.watch(x)
-        error = self.output(self.linear(x, network.output), codes)
-        return Checked(error, "" if math.isfinite(error) else "errors that are not finite", largest)
+        self.normed(x)
+        return x
+
+    def normed(self, x: Form) -> None:
+        """Give up unless a norm of the stream is off by at most what is claimed."""
+        self.watch(x)
+        off = float((self.size(x) ** 2).sum() + 1) / (2 * self.network.constant**2)
+        if off + float(self.rounding(len(x.constant) + 16)) * math.isfinite(self.network.constant) > self.network.scale:
+            raise Undecided("a norm that is not constant")
 
     def watch(self, *forms: Form) -> None:
-        """Give up where numbers are not finite, or time is over."""
-        if not all(np.isfinite(self.size(form)).all() for form in forms):
-            raise Undecided("errors that are not finite")
+        """Give up where numbers are too large, or time is over."""
+        if not all((self.size(form) < _LARGEST).all() for form in forms):
+            raise Undecided("errors that are too large")
         if time.monotonic() > self.deadline:
             raise Undecided("the time is over")
 
@@ -368,7 +400,7 @@ class _Checker:
 
     def linear(self, x: Form, map: Affine, executed: bool = True) -> Form:
         weight, bias = map
-        count = (weight != 0).sum(1) + (bias != 0) + 1
+        count = (weight != 0).sum(1) + (bias != 0) + 1 + self.network.more * executed
         terms = np.abs(weight) @ self.size(x) + np.abs(bias)
         radius = np.abs(weight) @ x.radius + self.rounding(count, executed) * terms
         radius = radius + np.where(terms > 0, count * self.network.smallest, 0)
@@ -431,9 +463,7 @@ class _Checker:
             constant, radius = constant + middle, radius + off
         return Form(found, constant, _up(radius))
 
-    def joined(
-        self, key: int, basis: Sequence[int], tables: Sequence[Array | None], width: int
-    ) -> tuple[Array, Array]:
+    def joined(self, key: int, basis: Sequence[int], tables: Sequence[Array | None], width: int) -> tuple[Array, Array]:
         """A function of all combinations as one of the variable ``key``, and how far from it it can be."""
         sizes = [len(each) for each in self.listed(basis)]
         total = np.zeros((*sizes, width))
@@ -521,13 +551,13 @@ class _Checker:
 
     def attention(self, x: Form, layer: LayerWeights, claims: Sequence[HeadClaim]) -> Form:
         q, k, v = (self.linear(x, each) for each in (layer.query, layer.key, layer.value))
-        size = len(q.constant) // layer.num_heads
+        size, wide = (len(each.constant) // layer.num_heads for each in (q, v))
         found = []
         for head in range(layer.num_heads):
-            chosen = slice(head * size, (head + 1) * size)
+            chosen, values = (slice(head * each, (head + 1) * each) for each in (size, wide))
             sink = None if layer.sinks is None else float(layer.sinks[head])
             claim = claims[head] if head < len(claims) else None
-            found.append(self.head(q.at(chosen), k.at(chosen), v.at(chosen), sink, claim))
+            found.append(self.head(q.at(chosen), k.at(chosen), v.at(values), sink, claim))
             self.watch(x, q, k, v)
         return self.add(x, self.linear(self.join(found), layer.output))
 
@@ -559,7 +589,7 @@ class _Checker:
             most = count / (count + np.exp(np.minimum(sink - scores.high - error, 700)))
             nothing = min(1.0, n * math.exp(min(scores.others + error - sink, 700.0))) * size
         width = self.network.embedding.shape[1] + len(v.constant)
-        rounded = (self.rounding(2 * width + n + 64) + self.network.scale) * size + 64 * n * self.network.smallest
+        rounded = float(self.rounding(2 * width + n + 64) + self.network.scale) * size + 64 * n * self.network.smallest
         if isinstance(part, Width):
             return self.width(part, v, count, least, most, others * size + rounded, None if reflexive else nothing)
         off = (1 - float(least[0]) + others) * size + rounded
@@ -605,20 +635,19 @@ class _Checker:
         if listed is None:
             if not all(map(is_number, values or ())) or (nothing is not None and not is_number(part.default)):
                 raise Undecided(f"{part}, with too many values, some of them no numbers")
-            start = 0.0 if table is None else float(table.flat[0])
+            first = 0.0 if table is None else float(table.flat[0])
             off += 0.0 if table is None else float(np.ptp(table))
-            off += float(self.rounding(8, executed=False) * (abs(constant) + abs(start)))
+            off += float(self.rounding(8, executed=False) * (abs(constant) + abs(first)))
             if nothing is not None:
-                at_default = constant + start + float(linear[0]) * float(part.default)
+                at_default = constant + first + float(linear[0]) * float(part.default)
                 off = max(off, nothing + abs(at_default) * (1 + 2**-40))
-            return Form({key: linear[None]}, np.array([constant + start]), _up(np.array([off])))
+            return Form({key: linear[None]}, np.array([constant + first]), _up(np.array([off])))
         low, high = np.full(len(listed), np.inf), np.full(len(listed), -np.inf)
         own = {} if values is None else {typed(value): place for place, value in enumerate(values)}
-        numbers, mixed = next((place for place, one in enumerate(values or ()) if is_number(one)), None), self.domains.averaged(part)
+        # All numbers that are averaged have the same row.
+        mean = next((own[typed(one)] for one in values or () if is_number(one)), None)
         for place, value in enumerate(listed):
-            start = own.get(typed(value))
-            if start is None and mixed and is_number(value):
-                start = numbers
+            start = own.get(typed(value), mean if self.domains.averaged(part) and is_number(value) else None)
             if start is not None:
                 number = float(value) * float(linear[0]) if is_number(value) else 0.0
                 middle = constant + number + (float(table[start, 0]) if table is not None else 0.0)
@@ -626,8 +655,8 @@ class _Checker:
                 low[place], high[place] = middle - slack, middle + slack
             if nothing is not None and typed(value) == typed(part.default):
                 low[place], high[place] = min(low[place], -nothing), max(high[place], nothing)
-        middle, radius = self.hull(np.arange(len(listed)), low[:, None], high[:, None], key)
-        return Form({key: middle}, np.zeros(1), radius)
+        rows, radius = self.hull(np.arange(len(listed)), low[:, None], high[:, None], key)
+        return Form({key: rows}, np.zeros(1), radius)
 
     def width(
         self,
@@ -690,7 +719,9 @@ class _Checker:
                 error += float(np.abs(table).max()) * span
                 continue
             together = [group for group in groups if group & set(able)]
-            if pair[1] is not None and len(together) > 1:  # conditions that one number is part of are looked at together
+            if (
+                pair[1] is not None and len(together) > 1
+            ):  # conditions that one number is part of are looked at together
                 whole = set().union(*together)
                 groups = [*(group for group in groups if not group & whole), whole]
             owned.append(({able[0]}, pair, table))
@@ -703,7 +734,7 @@ class _Checker:
         scale = dim**-0.5
         return self.together(ranges, constant, scale, error)
 
-    def together(self, ranges: list[tuple[Array, ...]], constant: float, scale: float, error: float) -> _Scores:
+    def together(self, ranges: Sequence[tuple[Array, ...]], constant: float, scale: float, error: float) -> _Scores:
         """Bounds on sums of scores, of which each group of conditions has its part."""
         some = [low > -np.inf for low, *_ in ranges]
         if not all(each.any() for each in some):  # nothing is ever selected
@@ -777,7 +808,8 @@ class _Checker:
     ) -> tuple[Array, Array, Array, Array]:
         """For each combination of a query's values: the least and largest score of selected keys, and the largest of
         others and of all."""
-        sides = [list(dict.fromkeys(each for element in elements for each in element[side])) for side in (1, 2)]
+        both = zip(*((queries, keys) for _, queries, keys in elements), strict=True)
+        sides = [list(dict.fromkeys(itertools.chain.from_iterable(side))) for side in both]
         sizes = [[len(each) for each in self.listed(side)] for side in sides]
         rows, columns = (math.prod(each) for each in sizes)
         if rows * columns > _MOST_PAIRS:
@@ -790,7 +822,9 @@ class _Checker:
             axes = [sides[side].index(each) for each in basis]
             found = self.place(part, basis)
             if axes:
-                found = found[np.ravel_multi_index([grids[side][axis] for axis in axes], [sizes[side][a] for a in axes])]
+                found = found[
+                    np.ravel_multi_index([grids[side][axis] for axis in axes], [sizes[side][a] for a in axes])
+                ]
             else:
                 found = np.broadcast_to(found, able[side].shape)
             able[side] &= found >= 0
@@ -809,7 +843,9 @@ class _Checker:
             chosen = reduce(np.logical_and, [self.holds(element[0], holds) for element in elements])
             scores = np.zeros_like(chosen, dtype=np.float64)
             for (query, key), table in terms:
-                index = grids[0][sides[0].index(query), block] if query is not None else np.zeros(len(scores), dtype=int)
+                index = (
+                    grids[0][sides[0].index(query), block] if query is not None else np.zeros(len(scores), dtype=int)
+                )
                 other = grids[1][sides[1].index(key)] if key is not None else np.zeros(columns, dtype=int)
                 scores += table[index][:, other]
             chosen &= able[1]
@@ -840,7 +876,7 @@ class _Checker:
         hidden = self.linear(x, up)
         active = np.maximum(self.size(hidden), 0)
         blank = Form({}, down.bias, np.zeros(len(down.bias)))
-        count = (down.weight != 0).sum(1) + (down.bias != 0) + 1
+        count = (down.weight != 0).sum(1) + (down.bias != 0) + 1 + self.network.more
         terms = np.abs(down.weight) @ active + np.abs(down.bias)
         added = self.rounding(count) * terms + np.where(terms > 0, count * self.network.smallest, 0)
         added = added + 2.1 * self.network.scale * np.abs(down.weight) @ active
@@ -872,8 +908,10 @@ class _Checker:
 
     def off(self, x: Form, up: Affine) -> Array:
         """How far rounding moves what units read."""
-        count = (up.weight != 0).sum(1) + (up.bias != 0) + 1
-        return self.rounding(count) * (np.abs(up.weight) @ self.size(x) + np.abs(up.bias)) + count * self.network.smallest
+        count = (up.weight != 0).sum(1) + (up.bias != 0) + 1 + self.network.more
+        return (
+            self.rounding(count) * (np.abs(up.weight) @ self.size(x) + np.abs(up.bias)) + count * self.network.smallest
+        )
 
     def lookup(self, x: Form, up: Affine, down: Array, claim: LookupClaim) -> Form:
         """What units add that look ``claim.variable`` up."""
@@ -934,7 +972,9 @@ class _Checker:
                 low[row] = np.minimum(low[row], between.min(0))
                 high[row] = np.maximum(high[row], between.max(0))
         largest = np.abs(points).max() + error
-        slack = self.rounding(len(bias) + 16, executed=False) * (np.abs(down) @ (np.abs(factor) * largest + np.abs(bias)))
+        slack = self.rounding(len(bias) + 16, executed=False) * (
+            np.abs(down) @ (np.abs(factor) * largest + np.abs(bias))
+        )
         gates = slack
         if math.isfinite(self.network.slope):
             gates = gates + self.gates(points, error, factor, bias, blur, down)
@@ -953,9 +993,9 @@ class _Checker:
 
     # ---- output -----------------------------------------------------------------------------------------------------
 
-    def output(self, y: Form, codes: Sequence[tuple[float, Value]] | None) -> float:
-        """The largest distance from the number of a value."""
-        y = self.express(y, [self.program])
+    def number(self, codes: Sequence[tuple[float, Value]] | None, claims: Sequence[LayerClaim]) -> float:
+        """The largest distance of the output from the number of a value."""
+        y = self.express(self.linear(self.stream(claims), self.network.output), [self.program])
         key = self.key(self.program)
         values, table, constant = self.values(key), y.tables.get(key), float(y.constant[0])
         radius = float(y.radius[0] + self.rounding(8, executed=False) * self.size(y)[0])
@@ -975,3 +1015,25 @@ class _Checker:
         if math.isnan(error):
             raise Undecided("a value without a number")
         return error * (1 + 2**-30)
+
+    def probability(self, values: Sequence[Value], claims: Sequence[LayerClaim]) -> float:
+        """The largest probability of all wrong tokens together."""
+        x, (weight, bias) = self.stream(claims), self.network.output
+        rounding = self.linear(x, self.network.output).radius  # of each logit by itself
+        rounding = (
+            rounding - np.abs(weight) @ x.radius + self.network.scale * self.size(self.linear(x, self.network.output))
+        )
+        right = {typed(value): token for token, value in reversed(list(enumerate(values)))}
+        worst = 0.0
+        for place, value in enumerate(self.domains.listed(self.program)):
+            token = right.get(typed(value))
+            if token is None:
+                raise Undecided(f"{value!r}, which no token stands for")
+            ahead = Affine(weight[token] - weight, bias[token] - bias)
+            y = self.express(self.linear(x, ahead, executed=False), [self.program])
+            table = y.tables.get(self.key(self.program))
+            margin = y.constant + (0 if table is None else table[place]) - y.radius - _up(rounding + rounding[token])
+            wrong = np.arange(len(values)) != token
+            worst = max(worst, float(np.exp(-np.maximum(margin[wrong], -700)).sum()))
+            self.watch()
+        return worst * (1 + 2**-20)

@@ -105,7 +105,8 @@ class Stored:
         if span == 0:
             return np.zeros(len(self.features)), float(wanted[0])
         columns = np.column_stack([*self.features, np.ones(len(wanted))])
-        for middle in (0.0, float(wanted.min() + wanted.max()) / 2):  # the latter of numbers far from 0
+        far = float(wanted.min() + wanted.max()) / 2
+        for middle in (0.0, far):  # the latter of numbers far from 0
             found = np.linalg.lstsq(columns, wanted - middle, rcond=None)[0]
             found[np.abs(found) * np.append(np.ptp(columns[:, :-1], axis=0), 1) < 1e-12 * span] = 0
             off = np.abs(columns @ found - (wanted - middle)).max()
@@ -168,7 +169,7 @@ class Head:
 
 @dataclass(eq=False)
 class Lookup:
-    """A function in a feed-forward network: the place of the value of ``stored`` for each value of the sum, ascending."""
+    """A function in a feed-forward network: the place of its value for each value of the sum, ascending."""
 
     time: int
     sum: Sum
@@ -586,9 +587,7 @@ def _digits(
     return [*squares, *((-2 * one, other) for one, other in zip(a, b, strict=True))]
 
 
-def _ranks(
-    chosen: np.ndarray, part: Select
-) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
+def _ranks(chosen: np.ndarray, part: Select) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
     """A cost of 1 for what is not chosen, as products of as many columns as its rank."""
     cost = 1.0 - chosen
     basis: list[np.ndarray] = []
@@ -596,7 +595,7 @@ def _ranks(
     for row in (np.ones(cost.shape[1]), *np.unique(cost, axis=0)):
         left = row - normed[: len(basis)].T @ (normed[: len(basis)] @ row)
         left -= normed[: len(basis)].T @ (normed[: len(basis)] @ left)
-        if np.linalg.norm(left) > 1e-6 * max(1.0, np.linalg.norm(row)):
+        if np.linalg.norm(left) > 1e-6 * np.linalg.norm(row) > 0:
             if len(basis) == MOST_FEATURES:
                 got = f"{part}, which takes more than {MOST_FEATURES} features of keys"
                 raise InputError(got, "fewer", "Shorten max_len, or compare fewer values.")

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from glassformer.errors import require, require_positive
 from glassformer.handcraft.programs.language import (
@@ -44,8 +44,8 @@ class Domains:
     Every value that can occur is in its set; some of the set may not occur.
 
     Raises:
-        InputError: An empty vocabulary, one with equal tokens, None or numbers that are not finite; ``max_len`` not from 1
-            to ``MOST_VALUES``.
+        InputError: An empty vocabulary, one with equal tokens, None or numbers that are not finite; ``max_len`` not
+            from 1 to ``MOST_VALUES``.
     """
 
     vocabulary: Sequence[Value]
@@ -98,6 +98,12 @@ class Domains:
         if part not in self._places:
             self._places[part] = {typed(each): place for place, each in enumerate(self.listed(part))}
         return self._places[part].get(typed(value))
+
+    def places(self, part: Variable, values: Sequence[Value]) -> Int[np.ndarray, " value"]:
+        """The indices of values that are there."""
+        found = [self.place(part, value) for value in values]
+        assert None not in found
+        return np.array(found, dtype=np.int64)
 
     def numeric(self, part: Variable) -> bool:
         """Whether a variable is a number everywhere."""
@@ -168,8 +174,8 @@ class Domains:
     def _single(self, part: Select) -> bool:
         if [root for root in self.roots(part.keys) if root is not indices]:
             return False
-        places = [self.place(part.keys, self.value(part.keys, {indices: place})) for place in range(self.max_len)]
-        return bool((self.table(part)[:, places].sum(1) <= 1).all())
+        keys = [self.value(part.keys, {indices: place}) for place in range(self.max_len)]
+        return bool((self.table(part)[:, self.places(part.keys, keys)].sum(1) <= 1).all())
 
     def _reflexive(self, part: Select) -> bool:
         table = self.table(part)

@@ -254,7 +254,7 @@ def _write(model: CompiledProgram, layers: Sequence[_Layer], place: _Places) -> 
         stored = model.plan.stored.get(part)
         if stored is not None and stored.domain is not None:
             order = vocabulary if part is tokens else range(max_len)
-            rows = [model.domains.place(part, value) for value in order]
+            rows = model.domains.places(part, order)
             for column, feature in zip(stored.place, stored.features, strict=True):
                 table.weight[:, column] = torch.from_numpy(feature[rows])
     row, constant = _row(model.result, place.width)
