@@ -171,15 +171,10 @@ def verify_program(
 
 def _misread(model: CompiledProgram, found: np.ndarray, column: np.ndarray, values: Sequence[Value]) -> np.ndarray:
     """Whether numbers are read as other values than these."""
-    codes = model.codes or []
-    numbers = np.array([number for number, _ in codes])
-    places = {typed(value): place for place, (_, value) in enumerate(codes)}
-    # Two codes may be of one value.
-    kinds = np.array([places[typed(value)] for _, value in codes])
+    places = {typed(value): place for place, (_, value) in enumerate(model.codes or ())}
+    kinds = np.array([places[typed(value)] for _, value in model.codes or ()])  # two codes may be of one value
     wanted = np.array([places.get(typed(value), -1) for value in values])[column]
-    order = np.argsort(numbers, kind="stable")
-    place = np.searchsorted((numbers[order][1:] + numbers[order][:-1]) / 2, np.nan_to_num(found))
-    return (kinds[order][place] != wanted) | ~np.isfinite(found)
+    return (kinds[model.nearest(found)] != wanted) | ~np.isfinite(found)
 
 
 def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
@@ -309,7 +304,11 @@ def network_of(model: CompiledProgram) -> Network:
     Raises:
         InputError: Modules that compute something else than :func:`~.model.make_block`'s.
     """
-    layers = []
+    layers, domains = [], model.domains
+    tokens, most = len(model.embedding.weight), len(model.positions.weight)
+    fits = tokens == len(domains.vocabulary) and most >= domains.max_len
+    got, wanted = f"embeddings of {tokens} tokens and {most} positions", "those of the vocabulary and of max_len"
+    require(fits, got, wanted, "Compile the program for these sequences.")
     for block in model.blocks:
         attention, ffn = block.attention, block.ffn
         plain = (

@@ -262,14 +262,13 @@ class _Checker:
         """What the residual stream holds in the end."""
         network, domains = self.network, self.domains
         self.parts = {node.part for node in graph(self.program)}
-        fits = len(network.embedding) == len(domains.vocabulary) and len(network.positions) == domains.max_len
-        if not fits or len(claims) != len(network.layers):
+        if len(network.embedding) != len(domains.vocabulary) or len(network.positions) < domains.max_len or len(claims) != len(network.layers):
             raise Undecided("weights of other sizes")
         rows = np.empty_like(network.embedding)
         rows[domains.places(tokens, domains.vocabulary)] = network.embedding
         zero = np.zeros(rows.shape[1])
         x = self.add(
-            Form({self.key(tokens): rows}, zero, zero), Form({self.key(indices): network.positions}, zero, zero)
+            Form({self.key(tokens): rows}, zero, zero), Form({self.key(indices): network.positions[: domains.max_len]}, zero, zero)
         )
         for layer, claim in zip(network.layers, claims, strict=True):
             self.normed(x)
@@ -814,7 +813,7 @@ class _Checker:
         rows, columns = (math.prod(each) for each in sizes)
         if rows * columns > _MOST_PAIRS:
             raise Undecided("too many pairs of a query's and a key's values")
-        grids = [np.indices(each).reshape(len(each), -1) for each in sizes]
+        grids = [np.indices(each).reshape(len(each), math.prod(each)) for each in sizes]
         able = [np.ones(count, dtype=bool) for count in (rows, columns)]
 
         def where(part: Variable, side: int, known: dict[int, Array]) -> Int[np.ndarray, " combination"]:

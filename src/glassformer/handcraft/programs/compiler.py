@@ -104,15 +104,20 @@ class Stored:
         span = float(np.ptp(wanted))
         if span == 0:
             return np.zeros(len(self.features)), float(wanted[0])
-        columns = np.column_stack([*self.features, np.ones(len(wanted))])
-        far = float(wanted.min() + wanted.max()) / 2
-        for middle in (0.0, far):  # the latter of numbers far from 0
-            found = np.linalg.lstsq(columns, wanted - middle, rcond=None)[0]
-            found[np.abs(found) * np.append(np.ptp(columns[:, :-1], axis=0), 1) < 1e-12 * span] = 0
-            off = np.abs(columns @ found - (wanted - middle)).max()
-            if off <= 1e-11 * span:
-                return found[:-1], float(found[-1]) + middle
-        return None
+        features = np.column_stack([*self.features, np.ones(len(wanted))])
+        found = np.linalg.lstsq(features, wanted, rcond=None)[0]
+        if np.abs(features @ found - wanted).max() > 1e-11 * span:  # numbers far from 0, or of different sizes
+            middle = np.append((features.max(0) + features.min(0))[:-1] / 2, 0.0)
+            sizes = np.append(np.ptp(features, axis=0)[:-1], 1.0)
+            far = float(wanted.min() + wanted.max()) / 2
+            scaled = (features - middle) / np.where(sizes > 0, sizes, 1)
+            found = np.linalg.lstsq(scaled, wanted - far, rcond=None)[0]
+            if np.abs(scaled @ found - (wanted - far)).max() > 1e-11 * span:
+                return None
+            found = found / sizes
+            found[-1] += far - found @ middle
+        found[np.abs(found) * np.append(np.ptp(features, axis=0)[:-1], 1) < 1e-12 * span] = 0
+        return found[:-1], float(found[-1])
 
 
 @dataclass(frozen=True, eq=False)

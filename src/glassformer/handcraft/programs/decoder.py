@@ -39,7 +39,7 @@ from glassformer.handcraft.programs.compiler import SHARPNESS
 from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import Value, Variable, distinct, typed
-from glassformer.handcraft.programs.model import CompiledProgram, compile_program
+from glassformer.handcraft.programs.model import CompiledProgram, compile_program, require_apart
 from glassformer.layers.blocks import Block
 from glassformer.layers.feedforward import MLP, SwiGLU
 from glassformer.layers.norms import RMSNorm
@@ -103,6 +103,7 @@ def compile_decoder(
     got, wanted = f"{program} with too many possible values to list", "a program whose values can be tokens"
     require(compiled.codes is not None, got, wanted, "Map it to fewer values, or use compile_program().")
     assert compiled.codes is not None
+    require_apart(compiled, dtype)
     letters = compiled.domains.vocabulary
     known = distinct((*letters, *(value for _, value in compiled.codes)))
     decoder = Decoder(_config(compiled, len(known))).double()

@@ -108,7 +108,11 @@ class Domains:
     def numeric(self, part: Variable) -> bool:
         """Whether a variable is a number everywhere."""
         found = self.of(part)
-        return found is None or all(map(is_number, found))
+        if found is not None:
+            return all(map(is_number, found))
+        if isinstance(part, Aggregate):
+            return self.numeric(part.values) and (self.reflexive(part.selector) or is_number(part.default))
+        return isinstance(part, Elementwise) and part.linear is not None and all(map(self.numeric, part.sources))
 
     def averaged(self, part: Aggregate) -> bool:
         """Whether different numbers may be averaged."""

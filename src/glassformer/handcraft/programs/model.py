@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -114,7 +115,14 @@ class CompiledProgram(nn.Module):
         self.require_codes()
         if self.codes is None:
             return list(numbers)
-        return [min(self.codes, key=lambda code: abs(code[0] - number))[1] for number in numbers]
+        return [self.codes[place][1] for place in self.nearest(np.array(numbers)).tolist()]
+
+    def nearest(self, numbers: Float[np.ndarray, "*shape"]) -> Int[np.ndarray, "*shape"]:
+        """The place in ``codes`` of the nearest number to each."""
+        known = np.array([number for number, _ in self.codes or ()])
+        order = np.argsort(known, kind="stable")
+        ends = known[order][:-1] + np.diff(known[order]) / 2
+        return order[np.searchsorted(ends, numbers)]
 
     def batch(
         self, sequences: Int[np.ndarray, "sequence position"], given: Mapping[Variable, Column] | None = None
@@ -223,7 +231,40 @@ def compile_program(
     if values is not None:
         code = plan.code(program)
         model.codes = sorted(((code(value), value) for value in values), key=lambda each: each[0])
+    require_apart(model, dtype)
     return model.to(dtype).eval()
+
+
+def require_apart(model: CompiledProgram, dtype: torch.dtype) -> None:
+    """Refuse a program in float64 whose numbers are the same in ``dtype``, or next to one another.
+
+    Raises:
+        InputError: Naming two values that cannot be told apart, or numbers that ``dtype`` cannot hold.
+    """
+    name, step = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps
+    fix = "Subtract what they have in common, scale them, or choose a wider dtype."
+
+    def check(what: str, near: Sequence[tuple[float, Value]]) -> None:
+        for (low, one), (high, other) in itertools.pairwise(near):
+            apart = high - low > step * max(abs(low), abs(high))
+            got = f"{what} {one!r} and {other!r} as the numbers {low:.17g} and {high:.17g}"
+            require(apart, got, f"numbers that {name} tells apart", fix)
+
+    check(f"{model.name}, which can be", model.codes or [])
+    for each in model.plan.lookups.values():
+        values = each.stored.domain or ()
+        for (low, before), (high, after) in itertools.pairwise(each.points):
+            if before != after:
+                check(f"{each.stored.name}, which is", [(low, values[before]), (high, values[after])])
+    for token, rows in ((True, model.embedding.weight), (False, model.positions.weight)):
+        seen: dict[bytes, int] = {}
+        kept = rows.detach().to(dtype).double()
+        require(bool(kept.isfinite().all()), f"numbers up to {float(rows.detach().abs().max()):.3g}", name, fix)
+        for place, row in enumerate(kept.numpy()):
+            first = seen.setdefault(row.tobytes(), place)
+            pair = [model.domains.vocabulary[each] if token else each for each in (first, place)]
+            got = f"{'tokens' if token else 'indices'} {pair[0]!r} and {pair[1]!r}"
+            require(bool((rows[first] == rows[place]).all()), got, f"numbers that {name} tells apart", fix)
 
 
 class _Layer:
