@@ -315,6 +315,8 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
             sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
     sources, factors = tuple(sums), tuple(sums.values())
     constant = sum((_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)), Fraction(0))
+    for number in (constant, *factors):
+        require_value(number, "a factor or a constant of")
     start, *multiples = map(simplest, (constant, *factors))  # integers are added faster than fractions
 
     def function(*values: Value) -> Value:
