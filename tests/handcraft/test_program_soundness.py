@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import operator
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -333,12 +334,12 @@ def test_a_mean_of_dense_numbers_is_not_said_to_fail() -> None:
         (lambda: verify_program(tokens), "Input"),  # type: ignore[arg-type]
         (lambda: verify_program(compile_program(tokens, "ab", 2), seconds=0), "seconds"),
         (lambda: compile_program(10**400 * tokens, (1, 2), 2), "factor"),
-        (lambda: compile_program(aggregate(everything, tokens) * 10, (1e308, 1e307), 2), "1e+308"),
+        (lambda: compile_program(aggregate(everything, tokens) * 10, (1e308, 1e307), 2), "(10 * aggregate"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
 def test_errors_say_what_to_change(build: Any, named: str) -> None:
-    with refused(named, anywhere=True):
+    with refused(anywhere=re.escape(named)):
         build()
 
 
