@@ -25,6 +25,7 @@ from torch import Tensor
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
 from glassformer.checkpoints.gguf_file import GgufFile, joined, read_gguf
+from glassformer.checkpoints.gpt_oss_config import layout_of
 from glassformer.checkpoints.hub import find_directory, find_file
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
@@ -146,28 +147,29 @@ class FoundModel:
 
         ``dense`` is that of :func:`~glassformer.checkpoints.decoders.load_decoder`, or ``"stored"`` for the weights as
         they are in the files. None is ``"lossless"`` for a gpt-oss on a processor with the C++ library, which computes
-        the same faster, and ``"stored"`` elsewhere and for weights that cannot be held so. ``hold`` is that of
+        the same faster, and ``"stored"`` for others and for weights that cannot be held so. ``hold`` is that of
         :func:`~glassformer.checkpoints.gguf.load_gguf`.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.
-            InputError: An unknown device, or ``dense`` for a model that is no gpt-oss.
+            InputError: An unknown device, or ``dense`` for a GGUF file or for weights that it cannot hold.
         """
         place = chosen_device(device)
         if sys.stderr.isatty():
             print(f"loading {self.path} ...", file=sys.stderr)
         if isinstance(self.place, GgufFile):
-            require(dense in (None, "stored"), f"dense = {dense!r} for {self.path}", "a gpt-oss", "Leave it out.")
+            require(dense in (None, "stored"), f"dense = {dense!r} for {self.path}", "a directory", "Leave it out.")
             return load_gguf(self.place, hold=hold, dtype=dtype, device=place).eval()
         load = functools.partial(load_decoder, self.place, device=place, dtype=dtype)
         takes = dense is None and dtype is None and place.type == "cpu" and not use_definition()
+        takes = takes and layout_of(read_json(self.place / CONFIG_FILE)) is not None
         library = native.library() if takes else None
         if library is not None and library.level > 0:
             try:
                 return load(dense="lossless").eval()
             except CheckpointError:
                 raise
-            except InputError:  # no gpt-oss, weights of another dtype, or too many exceptions
+            except InputError:  # weights of another dtype, or too many exceptions
                 pass
         return load(dense=None if dense == "stored" else dense).eval()
 
@@ -303,7 +305,7 @@ def load(
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them.
         dtype: Of expanded weights; None: as they are stored, or float32 for packed ones.
         tokenizer: A tokenizer's file, or a directory or a model on the hub with one; None: the model's own.
-        dense: How a gpt-oss holds attention; see :meth:`FoundModel.load`.
+        dense: How a directory's linear layers are held; see :meth:`FoundModel.load`.
 
     Raises:
         CheckpointError: Files that are damaged, or an architecture that is not known.
