@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
@@ -178,8 +178,11 @@ class FoundModel:
 class LanguageModel:
     """A decoder with what turns texts into its tokens and back.
 
-    ``model`` is an ordinary :class:`~glassformer.models.Decoder` in evaluation mode: capture, interventions, sweeps and
-    lenses take it. Within ``with intervene(lm.model, ...)`` this object generates under the intervention.
+    ``model`` is an ordinary :class:`~glassformer.models.Decoder` in evaluation mode: sweeps and lenses take it. Capture
+    and interventions take this object too, which reads texts and generates under them::
+
+        with intervene(lm, zero("heads", layers=23, heads=3)), capture(lm) as seen:
+            logits = lm("When Mary and John went to the store, John gave a drink to")
     """
 
     name: str
@@ -191,6 +194,12 @@ class LanguageModel:
     """Bytes of its files of weights."""
     packing: str = ""
     """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
+
+    @torch.no_grad()
+    def __call__(self, text: str) -> Float[Tensor, "1 position vocab"]:
+        """The logits after each token of ``text``, without gradients; errors as for :meth:`tokens`."""
+        logits: Tensor = self.model(self.tokens(text))
+        return logits
 
     def tokens(self, text: str, *, special: bool = False) -> Int[Tensor, "1 position"]:
         """The tokens of ``text`` on the model's device, after the token that the model expects before every text.
