@@ -52,6 +52,7 @@ SHAPES: dict[str, PretrainedConfig] = {
 }
 """GPT-2 small, Qwen3-0.6B and Llama-3.2-1B."""
 PROMPT, NEW = 512, 32
+"""Tokens of all prompts together, and new ones of each text."""
 
 
 def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
@@ -67,7 +68,9 @@ def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
 def measure(name: str, dtype: torch.dtype, batch: int, rounds: int) -> list[dict[str, Any]]:
     """Seconds of reading a prompt and of generating, and the ratio of the medians."""
     both = pair(name, dtype)
-    prompt = torch.randint(SHAPES[name].vocab_size, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
+    prompt = torch.randint(
+        SHAPES[name].vocab_size, (batch, PROMPT // batch), generator=torch.Generator().manual_seed(0)
+    )
     rows = []
     for what in ("prefill", "decode"):
 

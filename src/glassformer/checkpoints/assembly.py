@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor
 from glassformer.errors import CheckpointError, InputError, require
@@ -119,6 +120,14 @@ def check_sizes(
         )
 
 
+class _Undrawn(TorchFunctionMode):
+    """Draw no random numbers. For the meta device torch would load its compiler to draw them: 68 MiB, and time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawing = func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+        return kwargs["tensor"] if drawing else func(*args, **(kwargs or {}))
+
+
 def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
     """A decoder whose parameters have shapes and no memory.
 
@@ -126,7 +135,7 @@ def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> 
         InputError: Sizes whose product is no size any more.
     """
     try:
-        with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
+        with torch.device("meta"), _Undrawn():  # weights are read
             return Decoder(config).to(dtype)
     except (RuntimeError, OverflowError, TypeError) as error:
         raise InputError(
