@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor
 from glassformer.errors import CheckpointError, InputError, require
@@ -114,6 +115,14 @@ def check_sizes(
         )
 
 
+class _Undrawn(TorchFunctionMode):
+    """Draws no weights: without memory torch would do nothing but import its compiler for it, which takes a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
+
+
 def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
     """A decoder whose parameters have shapes and no memory.
 
@@ -121,7 +130,7 @@ def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> 
         InputError: Sizes whose product is no size any more.
     """
     try:
-        with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
+        with torch.device("meta"), _Undrawn():  # weights are read, so drawing them would be wasted time and memory
             return Decoder(config).to(dtype)
     except (RuntimeError, OverflowError, TypeError) as error:
         raise InputError(

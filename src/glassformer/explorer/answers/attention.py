@@ -19,7 +19,7 @@ from jaxtyping import Float
 from glassformer.errors import require
 from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.runs import Runs
-from glassformer.explorer.calls import UnknownName
+from glassformer.explorer.calls import UnknownName, require_waiting
 from glassformer.explorer.messages import THUMBNAIL, TILE, AskMeasures, AskRows, AskTile, Measures, Part
 from glassformer.layers.attention import Attended
 from glassformer.observe.attention_measures import distances, entropy
@@ -132,6 +132,7 @@ def _overviews(runs: Runs, kept: KeptRun, run: str, part: Part, layer: int, head
     """The overviews of some heads of a layer, from one pass over those that are not cached."""
     names = {head: ("overview", run, kept.stamp, part, layer, head) for head in heads}
     with _passing:
+        require_waiting()
         found: dict[int, Any] = {head: runs.derived.get(name) for head, name in names.items()}
         missing = [head for head in heads if found[head] is None]
         if missing:
