@@ -110,9 +110,7 @@ def typed(page: Page, words: str) -> float:
 
 def clicked(page: Page, heads: range) -> list[float]:
     """Seconds until the output without one more head is painted, for each."""
-    return [
-        timed(page, CLICK.format(head=head), ANSWERED.format(changes=at + 1)) for at, head in enumerate(heads)
-    ]
+    return [timed(page, CLICK.format(head=head), ANSWERED.format(changes=at + 1)) for at, head in enumerate(heads)]
 
 
 def show(page: Page, address: str, **words: str) -> None:
@@ -133,7 +131,9 @@ def opening(browser: Browser, model: str) -> dict[str, Any]:
         with served(model) as (address, begun):
             page = browser.new_page()
             page.goto(address)
-            page.wait_for_function("() => document.querySelector('.said')?.textContent.startsWith('next')", timeout=60_000)
+            page.wait_for_function(
+                "() => document.querySelector('.said')?.textContent.startsWith('next')", timeout=60_000
+            )
             painted.append(time.perf_counter() - begun)
             page.close()
     command = [sys.executable, "-c", FIRST.format(model=model)]
@@ -153,9 +153,7 @@ def short(page: Page, address: str) -> dict[str, Any]:
 
 def sweep(page: Page, address: str) -> dict[str, Any]:
     show(page, address, view="whatif")
-    whole = []
-    for at in range(1, 4):
-        whole.append(timed(page, TYPE.format(text=json.dumps(text(at))), SWEPT))
+    whole = [timed(page, TYPE.format(text=json.dumps(text(at))), SWEPT) for at in range(1, 4)]
     texts, clicks = [], []
     for at in range(4, 10):
         texts.append(typed(page, text(at)))
@@ -175,7 +173,9 @@ def write(page: Page, address: str) -> dict[str, Any]:
         show(page, address, view="sampling", text=text(1, tokens))
         took = 0.0
         for at in range(1, 4):
-            written = f"""() => document.querySelector(".writing .count").textContent.startsWith("{10 * at} generated")"""
+            written = (
+                f"""() => document.querySelector(".writing .count").textContent.startsWith("{10 * at} generated")"""
+            )
             action = """() => [...document.querySelectorAll(".writing button")].find((each) => each.textContent === "Write ten").click()"""
             took += timed(page, action, written)
         found[f"tokens a second after {tokens}"] = round(30 / took, 1)

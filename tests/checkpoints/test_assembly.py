@@ -53,7 +53,8 @@ def test_an_empty_decoder_needs_no_compiler() -> None:
     code = (
         "import sys; from glassformer.checkpoints.assembly import empty_decoder; "
         "from glassformer.models import DecoderConfig; "
-        "empty_decoder(DecoderConfig(vocab_size=9, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, num_experts=2)); "
+        "sizes = dict(vocab_size=9, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=1, head_dim=8, num_experts=4); "
+        "empty_decoder(DecoderConfig(**sizes)); "
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
