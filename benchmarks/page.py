@@ -73,6 +73,10 @@ ANSWERED = """() => document.querySelector(".prediction")?.dataset.busy === "fal
 SWEPT = f"""() => ({READ})() && document.querySelector('[aria-label="What each head does"] .legend')
   && !document.querySelector(".sweeping") && !document.querySelector('.results[data-foreign="true"]')"""
 MEASURED = """() => document.querySelector('.heads-panel[data-busy="false"]') !== null"""
+WRITE = """() => {
+  for (const button of document.querySelectorAll(".writing button")) if (button.textContent === "Write ten") button.click();
+}"""
+WRITTEN = """() => document.querySelector(".writing .count").textContent.startsWith("{count} generated")"""
 QUIET = """() => document.querySelector('[data-busy="true"], .sweeping') === null"""
 
 
@@ -173,11 +177,7 @@ def write(page: Page, address: str) -> dict[str, Any]:
         show(page, address, view="sampling", text=text(1, tokens))
         took = 0.0
         for at in range(1, 4):
-            written = (
-                f"""() => document.querySelector(".writing .count").textContent.startsWith("{10 * at} generated")"""
-            )
-            action = """() => [...document.querySelectorAll(".writing button")].find((each) => each.textContent === "Write ten").click()"""
-            took += timed(page, action, written)
+            took += timed(page, WRITE, WRITTEN.format(count=10 * at))
         found[f"tokens a second after {tokens}"] = round(30 / took, 1)
     return found
 
