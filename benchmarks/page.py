@@ -74,7 +74,8 @@ SWEPT = f"""() => ({READ})() && document.querySelector('[aria-label="What each h
   && !document.querySelector(".sweeping") && !document.querySelector('.results[data-foreign="true"]')"""
 MEASURED = """() => document.querySelector('.heads-panel[data-busy="false"]') !== null"""
 WRITE = """() => {
-  for (const button of document.querySelectorAll(".writing button")) if (button.textContent === "Write ten") button.click();
+  const buttons = [...document.querySelectorAll(".writing button")];
+  buttons.find((each) => each.textContent === "Write ten").click();
 }"""
 WRITTEN = """() => document.querySelector(".writing .count").textContent.startsWith("{count} generated")"""
 QUIET = """() => document.querySelector('[data-busy="true"], .sweeping') === null"""

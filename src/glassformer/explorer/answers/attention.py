@@ -238,7 +238,11 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
     run = runs.of(ask.run)
     stack = run.layers(ask.part)
     heads = range(stack[0].q.shape[1])
-    found = [_overviews(runs, run, ask.run, ask.part, layer, heads) for layer in range(len(stack))]
+    lock, found = runs.model(run.message.ask.model).lock, []
+    for layer in range(len(stack)):
+        with lock:  # what a reader waits for computes first
+            pass
+        found.append(_overviews(runs, run, ask.run, ask.part, layer, heads))
 
     def where_finite(value: Callable[[Overview], Any], otherwise: Any = None) -> list[list[Any]]:
         return [[value(each) if each.finite else otherwise for each in row] for row in found]

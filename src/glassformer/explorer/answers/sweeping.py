@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Hashable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
@@ -20,7 +20,6 @@ from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.calls import require_waiting
 from glassformer.explorer.loading.loaded_model import LoadedModel
-from glassformer.modes import evaluating
 from glassformer.observe.sweep import ablation_steps, attribution_sweep
 
 SLICE = 0.1
@@ -90,7 +89,7 @@ class Sweeping:
                 if more and (known is None or time.monotonic() >= begun + SLICE):
                     break
                 require_waiting()
-                with self.outcomes.loaded.lock, evaluating(self.outcomes.model), self._giving_way():
+                with self.outcomes.at_leisure(self.before is None):
                     if next(self._steps, self) is self:
                         self._steps = None
 
@@ -116,33 +115,6 @@ class Sweeping:
             done=self.total if self._steps is None else self.done,
             total=self.total,
         )
-
-    @contextmanager
-    def _giving_way(self) -> Iterator[None]:
-        """Answer waiting calls between the blocks of a forward pass, and of a backward pass, of this thread.
-
-        They find the model as it is: captures and interventions concern one thread.
-        """
-        lock, thread = self.outcomes.loaded.lock, threading.get_ident()
-
-        def give_way(*_: Any) -> None:
-            if threading.get_ident() != thread:
-                return
-            lock.give_way()
-            if self.before is None:
-                require_waiting()
-
-        def after(block: nn.Module, args: Any, output: Any) -> None:
-            give_way()
-            stream = output[0] if isinstance(output, tuple) else output
-            if stream.requires_grad and threading.get_ident() == thread:
-                stream.register_hook(give_way)
-
-        with ExitStack() as hooks:
-            for point in self.outcomes.points:
-                if point.role == "block":
-                    hooks.callback(point.module.register_forward_hook(after).remove)
-            yield
 
     def _first(self) -> Iterator[tuple[_Stack, Any]]:
         for stack in self.stacks:

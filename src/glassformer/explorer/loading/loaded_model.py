@@ -35,26 +35,30 @@ class Turn:
     """A reentrant lock of which a holder that computes for long can let the waiting threads have their turn."""
 
     def __init__(self) -> None:
-        self._lock, self._counting, self._waiting = threading.RLock(), threading.Lock(), 0
+        self._lock, self._counting = threading.RLock(), threading.Lock()
+        self._waiting, self._depth = 0, 0
 
     def __enter__(self) -> None:
         with self._counting:
             self._waiting += 1
         try:
             self._lock.acquire()
+            self._depth += 1
         finally:
             with self._counting:
                 self._waiting -= 1
 
     def __exit__(self, *error: object) -> None:
+        self._depth -= 1
         self._lock.release()
 
     def give_way(self) -> None:
-        """Let every waiting thread have the lock first. It must have been entered once by this thread."""
-        while self._waiting > 0:
-            self._lock.release()
+        """Let every waiting thread have the lock first, unless this thread has entered it more than once."""
+        while self._waiting > 0 and self._depth == 1:
+            self.__exit__()
             time.sleep(0.001)  # without it this thread would nearly always be the first to take the lock again
             self._lock.acquire()
+            self._depth = 1
 
 
 @dataclass(frozen=True, eq=False)
