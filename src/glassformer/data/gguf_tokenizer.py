@@ -241,11 +241,8 @@ def _by_merges(read: _Metadata, ids: dict[str, int], specials: Mapping[str, int]
         # The first part may begin with a space.
         cut = merge.find(" ", 1)
         pair = merge[:cut], merge[cut + 1 :]
-        read.require(
-            cut > 0 and pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids,
-            f"the merge {short(merge)}",
-            "two tokens that together are one",
-        )
+        if not (cut > 0 and pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids):
+            read.require(False, f"the merge {short(merge)}", "two tokens that together are one")
         # No text encodes to a special token.
         if pair[0] + pair[1] not in specials:
             pairs.append(pair)
