@@ -23,7 +23,7 @@ from glassformer.layers.attention import Attended, Editor, Rewrite
 from glassformer.observe.block_structure import calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
-from glassformer.observe.seams import insert, without_other_hooks
+from glassformer.observe.seams import insert, scope, without_other_hooks
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
@@ -173,7 +173,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
     if not given:
         yield
         return
-    thread, seen, outputs = threading.get_ident(), _Sums(), dict[nn.Module, Tensor]()
+    seen, outputs = _Sums(), dict[nn.Module, Tensor]()
 
     def note(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
         point = next((each for each in given if each.module is module and each.role == "attention"), None)
@@ -194,16 +194,17 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
 
     with ExitStack() as attached:
         attached.enter_context(watching(note))
+        own = attached.enter_context(scope())
 
         def listen(
             owner: nn.Module, module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]
         ) -> None:
             def here(values: Tensor, _: tuple[Any, ...]) -> None:
-                if owner not in _proved and threading.get_ident() == thread and not torch.compiler.is_compiling():
+                if owner not in _proved:
                     do(values)
 
             if module is not None:
-                attached.callback(insert(module, where, here, order))
+                attached.callback(insert(module, where, here, order, own))
 
         for block in (point for point in given if point.role == "block"):
             mine = [point for point in given if point.block is block.module]
@@ -212,16 +213,16 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
             for point in mine:
                 if point.role == "attention":
                     on(point.added, "output", 3, partial(seen.add, block.module, "attention"))
-                    on(point.merged, "input", 0, partial(seen.merged, point, outputs))
+                    on(point.merged, "first input", 0, partial(seen.merged, point, outputs))
                 elif point.role == "ffn":
                     on(point.module, "output", 3, partial(seen.add, block.module, "ffn"))
             if block.between is not None and block.pre_norm:
-                on(block.between, "input", 0, partial(seen.compare, block, f"the input of {_kind(block.between)}"))
+                on(block.between, "first input", 0, partial(seen.compare, block, f"the input of {_kind(block.between)}"))
             for norm in block.norms:
-                on(norm, "input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
+                on(norm, "first input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
                 on(norm, "output", 3, partial(seen.start, block.module))
             complete = any(point.role == "ffn" for point in mine)
-            on(block.module, "output", 0, partial(seen.end, block, kinds, complete))
+            on(block.module, "first output", 0, partial(seen.end, block, kinds, complete))
         yield
 
 

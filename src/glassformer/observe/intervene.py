@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels
 from glassformer.observe.hook_points import HookPoint, choose_points, select, whole_numbers
 from glassformer.observe.recorder import cache_of, key_order, rows_of, start_of
-from glassformer.observe.seams import Change, insert
+from glassformer.observe.seams import Change, insert, scope
 
 
 @contextmanager
@@ -66,12 +65,14 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
             attached.enter_context(uncompiled())
             if foreign:
                 attached.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
-            _Attachment(attached, points, foreign).attach(plans)
+            attachment = _Attachment(attached, points, foreign)
+            attachment.attach(plans)
         yield
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
-    require(
-        not missed, f"edits that no call reached: {missed}", "positions that the model computes", "Check queries, keys."
-    )
+    got, fix = f"edits that no call reached: {missed}", "Check queries, keys."
+    if missed and attachment.scope.elsewhere:
+        got, fix = f"{got}, while another thread ran the model", "Open the block in the thread that runs the model."
+    require(not missed, got, "positions that the model computes", fix)
 
 
 @dataclass(eq=False)
@@ -161,7 +162,7 @@ class _Attachment:
 
     def __init__(self, attached: ExitStack, points: Sequence[HookPoint], foreign: bool) -> None:
         self._attached, self._points, self._foreign = attached, points, foreign
-        self._thread = threading.get_ident()
+        self.scope = attached.enter_context(scope())
         self._start = 0
         """The position of the first query of this call."""
         self._shape = torch.Size()
@@ -177,9 +178,9 @@ class _Attachment:
         for point in {point: None for plan in attend for point in plan.points}:
             self._seam(point.module, "input", partial(self._enter_attention, point), 0)
             self._seam(point.module, "output", self._leave_attention, 3)
-        if attend:
-            edit = partial(self._edit_attention, attend)
-            self._attached.enter_context(hugging_face.editing(edit) if self._foreign else editing(edit))
+        # Also without edits of attention: what runs within can then see that it is edited.
+        edit = partial(self._edit_attention, attend)
+        self._attached.enter_context(hugging_face.editing(edit) if self._foreign and attend else editing(edit))
         for plan in plans:
             for point in plan.points:
                 self._attach_point(plan, point)
@@ -207,18 +208,8 @@ class _Attachment:
             self._seam(point.module, "output", partial(self._experts, plan, point), 1)
 
     def _seam(self, module: nn.Module, where: str, change: Change, order: int = 2) -> None:
-        """Let ``change`` replace the input or the output of ``module`` in this thread."""
-
-        def here(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
-            if torch.compiler.is_compiling():
-                raise InputError(
-                    "a model that is exported or traced within an intervention",
-                    "a run of it",
-                    "Trace it before or after.",
-                )
-            return change(values, given) if threading.get_ident() == self._thread else None
-
-        self._attached.callback(insert(module, where, here, order))
+        """Let ``change`` replace what ``module`` reads or gives."""
+        self._attached.callback(insert(module, where, change, order, self.scope))
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
         self._attention = None  # one that has raised has not left
@@ -277,15 +268,15 @@ class _Attachment:
         def after(values: Tensor, given: tuple[Any, ...]) -> None:
             kept["ffn"] = values
 
-        def again(values: Tensor, given: tuple[Any, ...]) -> Tensor:
-            # The block has added what the ffn gives to the unedited stream.
-            return kept.pop("new") + kept.pop("ffn")
+        def again(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
+            # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
+            return kept.pop("new") + kept.pop("ffn") if kept else None
 
         dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
         require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
-        self._seam(point.between, "input", before)
+        self._seam(point.between, "first input", before)
         self._seam(ffn, "output", after, 3)
-        self._seam(block, "output", again, 0)
+        self._seam(block, "first output", again, 0)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         heads, (rows, names) = plan.points[point], self._rows(plan, values.shape[1])
@@ -336,7 +327,7 @@ class _Attachment:
 
     def _edit_attention(self, plans: Sequence[_Plan], call: Attended) -> Attended:
         point = self._attention
-        if point is None or threading.get_ident() != self._thread:
+        if point is None or not self.scope.here():
             return call
         for plan in plans:
             if point in plan.points:

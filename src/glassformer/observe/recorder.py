@@ -59,11 +59,9 @@ class Recorder:
     """The frame and the length of the stream that was seen last."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def frame(
-        self, module: nn.Module, point: HookPoint | None, layer: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Frame:
-        """The frame of an attention, or of the block of a layer, that is about to run."""
-        cache = cache_of((*args, *kwargs.values()))
+    def frame(self, module: nn.Module, point: HookPoint | None, layer: int, given: Iterable[Any]) -> Frame:
+        """The frame of an attention, or of the block of a layer, that is about to run with these arguments."""
+        cache = cache_of(given)
         dropout = getattr(module, "dropout", 0.0) if point is not None and module.training else 0.0
         dropout = dropout if isinstance(dropout, float) else 0.0
         if self.frames and point is not None:
@@ -144,12 +142,12 @@ class Recorder:
                 if point.module is module and ROLES[kind] == point.role:
                     self.tensor(kind, point, tensor, frame)
 
-    def here(self, kind: str, point: HookPoint, _: Tensor, tensor: Tensor) -> None:
+    def here(self, kind: str, point: HookPoint, tensor: Tensor, _: Any = None) -> None:
         """Record a tensor [batch, position, dim] of the block that is running."""
         if self.frames:
             self.tensor(kind, point, tensor, self.frames[-1])
 
-    def heads(self, point: HookPoint, merged: Tensor, _: Tensor) -> None:
+    def heads(self, point: HookPoint, merged: Tensor, _: Any = None) -> None:
         """Record the outputs of the heads of the attention that is running, from [batch, position, head * dim]."""
         if not self.frames:
             return
@@ -168,7 +166,7 @@ class Recorder:
             labels["gradient"] = lambda: None if merged.grad is None else split(merged.grad)
         self._add("heads", point, split(merged.detach()), **labels)
 
-    def logits(self, point: HookPoint, _: Tensor, values: Tensor) -> None:
+    def logits(self, point: HookPoint, values: Tensor) -> None:
         """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             values = values[:, None]
