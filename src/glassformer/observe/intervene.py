@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -59,7 +60,7 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
         require(own, f"{edit.site} from a run of another {name}", "a run of this model", "Use put(site, values).")
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
-    plans = [_Plan(edit, _points_of(edit, points)) for edit in edits]
+    plans = [_Plan(edit, _points_of(edit, points), copies=_copies.get()) for edit in edits]
     with ExitStack() as attached:
         if plans:
             attached.enter_context(uncompiled())
@@ -75,6 +76,19 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     require(not missed, got, "positions that the model computes", fix)
 
 
+_copies: ContextVar[int] = ContextVar("copies", default=1)
+
+
+@contextmanager
+def repeating(copies: int) -> Iterator[None]:
+    """Within the block a batch holds so many copies of the texts: edits of outer blocks change each as if alone."""
+    token = _copies.set(copies)
+    try:
+        yield
+    finally:
+        _copies.reset(token)
+
+
 @dataclass(eq=False)
 class _Plan:
     """An edit, and the hook points that it concerns, each with its heads."""
@@ -82,6 +96,10 @@ class _Plan:
     edit: Edit
     points: dict[HookPoint, tuple[int, ...]]
     reached: bool = False
+    copies: int = 1
+    """How many copies of the texts a call had when the block was opened: more within a step of a sweep."""
+    length: int = 0
+    """The positions of the text that is running by now."""
     found: dict[str, set[int]] = field(default_factory=lambda: {"queries": set(), "keys": set()})
     """The chosen queries and keys that a call had, as they were given."""
 
@@ -105,8 +123,14 @@ class _Plan:
     def apply(self, values: Tensor, point: HookPoint, places: dict[str, Sequence[int]], labels: Labels) -> Tensor:
         """``values`` with the change made at ``places``, indices on the site's axes; others are whole.
 
-        ``labels`` are positions and heads of these places.
+        ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed as if it were alone.
         """
+        copies = _copies.get() // self.copies
+        if copies > 1:
+            return torch.cat([self._applied(each, point, places, labels) for each in values.chunk(copies)])
+        return self._applied(values, point, places, labels)
+
+    def _applied(self, values: Tensor, point: HookPoint, places: dict[str, Sequence[int]], labels: Labels) -> Tensor:
         edit, axes = self.edit, AXES[self.edit.site]
         examples = select("examples", edit.examples, len(values))
         given = {axes.index(axis): chosen for axis, chosen in {"batch": examples, **places}.items()}
@@ -114,7 +138,8 @@ class _Plan:
             return values
         index = _mesh(values, given)
         part = values if index is None else values[index]
-        new = _fitting(edit.change(part, point, {"batch": examples, **labels}), part, edit.site, point)
+        labels = {"batch": examples, "rows": (len(values),), "length": (self.length,), **labels}
+        new = _fitting(edit.change(part, point, labels), part, edit.site, point)
         self.reached = True
         return new if index is None else values.clone().index_put_(index, new)
 
@@ -129,21 +154,23 @@ def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...]
 
 
 def _fitting(new: Tensor | float, part: Tensor, site: str, point: HookPoint) -> Tensor:
-    value = torch.as_tensor(new, device=part.device).to(part.dtype)
+    got = f"an edit of {site} at {point.name} that gives"
+    kind = new.dtype if isinstance(new, Tensor) else type(new)
+    real = not new.is_complex() if isinstance(new, Tensor) else isinstance(new, float | int)
+    require(real, f"{got} {kind}", "real numbers", "Pass a tensor or a number.")
     try:
-        value = value.expand(part.shape)
-    except RuntimeError as error:
+        value = torch.as_tensor(new, dtype=part.dtype, device=part.device).expand(part.shape)
+    except (RuntimeError, OverflowError) as error:
         raise InputError(
-            f"an edit of {site} at {point.name} that gives {list(value.shape)}",
+            f"{got} {list(new.shape) if isinstance(new, Tensor) else new}",
             f"{list(part.shape)}, or what can be broadcast to it",
             "Return a value for the part that the function received.",
         ) from error
-    require(
-        not bool((value.isnan() & part.isfinite()).any()),  # scores that are -inf stay so
-        f"an edit of {site} at {point.name} that gives NaN",
-        "numbers",
-        "Check the function and its vector.",
-    )
+    known = part.isfinite()  # scores that are -inf stay so
+    fix = "Check the function and its vector."
+    require(not bool((value.isnan() & known).any()), f"{got} NaN", "numbers", fix)
+    infinite = value == torch.inf if site == "scores" else value.isinf()
+    require(not bool((infinite & known).any()), f"{got} infinity in {part.dtype}", "finite numbers", fix)
     return value
 
 
@@ -231,6 +258,7 @@ class _Attachment:
         start = self._start if start is None else start
         cached = self._cache is not None if cached is None else cached
         rows, positions = rows_of(plan.edit.queries, start, length, cached)
+        plan.length = start + length
         plan.note("queries", start + length, positions)
         return rows, positions
 
@@ -307,7 +335,11 @@ class _Attachment:
         """An edit of what chosen experts give: its change, weighted, is added to the mixture's output."""
         assert point.route is not None
         assert point.expert_outputs is not None
-        x = given[0]
+        x, copies = given[0], _copies.get() // plan.copies
+        if copies > 1:
+            each = zip(values.chunk(copies), x.chunk(copies), strict=True)
+            with repeating(plan.copies):
+                return torch.cat([self._experts(plan, point, some, (of,)) for some, of in each])
         _, choices, shares = point.route(x)
         rows, names = self._rows(plan, x.shape[1])
         wanted = torch.zeros_like(choices, dtype=torch.bool)
@@ -365,6 +397,7 @@ class _Attachment:
     def _keys(self, plan: _Plan, length: int, keys: int, cross: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Indices and positions of the chosen keys."""
         if cross:
+            plan.length = keys if plan.edit.site in ("k", "v") else plan.length
             chosen = select("keys", plan.edit.keys, keys)
             plan.note("keys", keys, chosen)
             return chosen, chosen

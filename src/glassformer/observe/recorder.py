@@ -57,6 +57,8 @@ class Recorder:
     calls: int = 0
     _last: tuple[Frame, int] | None = None
     """The frame and the length of the stream that was seen last."""
+    _length: int = 0
+    """The positions of the text that was seen last."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def frame(self, module: nn.Module, point: HookPoint | None, layer: int, given: Iterable[Any]) -> Frame:
@@ -120,12 +122,13 @@ class Recorder:
                     self._add(kind, point, values[..., :count], heads=heads, keys=span, gradient=gradient, **labels)
         if "q" in self.kinds:
             self._keep("q", point, inputs.q, ((1, heads), (2, rows)), keeps, heads=heads, **labels)
-        shared = tuple(sorted({head // inputs.group for head in heads}))
+        shared = tuple(dict.fromkeys(head // inputs.group for head in heads))
         places = range(keys) if cross else range(frame.start, frame.start + length)
         made = tuple(each - first for each in places) if order is None else tuple(order[-length:].tolist())
         for kind, tensor in (("k", inputs.k), ("v", inputs.v)):
             if kind in self.kinds:
-                self._keep(kind, point, tensor, ((1, shared), (2, made)), keeps, heads=shared, keys=places, cross=cross)
+                labels = {"heads": shared, "keys": places, "cross": cross, "length": keys if cross else self._length}
+                self._keep(kind, point, tensor, ((1, shared), (2, made)), keeps, **labels)
 
     def output(self, merged: Tensor) -> None:
         """Collect the gradient of the running attention's output, whose heads may be merged or not."""
@@ -171,7 +174,7 @@ class Recorder:
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             values = values[:, None]
         if values.dim() == 2:
-            self._add("logits", point, values.detach().clone()[:, None], queries=(0,))
+            self._add("logits", point, values.detach().clone()[:, None], queries=(0,), length=1)
         elif self._last is not None:
             frame, length = self._last
             self.tensor("logits", point, values, replace(frame, start=frame.start + length - values.shape[1]))
@@ -208,6 +211,7 @@ class Recorder:
             self._keep(kind, point, tensor, ((1, rows),), self.retain_grad, queries=positions)
 
     def _rows(self, frame: Frame, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        self._length = frame.start + length
         return rows_of(self.queries, frame.start, length, frame.cache is not None)
 
     def _keep(
@@ -227,13 +231,16 @@ class Recorder:
     def _add(self, kind: str, point: HookPoint, values: Tensor, **labels: Any) -> None:
         call = self._counts[kind, point.name]
         self._counts[kind, point.name] += 1
-        self.records.append(Record(kind, point.name, point.layer, call, values, source=point.source, **labels))
+        length = labels.pop("length", self._length)
+        record = Record(kind, point.name, point.layer, call, values, length=length, source=point.source, **labels)
+        self.records.append(record)
 
 
 def rows_of(
     queries: Selection | None, start: int, length: int, cached: bool, name: str = "queries"
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The chosen positions of a call of ``length`` positions, counted from its first one, and from the text's start.
+    """The chosen positions of a call of ``length`` positions, counted from its first one, and from the text's start; in
+    the order in which they were chosen.
 
     ``start`` is the call's first position; with a cache, positions of other calls are left out.
     """
@@ -241,10 +248,10 @@ def rows_of(
     if queries is None:
         return tuple(range(length)), tuple(range(start, total))
     if isinstance(queries, slice):
-        asked = set(range(total)[queries])
+        asked = list(range(total)[queries])
     else:
         given = whole_numbers(name, queries)
-        asked = {each + total if each < 0 else each for each in given}
+        asked = list(dict.fromkeys(each + total if each < 0 else each for each in given))
         wrong = [each for each in given if not -total <= each < total]
         require(
             cached or not wrong,
@@ -252,7 +259,7 @@ def rows_of(
             f"numbers from {-total} to {total - 1}",
             "Choose among these, capture other modules, or pass a slice.",
         )
-    positions = tuple(sorted(each for each in asked if start <= each < total))
+    positions = tuple(each for each in asked if start <= each < total)
     return tuple(each - start for each in positions), positions
 
 
