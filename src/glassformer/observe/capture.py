@@ -201,6 +201,8 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequ
             listen(point.module, "output", lambda values, given, point=point: recorder.after(point, given[0], values))
         elif point.role == "logits":
             listen(point.module, "output", lambda values, _, point=point: recorder.logits(point, values))
+            if point.owner is not None:
+                listen(point.owner, "input", lambda _, given: setattr(recorder, "asked", given))
         elif point.between is not None and "residual_between" in recorder.kinds:
             where = "first input" if point.pre_norm else "output"
             listen(point.between, where, partial(recorder.here, "residual_between", point))

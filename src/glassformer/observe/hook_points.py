@@ -77,6 +77,8 @@ class HookPoint:
     pre_norm: bool = True
     norms: tuple[nn.Module, ...] = ()
     """Of a post-norm block of transformers: the norms of its sums."""
+    owner: nn.Module | None = None
+    """Of logits of transformers: the module whose argument ``logits_to_keep`` chooses their positions."""
     experts: int = 0
     gate: nn.Module | None = None
     """Of a mixture of experts: the module whose output, or the first part of it, is the scores of all experts."""

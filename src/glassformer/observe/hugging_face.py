@@ -119,7 +119,7 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
     heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
     for name, module in modules.items():
         if blocks and name in heads_of and isinstance(module, nn.Linear):
-            yield HookPoint("logits", name, module, 0)
+            yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
 
 
 _ROUTED = ("MixtralDecoderLayer", "GptOssDecoderLayer")

@@ -19,7 +19,7 @@ from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels
 from glassformer.observe.hook_points import HookPoint, choose_points, select, whole_numbers
-from glassformer.observe.recorder import cache_of, key_order, rows_of, start_of
+from glassformer.observe.recorder import cache_of, kept_logits, key_order, rows_of, start_of
 from glassformer.observe.seams import Change, insert, scope
 
 
@@ -194,6 +194,8 @@ class _Attachment:
         """The position of the first query of this call."""
         self._shape = torch.Size()
         self._cache: Any = None
+        self._asked: Any = None
+        """The arguments of a model of transformers, where logits are edited."""
         self._attention: HookPoint | None = None
 
     def attach(self, plans: Sequence[_Plan]) -> None:
@@ -218,6 +220,8 @@ class _Attachment:
             self._seam(point.module, "input", change)
         elif site in ("residual", "ffn", "logits"):
             self._seam(point.module, "output", change)
+            if point.owner is not None:
+                self._seam(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
         elif site == "residual_between":
             self._attach_between(point, change)
         elif site == "attention":
@@ -252,12 +256,17 @@ class _Attachment:
         self._attention = None
 
     def _rows(
-        self, plan: _Plan, length: int, start: int | None = None, cached: bool | None = None
+        self,
+        plan: _Plan,
+        length: int,
+        start: int | None = None,
+        cached: bool | None = None,
+        kept: Sequence[int] | None = None,
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The chosen queries of a call of ``length`` positions: from its first one, and from the text's start."""
         start = self._start if start is None else start
         cached = self._cache is not None if cached is None else cached
-        rows, positions = rows_of(plan.edit.queries, start, length, cached)
+        rows, positions = rows_of(plan.edit.queries, start, length, cached, kept=kept)
         plan.length = start + length
         plan.note("queries", start + length, positions)
         return rows, positions
@@ -271,10 +280,12 @@ class _Attachment:
             return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]
         if values.dim() == 2:  # one text of a single head
             return self._stream(plan, point, values[None], given)[0]
-        length = values.shape[1]
-        # Of the last positions, where only their logits are asked for.
-        start = self._start + self._shape[1] - length if plan.edit.site == "logits" else self._start
-        rows, names = self._rows(plan, length, start)
+        length, kept = values.shape[1], None
+        if plan.edit.site == "logits":  # of the last positions or of some, where only their logits are asked for
+            length = self._shape[1]
+            kept = None if self._asked is None else kept_logits(self._asked, length)
+            kept = range(length - values.shape[1], length) if kept is None else kept
+        rows, names = self._rows(plan, length, kept=kept)
         return plan.apply(values, point, {"query": rows}, {"query": names})
 
     def _attach_between(self, point: HookPoint, change: Change) -> None:
@@ -390,23 +401,38 @@ class _Attachment:
             shape = (len(call.q), call.q.shape[1], length, keys)
             mask = plan.apply(call.q.new_zeros(()).expand(shape), point, {"head": heads, **places}, labels) == 0
             call = hugging_face.boolean_mask(call)
-            return replace(call, mask=mask if call.mask is None else call.mask & mask)
-        rewrite = Rewrite(site, heads, lambda values: plan.apply(values, point, places, labels))  # type: ignore[arg-type]
-        return replace(call, rewrites=(*call.rewrites, rewrite))
+            forbidden = ~mask if call.forbidden is None else call.forbidden | ~mask
+            return replace(call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden)
+
+        def rewritten(values: Tensor) -> Tensor:
+            reached = plan.reached
+            new = plan.apply(values, point, places, labels)
+            if site == "scores":  # those that stay forbidden are not reached
+                texts = list(select("examples", edit.examples, len(values) * plan.copies // _copies.get()))
+                alive = (values[texts] > -torch.inf).any(1).any(0)[list(rows)][:, list(chosen)].any(0)
+                plan.reached = reached or bool(alive.any())
+                there = [place for place, seen in zip(positions, alive.tolist(), strict=True) if seen]
+                plan.note("keys", keys if cross else self._start + length, there)
+            return new
+
+        return replace(call, rewrites=(*call.rewrites, Rewrite(site, heads, rewritten)))  # type: ignore[arg-type]
 
     def _keys(self, plan: _Plan, length: int, keys: int, cross: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Indices and positions of the chosen keys."""
+        noted = plan.edit.site != "scores" or plan.edit.kernel is not None
         if cross:
             plan.length = keys if plan.edit.site in ("k", "v") else plan.length
             chosen = select("keys", plan.edit.keys, keys)
-            plan.note("keys", keys, chosen)
+            if noted:
+                plan.note("keys", keys, chosen)
             return chosen, chosen
         order, first = key_order(self._cache, self._start, length, keys)
         there = range(first, first + keys) if order is None else (first + torch.arange(len(order))).tolist()
         index = range(keys) if order is None else order.tolist()
         total = self._start + length
         asked = rows_of(plan.edit.keys, 0, total, self._cache is not None, "keys")[1]
-        plan.note("keys", total, asked)
+        if noted:
+            plan.note("keys", total, asked)
         place = dict(zip(there, index, strict=False))
         positions = tuple(each for each in asked if each in place)
         return tuple(place[each] for each in positions), positions

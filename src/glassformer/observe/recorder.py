@@ -55,6 +55,8 @@ class Recorder:
     inputs: list[CapturedInputs] | None = None
     frames: list[Frame] = field(default_factory=list)
     calls: int = 0
+    asked: Any = None
+    """The arguments of a model of transformers, of which ``logits_to_keep`` is read."""
     _last: tuple[Frame, int] | None = None
     """The frame and the length of the stream that was seen last."""
     _length: int = 0
@@ -177,7 +179,12 @@ class Recorder:
             self._add("logits", point, values.detach().clone()[:, None], queries=(0,), length=1)
         elif self._last is not None:
             frame, length = self._last
-            self.tensor("logits", point, values, replace(frame, start=frame.start + length - values.shape[1]))
+            kept = None if self.asked is None else kept_logits(self.asked, length)
+            kept = list(range(length - values.shape[1], length)) if kept is None else kept
+            self._length = frame.start + length
+            rows, positions = rows_of(self.queries, frame.start, length, frame.cache is not None, kept=kept)
+            if len(rows) > 0:
+                self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
     def after(self, point: HookPoint, x: Tensor, output: Tensor) -> None:
         """Record one call of a feed-forward network or a mixture of experts."""
@@ -236,14 +243,31 @@ class Recorder:
         self.records.append(record)
 
 
+def kept_logits(given: Any, length: int) -> list[int] | None:
+    """The positions of a call whose logits a model of transformers is asked for; None: the last ones."""
+    kept = given.named.get("logits_to_keep")
+    return torch.arange(length)[kept.cpu()].tolist() if isinstance(kept, Tensor) and kept.dim() > 0 else None
+
+
 def rows_of(
-    queries: Selection | None, start: int, length: int, cached: bool, name: str = "queries"
+    queries: Selection | None,
+    start: int,
+    length: int,
+    cached: bool,
+    name: str = "queries",
+    kept: Sequence[int] | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The chosen positions of a call of ``length`` positions, counted from its first one, and from the text's start; in
     the order in which they were chosen.
 
-    ``start`` is the call's first position; with a cache, positions of other calls are left out.
+    ``start`` is the call's first position; with a cache, positions of other calls are left out. If the tensor has only
+    the ``kept`` positions of the call, the indices are among these.
     """
+    if kept is not None:
+        index = {row: at for at, row in enumerate(kept)}
+        pairs = zip(*rows_of(queries, start, length, cached, name), strict=True)
+        found = [(index[row], position) for row, position in pairs if row in index]
+        return tuple(at for at, _ in found), tuple(position for _, position in found)
     total = start + length
     if queries is None:
         return tuple(range(length)), tuple(range(start, total))

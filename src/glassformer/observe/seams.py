@@ -15,7 +15,13 @@ from torch.nn.modules import module as torch_module
 
 from glassformer.errors import require
 
-Change = Callable[[Tensor, tuple[Any, ...]], Tensor | None]
+class Given(tuple[Any, ...]):
+    """The arguments of a module's call, and those by name once more."""
+
+    named: Mapping[str, Any]
+
+
+Change = Callable[[Tensor, Given], Tensor | None]
 """From the first tensor of a module's input or output, and all its arguments, to what replaces it; None: nothing."""
 
 _scopes: ContextVar[tuple[Scope, ...]] = ContextVar("scopes", default=())
@@ -100,11 +106,14 @@ def has_other_hooks(model: nn.Module) -> bool:
     )
 
 
-def _changed(module: nn.Module, where: str, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     found = _seams.get((id(module), where))
     if found is None:
         _leave_copy(module)
+    if found is None or not isinstance(values, Tensor):
         return values
+    given = Given((*args, *kwargs.values()))
+    given.named = kwargs
     for _, change, scope in list(found[1]):
         if not scope.here():
             continue
@@ -127,9 +136,9 @@ def _leave_copy(module: nn.Module) -> None:
 def _input(where: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
     if kwargs is None:  # torch has forgotten that the hook takes them: another thread has just removed it
         return None
-    name = None if args else next(key for key, value in kwargs.items() if isinstance(value, Tensor))
-    first = kwargs[name] if name is not None else args[0]
-    values = _changed(module, where, first, (*args, *kwargs.values()))
+    name = None if args else next((key for key, value in kwargs.items() if isinstance(value, Tensor)), None)
+    first = kwargs[name] if name is not None else args[0] if args else None
+    values = _changed(module, where, first, args, kwargs)
     if values is first:
         return None
     return ((values, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: values})
@@ -140,7 +149,7 @@ def _output(where: str, module: nn.Module, args: tuple[Any, ...], *rest: Any) ->
         return None
     kwargs, output = rest
     first = output[0] if isinstance(output, tuple) else output
-    values = _changed(module, where, first, (*args, *kwargs.values()))
+    values = _changed(module, where, first, args, kwargs)
     if values is first:
         return None
     if not isinstance(output, tuple):
