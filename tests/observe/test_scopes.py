@@ -14,6 +14,7 @@ from small_models import decoder
 from torch import Tensor, nn
 from transformers_models import FAMILIES
 
+from glassformer.generation.continuation import Continuation
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import add, scale, zero
 from glassformer.observe.intervene import intervene
@@ -91,3 +92,25 @@ def test_a_run_in_another_thread_is_named() -> None:
         thread.join()
     with refused("vmap"), intervene(model, zero("ffn")):
         torch.vmap(model)(tokens[:, None])
+
+
+def test_a_continuation_reads_anew_what_was_read_under_other_edits() -> None:
+    model, prompt = small(), [3, 4, 5, 6]
+
+    def fresh(given: list[int]) -> list[int]:
+        return list(Continuation(model).reply(given, 6))
+
+    with torch.no_grad(), intervene(model, *EDITS):
+        edited, longer = fresh(prompt), fresh([*prompt, 7])
+    assert edited != fresh(prompt)
+    kept = Continuation(model)
+    assert list(kept.reply(prompt, 6)) == fresh(prompt)
+    with intervene(model, *EDITS):
+        assert list(kept.reply(prompt, 6)) == edited
+        assert list(kept.reply([*prompt, 7], 6)) == longer
+        assert kept.unread([*prompt, 7, 8]) == 1
+        begun = kept.reply(prompt, 6)
+        next(begun)
+    assert list(kept.reply([*prompt, 7], 6)) == fresh([*prompt, 7])
+    with refused("other interventions"):
+        next(begun)
