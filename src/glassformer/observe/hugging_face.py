@@ -40,12 +40,18 @@ _RESUMED = (
 )
 
 
+def unknown_block(model: nn.Module, blocks: Sequence[HookPoint]) -> str | None:
+    """The class of a block of transformers whose parts may be other than in the blocks that are known here: factors of
+    parts, caps of logits, what one layer takes from another. What reads or skips parts of it checks what it gets."""
+    other = (type(each.module).__name__ for each in blocks if type(each.module).__name__ not in _RESUMED)
+    return next(other, None) if is_hugging_face(model) else None
+
+
 def require_resumable(model: nn.Module, blocks: Sequence[HookPoint]) -> None:
-    """Refuse a model of transformers whose parts are captured and edited, but not yet resumed or taken as linear maps:
-    norms with ``1 + weight``, factors and caps of logits, and rotations of other kinds would be read wrongly."""
-    other = next((type(each.module).__name__ for each in blocks if type(each.module).__name__ not in _RESUMED), None)
+    """Refuse a model of transformers with blocks of a class that is not known here."""
+    other = unknown_block(model, blocks)
     require(
-        other is None or not is_hugging_face(model),
+        other is None,
         f"{type(model).__name__} with blocks of {other}",
         f"a model of glassformer, or of transformers with {', '.join(_RESUMED)}",
         "Load it with glassformer, or use capture() and intervene(), which take this model.",

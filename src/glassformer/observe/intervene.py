@@ -244,6 +244,12 @@ class _Attachment:
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
         self._attention = None  # one that has raised has not left
+        block: Any = point.module
+        checkpoint = getattr(block, "_gradient_checkpointing_func", None)
+        again = block.training and getattr(block, "gradient_checkpointing", False)
+        again = again and getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
+        got = f"{point.name} under reentrant checkpointing, which computes again when the block may have ended"
+        require(not again, got, "use_reentrant=False", "Use that, and call backward() within the block.")
         self._cache = cache_of(given)
         self._start, self._shape = start_of(self._cache, point.layer), values.shape
 
