@@ -140,7 +140,7 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             )
     for name in ("output", "classifier"):
         head = getattr(model, name, None)
-        if isinstance(head, nn.Linear) and blocks:
+        if isinstance(head, nn.Module) and blocks:
             cap = getattr(model, "logit_cap", None)
             yield HookPoint("logits", name, head if cap is None else cap, 0)
 

@@ -124,7 +124,9 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         yield HookPoint("block", name, block, **place, between=part(parts.between), pre_norm=not norms, norms=norms)
     heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
     for name, module in modules.items():
-        if blocks and name in heads_of and isinstance(module, nn.Linear):
+        inner = name in heads_of and any(f"{name}.{each}" in heads_of for each, _ in module.named_children())
+        wrapped = "head" in name or "embed" in name or "decoder" in name  # any module: a classifier's may read positions
+        if blocks and name in heads_of and not inner and (wrapped or isinstance(module, nn.Linear)):
             yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
 
 

@@ -141,7 +141,8 @@ class _Plan:
         labels = {"batch": examples, "rows": (len(values),), "length": (self.length,), **labels}
         new = _fitting(edit.change(part, point, labels), part, edit.site, point)
         self.reached = True
-        return new if index is None else values.clone().index_put_(index, new)
+        # Not expanded: torch's fused attention reads keys without strides of their own past their end.
+        return new.contiguous() if index is None else values.clone().index_put_(index, new)
 
 
 def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...] | None:

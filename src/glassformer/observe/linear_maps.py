@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.layers.linear import Linear
 from glassformer.modes import evaluating
 from glassformer.observe.seams import has_other_hooks
@@ -84,8 +84,7 @@ def require_linear(module: Any, name: str, width: int, **options: Any) -> Linear
     found = linear_map(module, width, **options)
     got = f"{name}, a {type(module).__name__} that is no linear map"
     if found is None:
-        require(False, got, "a projection with or without adapters", "Use patch_sweep() or intervene().")
-    assert found is not None
+        raise InputError(got, "a projection with or without adapters", "Use patch_sweep() or intervene().")
     return found
 
 

@@ -23,7 +23,7 @@ from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
 from glassformer.observe.intervene import intervene, repeating
-from glassformer.observe.seams import has_other_hooks, insert, scope, standing_in
+from glassformer.observe.seams import has_other_hooks, insert, is_changed, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -119,8 +119,10 @@ class Runner:
         """
         repeated: dict[str, Any] = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
         found: list[Tensor] = []
+        # Edits and hooks of logits name positions of the whole text.
+        whole = self.alone or is_changed(self._head, "output")
 
-        def shorten(values: Tensor, _: Any) -> Tensor | None:
+        def shorten(values: Tensor, _: Any = None) -> Tensor | None:
             if values.dim() == 2:
                 return None
             read = select("logits", self._logits, start + values.shape[1])
@@ -128,17 +130,22 @@ class Runner:
 
         def note(values: Tensor, _: Any) -> None:
             found.append(values)
-            raise _Done  # what the model does with so few logits is not needed
+            if self.known:
+                raise _Done  # what the model does with so few logits is not needed
 
         with ExitStack() as attached:
             attached.enter_context(evaluating(self.model))
             here = attached.enter_context(scope())
-            attached.callback(insert(self._head, "input", shorten, 9, here))
+            if not whole:
+                attached.callback(insert(self._head, "input", shorten, 9, here))
             attached.callback(insert(self._head, "output", note, 9, here))
             attached.enter_context(suppress(_Done))
             if start:
                 repeated = self._continued(repeated, start, before)
-            self.model(*([repeated.pop("")] if "" in repeated else ()), **repeated)
+            made: Any = self.model(*([repeated.pop("")] if "" in repeated else ()), **repeated)
+            found.append(made if isinstance(made, Tensor) else made.logits)  # with factors and caps
+        short = shorten(found[-1]) if whole else found[-1]
+        found[-1] = found[-1] if short is None else short
         return found[-1] if found[-1].dim() == 3 else found[-1][:, None]
 
     def run(
