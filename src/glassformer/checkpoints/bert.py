@@ -30,6 +30,7 @@ from glassformer.files import new_directory, write_text
 from glassformer.layers.sinusoids import SinusoidalPositions
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_config import EncoderConfig, Pooling
+from glassformer.untrusted import json_value, read_text
 
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
 """Prefixes of tensors of heads, which are not part of an encoder."""
@@ -255,8 +256,8 @@ def _stored_pooling(directory: Path) -> Pooling:
 
 def _module_kinds(path: Path) -> list[str]:
     try:
-        return [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        return [str(module["type"]).rpartition(".")[2] for module in json_value(read_text(path, inside=True))]
+    except (ValueError, TypeError, KeyError) as error:
         got = f"{path}, which cannot be read ({error!r})"
         raise InputError(got, "a list of modules, each with its type", "Download it again.") from error
 

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from glassformer.errors import InputError, require
+from glassformer.files import lies_inside
 from glassformer.training.optim import Muon
 
 WEIGHTS_FILE = "model.safetensors"
@@ -138,11 +139,18 @@ def _save(tensors: Iterable[tuple[str, Tensor]], path: Path, write: bool) -> Non
         if write:
             whole[name] = full.detach().cpu().contiguous()
     if write:
-        save_file(whole, path, metadata={"format": "pt"})
+        try:
+            save_file(whole, path, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(
+                f"{path} cannot be written ({error}). Earlier checkpoints are whole: free space, then resume."
+            ) from error
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    require(path.is_file(), f"no file {path}", "a complete checkpoint", "Remove its directory to use an earlier one.")
+    fix = "Remove its directory to use an earlier one."
+    require(path.is_file(), f"no file {path}", "a complete checkpoint", fix)
+    require(lies_inside(path), f"{path}, a link to {path.resolve()}", "a file in the checkpoint's directory", fix)
     try:
         return load_file(path)
     except SafetensorError as error:
