@@ -76,7 +76,7 @@ def numbers_of(name: str) -> list[Any]:
     if name == "expand_lossless":
         return [3, 64, 6, 1, 3, 1]
     if name.endswith("blocks"):
-        return [5, 0, 3, 64, 1] if name.startswith("expand") else [5, 3, 64, 2, 1]
+        return [5, 3, 64, 0, 3, 1] if name.startswith("expand") else [5, 3, 64, 2, 1]
     if name == "decode_step":
         return [0, 2, 3, 1, 7, 8, 1]
     return [1.0 if kind == "double" else 64 for kind in kinds]
@@ -132,7 +132,9 @@ def test_addresses_come_from_the_gate_alone() -> None:
     for file in SOURCE.rglob("*.py"):
         text, name = file.read_text(encoding="utf-8"), str(file.relative_to(SOURCE))
         assert name in allowed or "data_ptr" not in text, name
-        assert name == "kernels/native/__init__.py" or not re.search(r"CDLL|\.code\.|\.code,|argtypes", text), name
+        assert name in ("kernels/native/__init__.py", "allocator.py") or not re.search(
+            r"CDLL|\.code\.|\.code,|argtypes", text
+        ), name
     for file in native.FOLDER.glob("*.[ch]*"):
         assert not re.search(r"abort|\bmalloc|\bexit\(|assert\(|throw", file.read_text(encoding="utf-8")), file.name
 
@@ -143,7 +145,7 @@ def test_modules_on_two_devices() -> None:
     for grad in (True, False):
         with torch.set_grad_enabled(grad), pytest.raises(InputError):
             RMSNorm(64).to("meta")(torch.randn(2, 3, 64))
-    decoder = Decoder(DecoderConfig(vocab_size=16, hidden_dim=64, num_layers=1, num_heads=4))
+    decoder = Decoder(DecoderConfig(vocab_size=16, hidden_dim=64, num_layers=1, num_heads=4, head_dim=16, ff_dim=32))
     decoder.layers[0].ffn_norm.to("meta")
     with pytest.raises(InputError), torch.no_grad():
         decoder(torch.zeros(1, 4, dtype=torch.int64))
@@ -204,7 +206,8 @@ check("backward", lambda: library.call("attention_backward", q, q, q, q, q, q, l
 q = torch.zeros(1, 512, 32, 512)
 k, lse, many = q[:, :1], torch.zeros(512 * 32), (1, 512, 1, 32, 32, 512)
 check("forward", lambda: library.call("attention", q, k, k, q, lse, lse[:0], *many, 1, 32, 0.1, 0, 1))
-config = DecoderConfig(vocab_size=16, hidden_dim=32, num_layers=1, num_heads=4, ff_dim=2**18, max_seq_len=64)
+sizes = dict(hidden_dim=32, num_heads=4, head_dim=8, ff_dim=2**18)
+config = DecoderConfig(vocab_size=16, num_layers=1, max_seq_len=64, **sizes)
 model = Decoder(config).eval()
 cache, tokens = model.new_cache(1), torch.zeros(1, 60, dtype=torch.int64)
 step = DecodingStep(model, cache)

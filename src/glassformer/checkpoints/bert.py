@@ -20,6 +20,7 @@ from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.shards import plan, write_tensors
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
+    nonfinite_weights,
     read_json,
     read_tensors,
     stored_tensors,
@@ -106,6 +107,7 @@ def load_encoder(
     attention_dropout: float | None = None,
     leave_out: tuple[str, ...] = HEADS,
     dtype: torch.dtype = torch.float32,
+    allow_nonfinite: bool = False,
 ) -> Encoder:
     """The encoder of a directory, or of a model on the Hugging Face hub, on the CPU and in training mode.
 
@@ -121,6 +123,7 @@ def load_encoder(
         attention_dropout: None: as stored. More than 0 disables the fused kernel in training, which is slower.
         leave_out: Prefixes of tensors to ignore. ``()`` refuses a file with heads.
         dtype: Of the weights, whatever it is in the file.
+        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
         InputError: No such directory and no such model or no connection; a file that is missing or damaged; another
@@ -172,7 +175,8 @@ def load_encoder(
         tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
         first_position = _bert_config(stored).first_position
         wanted["positions.weight"][1][0] += first_position
-    state = read_tensors(tensors, wanted, dtype)
+    with nonfinite_weights(allow_nonfinite):
+        state = read_tensors(tensors, wanted, dtype)
     if first_position:
         state["positions.weight"] = state["positions.weight"][first_position:].clone()
     encoder.load_state_dict(state | (_new_head(config, dtype) if new_head else {}), assign=True)

@@ -85,7 +85,8 @@ def values(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*r
         return expanded(kind, blocks)
     width = KINDS[kind].width(blocks.shape[-1])
     out = torch.empty(*blocks.shape[:-1], width, dtype=torch.float32)
-    library.call("expand_blocks", blocks, out, number(kind), 0, out.numel() // width, width, threads_for(out))
+    rows = out.numel() // width
+    library.call("expand_blocks", blocks, out, number(kind), rows, width, 0, rows, threads_for(out))
     return out
 
 
@@ -99,7 +100,11 @@ def _bytes(format: int, rows: int, width: int) -> int:
     return -1 if width % kind.block else rows * kind.row_bytes(width)
 
 
-declare("expand_blocks", "bf", lambda kind, _first, rows, width, _: (_bytes(kind, rows, width), rows * width))
+def _expanded_sizes(format: int, rows: int, width: int, first: int, last: int, _threads: int) -> tuple[int, int]:
+    return _bytes(format, rows, width), (last - first) * width if 0 <= first <= last <= rows else -1
+
+
+declare("expand_blocks", "bf", _expanded_sizes)
 declare(
     "rows_blocks",
     "bff",

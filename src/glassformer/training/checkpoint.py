@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import SGD, AdamW, Optimizer
 
+from glassformer.checkpoints.tensor_files import nonfinite_weights, require_finite
 from glassformer.errors import InputError, require
 from glassformer.files import lies_inside
 from glassformer.training.optim import Muon
@@ -51,12 +52,12 @@ def save_weights(model: nn.Module, directory: Path, *, write: bool = True) -> No
     _save(named_tensors(model).items(), directory / WEIGHTS_FILE, write)
 
 
-def load_weights(model: nn.Module, directory: Path) -> None:
+def load_weights(model: nn.Module, directory: Path, *, allow_nonfinite: bool = False) -> None:
     """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into ``directory``.
 
     Raises:
-        InputError: If the file is missing or damaged, or a tensor is missing, unknown, or of another shape or dtype.
-            The model is then unchanged.
+        InputError: If the file is missing or damaged, a tensor is missing, unknown, or of another shape or dtype, or a
+            parameter is infinite or NaN and ``allow_nonfinite`` is false. The model is then unchanged.
     """
     path = directory / WEIGHTS_FILE
     stored, wanted = _read(path), named_tensors(model)
@@ -65,6 +66,9 @@ def load_weights(model: nn.Module, directory: Path) -> None:
         raise InputError(got, "exactly the model's tensors", "Build the model with the configuration of that run.")
     for name, tensor in wanted.items():
         _require_same(path, name, stored[name], tensor)
+        if isinstance(tensor, nn.Parameter):
+            with nonfinite_weights(allow_nonfinite):
+                require_finite(stored[name], name, path)
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(stored[name])

@@ -295,7 +295,7 @@ EXPORT(block_rows)
 
 // The values of the rows from first to last: out [last - first, width].
 EXPORT(expand_blocks)
-(const void* blocks, float* out, int64_t format, int64_t first, int64_t last, int64_t width, int64_t threads) {
+(const void* blocks, float* out, int64_t format, int64_t, int64_t width, int64_t first, int64_t last, int64_t threads) {
   with_kind(format, [&](auto kind) {
     using Kind = decltype(kind);
     const int64_t count = width / Kind::BLOCK;

@@ -141,7 +141,7 @@ inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* roo
 // The numbers of a row, of FLOAT32, BFLOAT16 or blocks.
 inline void row_of(const Matrix& m, int64_t row, float* out) {
   const Numbers table{m.data, m.format == BFLOAT16};
-  if (m.format >= BLOCKS) CALL(expand_blocks)(m.data, out, m.format, row, row + 1, m.width, 1);
+  if (m.format >= BLOCKS) CALL(expand_blocks)(m.data, out, m.format, 0, m.width, row, row + 1, 1);
   else
     for (int64_t i = 0; i < m.width; ++i) out[i] = table[row * m.width + i];
 }

@@ -609,4 +609,4 @@ EXPORT(block_rows)
 (int64_t format, const void* blocks, const float* x, int64_t width, int64_t count, int64_t first, int64_t last,
  float* out, int64_t stride);
 EXPORT(expand_blocks)
-(const void* blocks, float* out, int64_t format, int64_t first, int64_t last, int64_t width, int64_t threads);
+(const void* blocks, float* out, int64_t format, int64_t, int64_t width, int64_t first, int64_t last, int64_t threads);
