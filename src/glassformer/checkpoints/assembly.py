@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, FLOATS, StoredTensor, require_finite
 from glassformer.errors import CheckpointError, InputError, require
 from glassformer.layers.linear import Linear
 from glassformer.models import Decoder, DecoderConfig
@@ -234,12 +234,7 @@ def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> N
 
 def require_no_nan(exponents: Tensor, stored: StoredTensor) -> None:
     """Raise :class:`CheckpointError` for packed weights with an exponent of 255, which means NaN."""
-    if not exponents.is_meta and exponents.max() == mxfp4.NAN_SCALE:
-        raise CheckpointError(
-            f"{stored.name} with an exponent of {mxfp4.NAN_SCALE}, which means NaN, in {stored.file}",
-            "exponents below it",
-            "Download the file again.",
-        )
+    require_finite(exponents, stored.name, stored.file, lambda each: bool(each.max() < mxfp4.NAN_SCALE))
 
 
 def fill(decoder: Decoder, state: Mapping[str, Tensor]) -> Decoder:

@@ -37,6 +37,7 @@ from glassformer.checkpoints.tensor_files import (
     StoredTensor,
     Wanted,
     check_tensors,
+    nonfinite_weights,
     open_tensors,
     read_json,
     stored_tensors,
@@ -65,6 +66,7 @@ def load_decoder(
     experts: Literal["dense", "mxfp4"] | None = None,
     dense: DenseFormat | None = None,
     device: str | torch.device = "cpu",
+    allow_nonfinite: bool = False,
 ) -> Decoder:
     """The decoder of a directory, or of a model on the Hugging Face hub, in training mode like every new module.
 
@@ -84,6 +86,7 @@ def load_decoder(
             to read for each token; for processors, since elsewhere they are expanded at each use. ``"int8"``: 8 bits
             (:func:`~glassformer.quantized.int8.encode`), half as much to read, with an error. None: as they are stored.
         device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
+        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
         CheckpointError: A file that is missing, damaged or a link to elsewhere; another architecture, or one with
@@ -106,12 +109,14 @@ def load_decoder(
     config = read_json(directory / CONFIG_FILE)
     layout = layout_of(config)
     if layout is not None:
-        return load_gpt_oss(directory, config, dtype=dtype, experts=experts, dense=dense, device=place)
+        with nonfinite_weights(allow_nonfinite):
+            return load_gpt_oss(directory, config, dtype=dtype, experts=experts, dense=dense, device=place)
     kind = _require_kind(config, directory)
-    if isinstance(kind, Family):
-        decoder = load_family(kind, directory, config, dtype=dtype, device=place, dense=dense)
-    else:
-        decoder = _load_own(directory, config, dtype, place, dense)
+    with nonfinite_weights(allow_nonfinite):
+        if isinstance(kind, Family):
+            decoder = load_family(kind, directory, config, dtype=dtype, device=place, dense=dense)
+        else:
+            decoder = _load_own(directory, config, dtype, place, dense)
     if experts is not None and experts != decoder.config.expert_format:
         _convert_experts(decoder, experts)
     return decoder

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.checkpoints.tensor_files import cut
+from glassformer.checkpoints.tensor_files import cut, require_finite
 from glassformer.errors import CheckpointError
 from glassformer.kernels.blocks import KINDS, finite
 from glassformer.kernels.huge_pages import SharedPages
@@ -88,12 +89,8 @@ class GgufFile:
 
             def read(name: str) -> Tensor:
                 tensor = self.tensors[name]
-                out = _read(files[tensor.part], tensor, pages, self.path)
-                sound = finite(tensor.kind, out) if tensor.kind in KINDS else bool(out.isfinite().all())
-                if not sound:
-                    got = f"{cut(tensor.name)} with weights that are infinite or NaN in {self.path}"
-                    raise CheckpointError(got, "finite weights", _FIX)
-                return out
+                packed = partial(finite, tensor.kind) if tensor.kind in KINDS else None
+                return require_finite(_read(files[tensor.part], tensor, pages, self.path), tensor.name, self.path, packed)
 
             yield read
 

@@ -142,13 +142,14 @@ class FoundModel:
         *,
         hold: Hold = "blocks",
         dtype: torch.dtype | None = None,
+        allow_nonfinite: bool = False,
     ) -> Decoder:
         """The decoder, in evaluation mode; on a GPU if there is one and ``device`` is ``"auto"``.
 
         ``dense`` is that of :func:`~glassformer.checkpoints.decoders.load_decoder`, or ``"stored"`` for the weights as
         they are in the files. None is ``"lossless"`` for a gpt-oss on a processor with the C++ library, which computes
-        the same faster, and ``"stored"`` for others and for weights that cannot be held so. ``hold`` is that of
-        :func:`~glassformer.checkpoints.gguf.load_gguf`.
+        the same faster, and ``"stored"`` for others and for weights that cannot be held so. ``hold`` and
+        ``allow_nonfinite`` are those of :func:`~glassformer.checkpoints.gguf.load_gguf`.
 
         Raises:
             CheckpointError: Files that are missing, damaged, or of another architecture.
@@ -157,10 +158,11 @@ class FoundModel:
         place = chosen_device(device)
         if sys.stderr.isatty():
             print(f"loading {self.path} ...", file=sys.stderr)
+        options: dict[str, Any] = {"dtype": dtype, "device": place, "allow_nonfinite": allow_nonfinite}
         if isinstance(self.place, GgufFile):
             require(dense in (None, "stored"), f"dense = {dense!r} for {self.path}", "a directory", "Leave it out.")
-            return load_gguf(self.place, hold=hold, dtype=dtype, device=place).eval()
-        load = functools.partial(load_decoder, self.place, device=place, dtype=dtype)
+            return load_gguf(self.place, hold=hold, **options).eval()
+        load = functools.partial(load_decoder, self.place, **options)
         takes = dense is None and dtype is None and place.type == "cpu" and not use_definition()
         takes = takes and layout_of(read_json(self.place / CONFIG_FILE)) is not None
         library = native.library() if takes else None
@@ -303,6 +305,7 @@ def load(
     dtype: torch.dtype | None = None,
     tokenizer: str | None = None,
     dense: DenseFormat | Literal["stored"] | None = None,
+    allow_nonfinite: bool = False,
 ) -> LanguageModel:
     """Open a language model.
 
@@ -315,6 +318,7 @@ def load(
         dtype: Of expanded weights; None: as they are stored, or float32 for packed ones.
         tokenizer: A tokenizer's file, or a directory or a model on the hub with one; None: the model's own.
         dense: How a directory's linear layers are held; see :meth:`FoundModel.load`.
+        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
     Raises:
         CheckpointError: Files that are damaged, or an architecture that is not known.
@@ -327,7 +331,7 @@ def load(
     """
     found = find_model(source, tokenizer)
     encoder = require_tokenizer(found)
-    decoder = found.load(device, dense, hold=hold, dtype=dtype)
+    decoder = found.load(device, dense, hold=hold, dtype=dtype, allow_nonfinite=allow_nonfinite)
     return LanguageModel(
         found.name, decoder, encoder, found.chat_template, found.stop_tokens, found.size, found.packing
     )

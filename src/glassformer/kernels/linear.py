@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.kernels.native import Library
+from glassformer.kernels.native import Library, declare
 from glassformer.kernels.rule import (
     NATIVE_NAMES,
     autocast_dtype,
@@ -101,6 +101,9 @@ def linear(
         out = _Wide.apply(rows, weight, bias) if grad else _wide(rows, weight, bias)
         return out.view(*x.shape[:-1], len(weight))
     return definition(x, weight, bias)
+
+
+declare("rows", "Tff", lambda rows, width, tokens, _: (rows * width, tokens * width, tokens * rows))
 
 
 def _few(library: Library, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
