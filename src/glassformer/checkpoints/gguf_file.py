@@ -90,7 +90,9 @@ class GgufFile:
             def read(name: str) -> Tensor:
                 tensor = self.tensors[name]
                 packed = partial(finite, tensor.kind) if tensor.kind in KINDS else None
-                return require_finite(_read(files[tensor.part], tensor, pages, self.path), tensor.name, self.path, packed)
+                return require_finite(
+                    _read(files[tensor.part], tensor, pages, self.path), tensor.name, self.path, packed
+                )
 
             yield read
 
