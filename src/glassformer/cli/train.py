@@ -85,11 +85,10 @@ def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> l
     """The last lines: the best evaluation, and the commands to continue or to generate."""
     lines = []
     if result.best is not None:
-        metrics = dict(result.evaluations)[result.best.step]
-        lines.append(
-            f"best: loss {metrics['loss']:.4f} nats per token, accuracy {metrics['accuracy']:.4f} "
-            f"after step {result.best.step:,}"
-        )
+        metrics = dict(result.evaluations).get(result.best.step, {data.metric: result.best.value})
+        told = {"loss": "loss {:.4f} nats per token", "accuracy": "accuracy {:.4f}"}
+        numbers = ", ".join(text.format(metrics[name]) for name, text in told.items() if name in metrics)
+        lines.append(f"best: {numbers} after step {result.best.step:,}")
     if data.optimal_accuracy is not None:
         lines.append(f"best possible accuracy of any model on these sequences: {data.optimal_accuracy:.4f}")
     directory = shlex.quote(str(flags.run))

@@ -18,6 +18,7 @@ from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
 from glassformer.errors import InputError, require, require_positive
 from glassformer.training.task import Batch, mix_seed
+from glassformer.untrusted import require_regular
 
 BYTES = 256
 
@@ -95,6 +96,7 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
     Raises:
         InputError: A file that cannot be read, or whose last tenth is shorter than one sequence.
     """
+    require_regular(path)
     try:
         content = np.fromfile(path, dtype=np.uint8)
     except OSError as error:

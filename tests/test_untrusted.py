@@ -3,8 +3,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from glassformer.handcraft.untrusted import parse_json, read_bytes, read_text
 from glassformer.text import known_name, one_line, short, shown
+from glassformer.untrusted import parse_json, read_bytes, read_text
 from refusals import refused
 
 
