@@ -160,10 +160,14 @@ class Programs:
         return self.draw.choice([depth - 1, depth - 1, 0])
 
 
+class Over(BaseException):
+    """The seconds of a step are over. Not an Exception, which programs under test may catch."""
+
+
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
     def over(*_: object) -> None:
-        raise TimeoutError
+        raise Over
 
     before = signal.signal(signal.SIGALRM, over)
     signal.alarm(seconds)
@@ -261,7 +265,7 @@ def _damage_weights(parameters: list[torch.nn.Parameter], draw: random.Random) -
     with torch.no_grad():
         for _ in range(draw.choice([1, 1, 1, 3])):
             weight = draw.choice(parameters)
-            flat, how = weight.view(-1), draw.randrange(6)
+            flat, how = weight.view(-1), draw.randrange(7)
             place = draw.randrange(len(flat))
             if how <= 1:
                 flat[place] += draw.choice([1, -1]) * 10.0 ** draw.randrange(-9, 3)
@@ -271,6 +275,8 @@ def _damage_weights(parameters: list[torch.nn.Parameter], draw: random.Random) -
                 flat[place] = draw.choice([math.nan, math.inf, -math.inf, 1e30])
             elif how == 4:
                 weight.copy_(weight[torch.tensor(draw.sample(range(len(weight)), len(weight)))])
+            elif how == 5:
+                weight[draw.randrange(len(weight))] = weight[draw.randrange(len(weight))].clone()
             else:
                 weight.add_(10.0 ** draw.randrange(-14, -2) * torch.randn(weight.shape, dtype=torch.float64))
 
@@ -289,7 +295,7 @@ class Trial:
         try:
             with limited(MOST_SECONDS):
                 self._run()
-        except TimeoutError:
+        except Over:
             self._fault("no end")
         except InputError:
             self.tags.append("refused")

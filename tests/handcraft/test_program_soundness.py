@@ -41,6 +41,7 @@ from glassformer.handcraft.programs.domains import Domains
 from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import typed
 from glassformer.handcraft.programs.saved import load_program, save_program
+from glassformer.layers.feedforward import MLP
 from refusals import refused
 
 CAMPAIGN = Path(__file__).resolve().parents[2] / "benchmarks" / "program_proofs.py"
@@ -454,6 +455,38 @@ def test_models_without_claims_are_given_those_of_a_compiler(tmp_path: Path) -> 
     model = load_program(tmp_path / "t.json")
     model.program = lib.sort()
     assert (model.claims, verify_program(model, limit=1).rests_on) == (None, "the bound")
+
+
+def test_units_that_nothing_is_claimed_of_are_all_counted() -> None:
+    model = compile_program(lib.histogram(), "ab", 4)
+    (block,) = model.blocks
+    before = block.ffn
+    assert isinstance(before, MLP)
+    units = before.up.out_features
+    wide = MLP(before.up.in_features, units + 3).double()
+    with torch.no_grad():
+        for each in wide.parameters():
+            each.zero_()
+        wide.up.weight[:units], wide.up.bias[:units] = before.up.weight, before.up.bias
+        wide.down.weight[:, :units], wide.down.bias[:] = before.down.weight, before.down.bias
+        wide.up.bias[units:] = 1.0
+        wide.down.weight[:, units:] = 0.2  # three alike
+    block.ffn = wide.eval()
+    exact = verify_program(model)
+    assert exact.verdict == "fails"
+    assert exact.largest_error <= exact.bound
+
+
+def test_aggregates_that_are_none_of_the_program_are_not_believed() -> None:
+    model = compile_program(lib.count(tokens, "a"), "ab", 4)
+    assert model.claims is not None
+    (layer,) = model.claims
+    (head,) = layer.heads
+    other = aggregate(head.selector, elementwise(lambda token: 1 if token == "a" else None, tokens), 0)
+    model.claims = (layer._replace(heads=(head._replace(writes=(other,)),)),)
+    certificate = verify_program(model, limit=1)
+    assert (certificate.verdict, certificate.bound) == ("undecided", math.inf)
+    assert "no part of the program" in certificate.reason
 
 
 def test_every_broken_weight_has_a_bound_that_covers_it() -> None:

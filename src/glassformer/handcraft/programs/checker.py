@@ -232,8 +232,8 @@ def _checked(run: Callable[[], float]) -> Checked:
             error = run()
     except (Undecided, InputError) as problem:
         return Checked(math.inf, problem.got if isinstance(problem, InputError) else str(problem))
-    except RecursionError:
-        return Checked(math.inf, "hundreds of parts on one another")
+    except Exception as problem:  # of claims of another form
+        return Checked(math.inf, f"claims of another form, or too many parts on one another ({type(problem).__name__})")
     return Checked(error) if math.isfinite(error) else Checked(math.inf, "errors that are not finite")
 
 
@@ -313,6 +313,12 @@ class _Checker:
     def always(self, part: Selector) -> bool:
         """Whether a selector holds for all keys and queries."""
         return isinstance(part, Select) and bool(self.domains.table(part).all())
+
+    def known(self, part: Variable) -> None:
+        """Give up on aggregates that are none of the program's: where it has a value, they might have none."""
+        for node in graph(part):
+            if isinstance(node.part, Aggregate) and node.part not in self.parts:
+                raise Undecided(f"{node.part}, which is no part of the program")
 
     def values(self, key: int) -> tuple[Value, ...] | None:
         return self.domains.of(self.variables[key])
@@ -585,6 +591,7 @@ class _Checker:
         """What a head gives that copies ``part``."""
         if not isinstance(part, Aggregate | Width) or self.domains.key(part.selector) != self.domains.key(selector):
             raise Undecided(f"{part}, with a selector other than its head's")
+        self.known(part)
         n, error, reflexive = self.domains.max_len, scores.error, self.domains.reflexive(selector)
         size = float(self.size(v)[0])
         size += 2 * self.network.scale * size
@@ -602,8 +609,6 @@ class _Checker:
             return self.width(part, v, count, least, most, others * size + rounded, None if reflexive else nothing)
         off = (1 - float(least[0]) + others) * size + rounded
         averaged = self.domains.averaged(part)
-        if not averaged and part not in self.parts and not self.domains.single(selector):
-            raise Undecided(f"{part}, whose selected values need not be equal")
         v = self.express(v, [part.values])
         copied, values = self.key(part.values), self.domains.of(part.values)
         table, linear = v.tables.get(copied), np.zeros(1)
@@ -864,6 +869,8 @@ class _Checker:
             found[3, block] = np.where(able[1], scores, -np.inf).max(1)
             self.watch()
         found[0] = np.where(found[1] > -np.inf, found[0], -np.inf)
+        if not able[0].any():
+            raise Undecided("queries without a value")
         low, high, other, top = found[:, able[0]]
         return low, high, other, top
 
@@ -899,17 +906,18 @@ class _Checker:
             found.append(self.lookup(x, up.rows(units), down.weight[:, units], claim))
             self.watch(x)
         keep, linear = np.eye(len(x.constant)), np.zeros(len(x.constant))
-        waiting: dict[bytes, int] = {}
+        waiting: dict[bytes, list[int]] = {}
         for unit in np.flatnonzero(~claimed & down.weight.any(0)).tolist():
             whole = np.concatenate([up.weight[unit], up.bias[[unit]], down.weight[:, unit]]) + 0.0
-            other = waiting.pop((0.0 - whole).tobytes(), None)
-            if other is None:
-                waiting[whole.tobytes()] = unit
+            others = waiting.get((0.0 - whole).tobytes())
+            if not others:
+                waiting.setdefault(whole.tobytes(), []).append(unit)
                 continue
+            others.pop()
             keep += down.weight[:, [unit]] @ up.weight[[unit]]
             linear += down.weight[:, unit] * up.bias[unit]
             added = added + 2 * np.abs(down.weight[:, unit]) * self.off(x, up.rows(slice(unit, unit + 1)))
-        for unit in waiting.values():
+        for unit in itertools.chain.from_iterable(waiting.values()):
             added = added + np.abs(down.weight[:, unit]) * active[unit]
         kept = self.linear(x, Affine(keep, linear), executed=False)
         total = reduce(self.add, found, blank)
@@ -924,6 +932,8 @@ class _Checker:
 
     def lookup(self, x: Form, up: Affine, down: Array, claim: LookupClaim) -> Form:
         """What units add that look ``claim.variable`` up."""
+        for part in (claim.variable, *claim.parts):
+            self.known(part)
         width = len(down)
         if not len(up.bias):
             return Form({}, np.zeros(width), np.zeros(width))
@@ -947,6 +957,8 @@ class _Checker:
             if key in z.tables:
                 total = total + z.tables[key].reshape([-1 if axis == each else 1 for each in range(len(sets))])
         where = self.place(claim.variable, keys)
+        if not (where >= 0).any():
+            raise Undecided(f"{claim.variable}, which has no value")
         points, error = total.ravel()[where >= 0], float(z.radius[0] + self.rounding(8, False) * np.abs(total).max())
         low, high, gates = self.bends(points, error, factor, up.bias, blur, down)
         key = self.key(claim.variable)
