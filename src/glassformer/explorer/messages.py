@@ -603,7 +603,7 @@ class Steering(Request):
     toward: OutcomeId
     away: OutcomeId | None
     strength: Strength
-    """Its length, as a multiple of the stream's own length at each position."""
+    """Its length, as a multiple of the stream's median length: some models' first token has a hundred times as much."""
 
 
 class ReplacedExpert(Request):

@@ -132,7 +132,7 @@ class Outcomes:
             if stream.requires_grad:
                 stream.register_hook(pause)
 
-        with ExitStack() as hooks, lock, evaluating(self.model):
+        with ExitStack() as hooks, lock.at_leisure(), evaluating(self.model):
             for point in self.points:
                 if point.role == "block":
                     hooks.callback(point.module.register_forward_hook(after).remove)

@@ -22,7 +22,7 @@ from glassformer.explorer.calls import require_waiting
 from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.observe.sweep import ablation_steps, attribution_sweep
 
-SLICE = 0.1
+SLICE = 1.0
 """Seconds after which a call returns what there is; it ends the forward pass that is under way."""
 MOST_SWEPT = 1.6e13
 """Largest product of weights, tokens and heads that are removed exactly: a few minutes on two cores."""
