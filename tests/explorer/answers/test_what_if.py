@@ -192,7 +192,11 @@ def test_a_click_is_answered_within_a_step_of_a_sweep(
     hook.remove()
     asking[0].join()
     assert order[:2] == ["sweep", "click"]
-    assert whole_sweep(small_explorer, ask) == alone
+    interrupted = whole_sweep(small_explorer, ask)
+    assert interrupted.stacks[0].exact == alone.stacks[0].exact
+    # Where a module has a hook, heads are removed one by one instead of several at once.
+    found, expected = (torch.tensor(each.stacks[0].after) for each in (interrupted, alone))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_of_a_large_sweep_the_layers_that_matter_are_exact(
