@@ -211,6 +211,16 @@ def test_of_a_large_sweep_the_layers_that_matter_are_exact(
     assert found.stacks[0].after[0] == [None, None]
 
 
+def test_the_limit_of_a_sweep_counts_what_each_token_needs(
+    small_explorer: Explorer, decoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = sum(weight.numel() for weight in decoder.layers.parameters())  # without embedding and output
+    for target, share, total in ((9, 1.0, 4), (10, 0.99, 2)):
+        monkeypatch.setattr(sweeping, "MOST_SWEPT", share * weights * len(TEXT.split()) * 4)
+        found = whole_sweep(small_explorer, m.AskSweep(ask=m.Ask(model="decoder", text=TEXT), target=target))
+        assert (found.done, found.total) == (total, total)
+
+
 def test_a_lens_is_the_projection_of_each_stage(small_explorer: Explorer, decoder: Any) -> None:
     found = small_explorer.answer("lens", m.AskLens(ask=m.Ask(model="decoder", text=TEXT), target=4))
     assert isinstance(found, m.Lens)
