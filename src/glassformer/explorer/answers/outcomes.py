@@ -117,7 +117,7 @@ class Outcomes:
         They find the model as it is: captures and interventions concern one thread.
 
         Args:
-            abandonable: Whether it ends there if nobody waits for its answer any more.
+            abandonable: Whether it ends there once its caller has stopped waiting.
         """
         lock, thread = self.loaded.lock, threading.get_ident()
 
