@@ -768,7 +768,7 @@ class Contribution(Message):
     """What one part adds."""
 
     name: str
-    kind: Literal["embedding", "head", "ffn", "expert", "bias"]
+    kind: Literal["embedding", "head", "ffn", "expert", "bias", "interventions"]
     part: Part | None
     """Of a head."""
     layer: int | None

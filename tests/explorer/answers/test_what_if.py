@@ -241,6 +241,18 @@ def test_contributions_sum_to_the_logit(small_explorer: Explorer, decoder: Any) 
     assert found.total == pytest.approx(float(expected.total[0]), abs=1e-6)
 
 
+def test_what_a_hook_adds_is_a_part_of_its_own(small_explorer: Explorer) -> None:
+    loaded = small_explorer.model("decoder")
+    assert isinstance(loaded, LoadedDecoder)
+    more = torch.arange(loaded.model.config.hidden_dim)  # type: ignore[union-attr,arg-type]
+    with loaded.model.layers[0].register_forward_hook(lambda block, given, output: output + more):  # type: ignore[index]
+        found = small_explorer.answer("contributions", m.AskContributions(ask=m.Ask(model="decoder", text=TEXT)))
+    assert isinstance(found, m.Contributions)
+    (added,) = [part for part in found.parts if part.kind == "interventions"]
+    assert abs(added.value) > 1e-3
+    assert sum(part.value for part in found.parts) == pytest.approx(found.total, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("asked", "got"),
     [
