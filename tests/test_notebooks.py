@@ -1,4 +1,4 @@
-"""The notebooks: executed as they stand, quoting today's sources and reports, without measured numbers in their prose."""
+"""The notebooks: executed as they stand, with the sources and reports of today, without measured numbers in prose."""
 
 from __future__ import annotations
 

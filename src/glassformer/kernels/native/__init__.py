@@ -169,8 +169,8 @@ class Library:
         function = self.functions.get((self.level, name))
         if function is None:
             function = getattr(self.code, f"glassformer_{name}_{self.level}")
-            given_types = *(None,) * count, *map(type, numbers), *map(type, strides)
-            function.argtypes = [_C_TYPES.get(each, ctypes.c_void_p) for each in given_types]
+            types = [_C_TYPES[type(each)] for each in (*numbers, *strides)]
+            function.argtypes = [ctypes.c_void_p] * count + types
             self.functions[self.level, name] = function
         result: int = function(*given, *numbers, *strides)
         if result == _OUT_OF_MEMORY:
