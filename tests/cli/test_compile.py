@@ -90,7 +90,9 @@ def test_weights_of_a_file_are_verified(broken: Path, capsys: pytest.CaptureFixt
 
 def test_beyond_the_limit_it_may_be_undecided(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(broken.read_text())
-    content["weights"]["output.bias"][0] -= 0.5
+    content["weights"]["output.bias"][0] -= 0.75
+    for row in content["weights"]["layers.0.ffn.down.weight"]:
+        row[-1] = 0.0  # a count of 5 becomes 5.5
     broken.write_text(json.dumps(content))
     capsys.readouterr()
     assert main(["compile", "histogram", "--verify", "--weights", str(broken), "--limit", "100"]) == 1

@@ -222,7 +222,7 @@ def attached(model: nn.Module) -> int:
 def test_nothing_stays_attached_whatever_happens() -> None:
     model, (source, target) = lookup_model(), batch()
     with capture(model) as outer:
-        assert attached(model) == 3 * (3 + 2) + 1  # the attentions and the blocks around them, and one watcher
+        assert attached(model) == 2 * (3 + 2) + 1  # the attentions and the blocks around them, and one watcher
         with refused("source tokens"), capture(model):
             model(source + 12, target)
         handle = model.get_submodule(NAMES[2]).output.register_forward_pre_hook(fail)

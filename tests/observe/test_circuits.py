@@ -13,7 +13,7 @@ from transformers_models import FAMILIES, RELATIVES, gpt_oss
 from glassformer.layers.options import Yarn
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.circuits import Circuit, composition_scores, ov_circuit, qk_circuit, token_vectors
-from glassformer.observe.lens import added_by_heads
+from glassformer.observe.linear_maps import added_by_heads, require_linear
 from refusals import refused
 
 MODELS: dict[str, Any] = {
@@ -62,7 +62,8 @@ def test_circuits_give_the_scores_and_what_heads_add(kind: str) -> None:
     )
     point = next(each for each in find_hook_points(model) if each.role == "attention" and each.layer == 1)
     x = normalised(stream, kind)
-    added = torch.stack([added_by_heads(point.merged, heads[:, :, at]) for at in range(4)], 2)
+    projection = require_linear(point.merged, "it", heads.shape[1] * heads.shape[3])
+    added = torch.stack([added_by_heads(projection, heads[:, :, at]) for at in range(4)], 2)
     if kind == "gpt2":  # what is along the mean is read by no one
         added = added - added.mean(-1, keepdim=True)
     rotary = kind != "gpt2"

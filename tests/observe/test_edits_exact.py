@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from edit_cases import KINDS, Case, Subject, case, sites
+from edit_cases import KINDS, Case, Subject, case, resolved, sites
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from plain import Place
@@ -41,6 +41,7 @@ def other_run(subject: Subject, asked: list[str]) -> Captured:
 def check(subject: Subject, cases: list[Case], nested: int, other: Captured, there: dict[Place, Tensor]) -> None:
     """The output and every edited site are those of the formula, with the first ``nested`` edits in outer blocks."""
     touched = [False] * len(cases)
+    keys: list[set[int]] = [set() for _ in cases]
     expected: dict[Place, Tensor] = {}
 
     def visit(place: Place, tensor: Tensor, choices: Tensor | None) -> Tensor:
@@ -48,6 +49,9 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
         for number, one in enumerate(cases):
             if one.site == place.site and place.layer in layers_of(one, place, there):
                 tensor, chosen = one.apply(tensor, choices, there[place])
+                if place.site == "scores" and one.operation != "forbid":  # what is forbidden is not reached
+                    chosen = chosen & (plain > -torch.inf)
+                    keys[number] |= set(chosen.any(0).any(0).any(0).nonzero()[:, 0].tolist())
                 touched[number] |= bool(chosen.any())
         if place.site == "scores":  # what is forbidden stays forbidden
             tensor = tensor.masked_fill(plain == -torch.inf, -torch.inf)
@@ -57,6 +61,11 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
         return tensor
 
     output = subject.plainly(visit)
+    for number, one in enumerate(cases):
+        given = one.where.get("keys")
+        if one.site == "scores" and one.operation != "forbid" and given is not None and not isinstance(given, slice):
+            size = next(tensor.shape[3] for place, tensor in there.items() if place.site == "scores")
+            touched[number] &= set(resolved(given, size)) <= keys[number]
     edits = [one.edit(other) for one in cases]
     watched = sorted({one.site for one in cases} - {"sinks", "experts"})
     with ExitStack() as blocks:
@@ -86,8 +95,6 @@ def place_of(record: Record) -> Place:
 
 
 def layers_of(one: Case, place: Place, there: dict[Place, Tensor]) -> list[int]:
-    from edit_cases import resolved
-
     count = max(each.layer for each in there if each.source == place.source) + 1
     return resolved(one.where.get("layers", slice(None)), count)
 
@@ -107,6 +114,8 @@ def test_edits_are_those_of_the_formulas(kind: str, seed: int) -> None:
     for one in cases:
         check(subject, [one], 0, other, there)
     several = [one for one in cases if one.site != "embedding"]  # which is the first residual_before
+    if any(one.operation == "forbid" for one in several):  # weights of what is forbidden are refused
+        several = [one for one in several if one.site != "weights"]
     several = chance.sample(several, min(len(several), chance.randint(2, 4)))
     check(subject, several, chance.randint(0, len(several)), other, there)
     assert torch.equal(subject.run(), plain)

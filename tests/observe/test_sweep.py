@@ -158,8 +158,10 @@ def test_a_sweep_of_a_model_that_is_changed_already() -> None:
             for layer, place in ((0, 3), (2, 1), (3, 2)):
                 expected = naive(model, clean, corrupted, site, layer, **{axis: place})
                 assert float(found.values[layer, place]) == pytest.approx(expected, abs=1e-12)
-    with refused("sweep over heads while .*layers.2"), intervene(model, scale("attention", 1.5, layers=2)):
-        patch_sweep(model, clean, corrupted, metric)
+    with intervene(model, scale("attention", 1.5, layers=2)):
+        found = patch_sweep(model, clean, corrupted, metric)
+        expected = naive(model, clean, corrupted, "heads", 2, heads=1)
+    assert float(found.values[2, 1]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_sweeps_in_threads_do_not_disturb_one_another() -> None:
@@ -204,6 +206,14 @@ def test_what_cannot_be_swept_is_refused() -> None:
                 sweep(model, clean, corrupted, wrong)
     with refused("NaN"):
         patch_sweep(model, clean, corrupted, lambda logits: logits.sum() * float("nan"))
+    stored = model(corrupted)
+    with refused("one position with those of 6", fix="logits="):
+        patch_sweep(model, clean, corrupted, lambda logits: (logits.log_softmax(-1) - stored).sum((1, 2)))
+    for reads in (-2, 3):
+        with refused("fails on logits", expected="logits = -1", fix="logits="):
+            patch_sweep(model, clean, corrupted, lambda logits, reads=reads: logits[:, reads, 0])
+    with refused("in both"):
+        _ = patch_sweep(model, clean, clean, metric).restored
     with refused("layers.*7"):
         patch_sweep(model, clean, corrupted, metric, layers=7)
     with refused("experts of Decoder"):

@@ -280,9 +280,9 @@ export interface components {
             other: number | null;
             /**
              * Done
-             * @default 0
+             * @default null
              */
-            done: number;
+            done: number | null;
         };
         /**
          * AskTile

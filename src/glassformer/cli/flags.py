@@ -129,9 +129,9 @@ class GenerateFlags:
     what it has said. 7 is a good number, 0 is off."""
 
     dense: DenseFormat | Literal["stored"] | None = None
-    """How a gpt-oss holds attention and its output. stored: as in its files; lossless: the same bfloat16 numbers in 12
-    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless on a processor without --compile,
-    otherwise as stored."""
+    """How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers in 12
+    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a processor
+    without --compile, otherwise as stored."""
 
     device: str = "auto"
     """For --model: cpu, cuda, or auto (a GPU if there is one)."""
@@ -215,9 +215,9 @@ class ChatFlags:
     weights, or an installed one."""
 
     dense: DenseFormat | Literal["stored"] | None = None
-    """How a gpt-oss holds attention and its output. stored: as in its files; lossless: the same bfloat16 numbers in 12
-    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless on a processor, otherwise as
-    stored."""
+    """How a directory's linear layers are held. stored: as in its files; lossless: the same bfloat16 numbers in 12
+    bits, which is faster; int8: 8 bits, faster still and less precise. None: lossless for a gpt-oss on a processor,
+    otherwise as stored."""
 
     device: str = "auto"
     """cpu, cuda, or auto (a GPU if there is one)."""

@@ -15,6 +15,7 @@ from glassformer.generation.decoding import GREEDY, PREFILL
 from glassformer.generation.native_step import DecodingStep
 from glassformer.generation.sampling import SamplingRule
 from glassformer.generation.speculative import speculated
+from glassformer.layers.attention import Editor, editors
 from glassformer.layers.cache import Kept
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
@@ -35,7 +36,7 @@ class Continuation:
     After a reply the text is taken back to the end of its prompt, so that the next prompt may hold the reply in another
     form, as in conversations whose reasoning is left out later. Keys and values of full layers are still there then;
     those of windowed layers, which replies write over, were set aside: ``2 * num_kv_heads * window * head_dim`` numbers
-    a layer. Any other prompt is read from its start.
+    a layer. Any other prompt is read from its start, and so is one under other interventions than the last.
 
     The tokens are those of :func:`~glassformer.generation.decoding.generate` for the whole prompt, up to rounding.
 
@@ -66,6 +67,8 @@ class Continuation:
         self._cache = model.new_cache(1, self.max_seq_len)
         self._generator = rule.generator(model.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.keep())
+        self._editors = editors()
+        """Interventions under which the mark was read: under others the text is read again."""
 
     def unread(self, prompt: Sequence[int]) -> int:
         """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with that."""
@@ -100,11 +103,12 @@ class Continuation:
         return self._reply(tuple(prompt), most, frozenset(stop_tokens))
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
-        logits = self._read_prompt(prompt)
+        logits, begun = self._read_prompt(prompt), editors()
         choose = partial(self._rule.choose, generator=self._generator)
         if self._speculate:
             for token in speculated(self._model, self._cache, prompt, logits, choose, most, self._speculate):
                 yield token
+                _check_unchanged(begun)
                 if token in stop:
                     return
             return
@@ -114,16 +118,18 @@ class Continuation:
             yield token
             if token in stop or count == most:
                 return
+            _check_unchanged(begun)
             logits = step(self._tensor([token]))[:, -1]
 
     def _mark_before(self, prompt: Sequence[int]) -> _Mark:
         known = self._mark.tokens
-        return self._mark if tuple(prompt[: len(known)]) == known else self._start
+        return self._mark if tuple(prompt[: len(known)]) == known and self._editors == editors() else self._start
 
     def _read_prompt(self, prompt: tuple[int, ...]) -> Float[Tensor, "1 vocab"]:
         """Logits after ``prompt``; sets the mark there."""
         # The cache is overwritten: another mark is no longer valid.
         self._mark = mark = self._mark_before(prompt)
+        self._editors = editors()
         logits = mark.logits
         self._cache.rewind(mark.kept)
         for start in range(len(mark.tokens), len(prompt), self._prefill):
@@ -139,3 +145,9 @@ class Continuation:
 
     def _tensor(self, tokens: Sequence[int]) -> Int[Tensor, "1 position"]:
         return torch.tensor([tokens], dtype=torch.int64, device=self._model.device)
+
+
+def _check_unchanged(begun: tuple[Editor, ...]) -> None:
+    """Refuse to go on with keys and values that were computed under other interventions."""
+    got = "a reply that began under other interventions than it goes on"
+    require(begun == editors(), got, "one intervention for the whole reply", "Begin it anew within the block.")

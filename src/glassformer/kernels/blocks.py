@@ -22,7 +22,7 @@ from jaxtyping import Float, Int8, UInt8
 from torch import Tensor
 
 from glassformer.kernels import native
-from glassformer.kernels.linear import parts, threads_for
+from glassformer.kernels.linear import linear, parts, threads_for
 from glassformer.kernels.native import declare
 from glassformer.kernels.rule import defined_backward, use_definition
 
@@ -182,13 +182,16 @@ def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
         sizes = (number(kind), len(blocks), width, len(x), threads_for(blocks))
         library.call("rows_blocks", blocks, tokens.contiguous(), out, *sizes)
         return out.to(x.dtype)
+    pieces = parts(blocks, _EXPANDED)
+    if len(pieces) == 1 and not transposed:
+        return linear(tokens, values(kind, blocks).to(wide)).to(x.dtype)
     out = tokens.new_zeros(len(x), width if transposed else len(blocks))
-    for rows in parts(blocks, _EXPANDED):
+    for rows in pieces:
         weights = values(kind, blocks[rows]).to(wide)
         if transposed:
             out.addmm_(tokens[:, rows], weights)
         else:
-            out[:, rows] = tokens @ weights.T
+            out[:, rows] = linear(tokens, weights)
     return out.to(x.dtype)
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from glassformer.errors import InputError, require_probability
+from glassformer.errors import InputError, require, require_probability
 from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
 
@@ -42,6 +42,8 @@ class Attended:
     """Further restriction: boolean, True = may attend, or (of transformers' models) numbers added to the scores."""
     rewrites: tuple[Rewrite, ...] = ()
     cap: float | None = None
+    forbidden: Shaped[Tensor, "batch head query key"] | None = None
+    """What an editor forbids, which is part of the mask too; rewritten weights may not be above 0 there."""
 
     @property
     def group(self) -> int:
@@ -140,6 +142,11 @@ def is_edited() -> bool:
     return bool(_editors.get())
 
 
+def editors() -> tuple[Editor, ...]:
+    """The editors of this thread: what was computed under others may differ."""
+    return _editors.get()
+
+
 def is_observed() -> bool:
     """Whether this thread is in a block of :func:`editing` or :func:`watching`."""
     return bool(_editors.get() or _watchers.get())
@@ -185,7 +192,12 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     sink = None if call.sinks is None else call.sinks[chosen].view(1, -1, 1)
     weights = kernel.weights_of_scores(scores, scores > -torch.inf, sink)
     asked = [chosen.index(head) for head in heads]
-    return scores[:, asked], _rewritten("weights", weights, call.rewrites, chosen)[:, asked]
+    weights = _rewritten("weights", weights, call.rewrites, chosen)
+    if call.forbidden is not None:
+        got = "an edit of weights that gives some to keys that are forbidden"
+        fix = "Forbid other keys, or put 0 there."
+        require(not bool((weights[call.forbidden[:, chosen]] != 0).any()), got, "weights of 0 there", fix)
+    return scores[:, asked], weights[:, asked]
 
 
 def _rewritten(kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Sequence[int]) -> Tensor:

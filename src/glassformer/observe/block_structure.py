@@ -165,7 +165,7 @@ class _Walk:
 
 
 def _after_interface(module: nn.Module) -> str | None:
-    """The submodule with a matrix that runs right after the attention function."""
+    """The submodule with a matrix, its own or a wrapped one, that runs right after the attention function."""
     tree = _forward(type(module))
     nodes = ast.walk(tree) if tree is not None else ()
     calls = [node for node in nodes if isinstance(node, ast.Call) and "attention_interface" in ast.unparse(node.func)]
@@ -175,8 +175,8 @@ def _after_interface(module: nn.Module) -> str | None:
     after = [node for node in tree.body if node.lineno > line]
     names = dict(module.named_children())
     for name in _Walk(module, "").visit_all(after):
-        weight = getattr(names.get(name), "weight", None)
-        if weight is not None and weight.dim() == 2:
+        inside = names.get(name)
+        if inside is not None and any(each.dim() == 2 for each in (*inside.parameters(), *inside.buffers())):
             return name
     return None
 

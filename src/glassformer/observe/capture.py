@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from glassformer.observe.hook_points import (
     whole_numbers,
 )
 from glassformer.observe.recorder import Frame, Recorder
+from glassformer.observe.seams import Change, insert, scope
 
 
 @contextmanager
@@ -152,45 +152,38 @@ def network_of(model: Any) -> nn.Module:
 
 
 def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequence[HookPoint]) -> None:
-    """Hook the recorder into the chosen modules and the blocks that contain them until ``attached`` is closed."""
-    # Hooks of a module run in every thread that calls it.
-    thread, frames = threading.get_ident(), recorder.frames
+    """Let the recorder read the chosen modules and the blocks that contain them until ``attached`` is closed."""
+    frames, here = recorder.frames, attached.enter_context(scope())
 
-    def here() -> bool:
-        # A compiler that traces would leave these hooks out of its graph.
-        if torch.compiler.is_compiling():
-            raise RuntimeError("a model is exported or traced within a capture: do it before or after")
-        return threading.get_ident() == thread
+    def listen(module: nn.Module, where: str, note: Change, order: int = 4) -> None:
+        attached.callback(insert(module, where, note, order, here))
 
     def hook(module: nn.Module, layer: int, point: HookPoint | None) -> None:
-        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
-            # Without kwargs torch calls a hook that another thread has just removed.
-            if here():
-                frames.append(recorder.frame(module, point, layer, args, kwargs))
-                if point is None:
-                    recorder.stream("embedding", module, args[0] if args else kwargs["hidden_states"], frames[-1])
-                    recorder.stream("residual_before", module, args[0] if args else kwargs["hidden_states"], frames[-1])
+        def enter(values: Tensor, given: tuple[Any, ...]) -> None:
+            if point is None or point.block is None:
+                frames.clear()  # what has raised has not left
+            frames.append(recorder.frame(module, point, layer, given))
+            if point is None:
+                recorder.stream("embedding", module, values, frames[-1])
+                recorder.stream("residual_before", module, values, frames[-1])
 
-        def leave(_: nn.Module, args: Any, output: Any) -> None:
-            # Another hook may have raised before this module's enter().
-            if here() and frames and frames[-1].module is module:
-                frame = frames.pop()
-                if output is None:  # the module has raised
-                    return
-                if point is not None and not frame.recorded:
-                    raise InputError(
-                        f"{point.name}, which ran without passing the point where attention is captured",
-                        "an attention implementation that calls the captured function",
-                        "Capture other modules, or choose another attention implementation.",
-                    )
-                first = output[0] if isinstance(output, tuple) else output
-                if point is None:
-                    recorder.stream("residual", module, first, frame)
-                elif point.added is module:
-                    recorder.stream("attention", module, first, frame)
+        def leave(values: Tensor, _: tuple[Any, ...]) -> None:
+            if not frames or frames[-1].module is not module:
+                return
+            frame = frames.pop()
+            if point is not None and not frame.recorded:
+                raise InputError(
+                    f"{point.name}, which ran without passing the point where attention is captured",
+                    "an attention implementation that calls the captured function",
+                    "Capture other modules, or choose another attention implementation.",
+                )
+            if point is None:
+                recorder.stream("residual", module, values, frame)
+            elif point.added is module:
+                recorder.stream("attention", module, values, frame)
 
-        attached.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        attached.callback(module.register_forward_hook(leave, always_call=True).remove)
+        listen(module, "input", enter)
+        listen(module, "output", leave)
 
     blocks = {point.block: point.layer for point in recorder.chosen if point.block is not None}
     if "logits" in recorder.kinds:  # whose positions are those of the last block
@@ -202,45 +195,27 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequ
     for point in attentions:
         hook(point.module, point.layer, point)
         if recorder.retain_grad and point.mixed is not None and not foreign:
-
-            def mixed(_: nn.Module, args: tuple[Any, ...]) -> None:
-                if here():
-                    recorder.output(args[0])
-
-            attached.callback(point.mixed.register_forward_pre_hook(mixed).remove)
-
-    def listen(module: nn.Module, where: str, note: Callable[[Tensor, Tensor], None]) -> None:
-        """Call ``note`` with the first input of ``module``, and with its first output, or the input before it runs."""
-
-        def before(_: nn.Module, args: tuple[Any, ...]) -> None:
-            if here():
-                note(args[0], args[0])
-
-        def after(_: nn.Module, args: Any, output: Any) -> None:
-            if here():
-                note(args[0], output[0] if isinstance(output, tuple) else output)
-
-        reads_input = where == "input"
-        handle = module.register_forward_pre_hook(before) if reads_input else module.register_forward_hook(after)
-        attached.callback(handle.remove)
-
+            listen(point.mixed, "input", lambda values, _: recorder.output(values))
     for point in recorder.chosen:
         if point.role in ("ffn", "experts"):
-            listen(point.module, "output", partial(recorder.after, point))
+            listen(point.module, "output", lambda values, given, point=point: recorder.after(point, given[0], values))
         elif point.role == "logits":
-            listen(point.module, "output", partial(recorder.logits, point))
+            listen(point.module, "output", lambda values, _, point=point: recorder.logits(point, values))
+            if point.owner is not None:
+                listen(point.owner, "input", lambda _, given: setattr(recorder, "asked", given))
         elif point.between is not None and "residual_between" in recorder.kinds:
-            where = "input" if point.pre_norm else "output"
+            where = "first input" if point.pre_norm else "output"
             listen(point.between, where, partial(recorder.here, "residual_between", point))
         if point.merged is not None and "heads" in recorder.kinds:
             listen(point.merged, "input", partial(recorder.heads, point))
         if point.added not in (None, point.module) and "attention" in recorder.kinds:
+            assert point.added is not None
             listen(point.added, "output", partial(recorder.here, "attention", point))
     if not attentions:
         return
 
     def current() -> Frame | None:
-        return frames[-1] if threading.get_ident() == thread and frames and frames[-1].point is not None else None
+        return frames[-1] if here.here() and frames and frames[-1].point is not None else None
 
     def note(attended: Attended) -> None:
         if (frame := current()) is not None:

@@ -55,6 +55,7 @@ class Record:
         heads: The heads on the head axis; key-value heads for ``k`` and ``v``.
         queries: The positions on the query axis, counted from the start of the text.
         keys: The positions on the key axis.
+        length: The positions of the text by then; of ``k`` and ``v`` in cross-attention those of the memory.
         source: Whether the queries are positions of an encoder-decoder's source.
         cross: Whether the keys are positions of another text than the queries.
     """
@@ -67,6 +68,7 @@ class Record:
     heads: tuple[int, ...] | None = None
     queries: tuple[int, ...] | None = None
     keys: tuple[int, ...] | range | None = None
+    length: int | None = None
     source: bool = False
     cross: bool = False
     gradient: Callable[[], Tensor | None] | None = field(default=None, repr=False)

@@ -29,9 +29,12 @@ from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.hook_points import HookPoint, select
 from glassformer.observe.lens import readout_of
+from glassformer.observe.linear_maps import require_linear
+from glassformer.observe.seams import has_other_hooks
 
 _ROWS_AT_ONCE = 1024
 
@@ -195,6 +198,7 @@ class _Reader:
         decoder = not isinstance(model, Encoder | EncoderDecoder)
         require(decoder, f"circuits of {type(model).__name__}", "a decoder", "Pass a decoder with its output layer.")
         readout = readout_of(model)
+        hugging_face.require_resumable(readout.model, readout.of("block"))
         config = getattr(model, "config", None)
         if isinstance(config, DecoderConfig):
             names = ("norm_place", "qk_norm", "attention_cap", "embedding_norm")
@@ -209,7 +213,10 @@ class _Reader:
         model: Any = self._model
         embedding = model.embedding if isinstance(model, Decoder) else model.get_input_embeddings()
         factor = model.config.embedding_scale if isinstance(model, Decoder) else 1.0
-        return embedding.weight.detach() * factor, self._read(self._final, self._output.weight)
+        device = next(model.parameters()).device
+        embedded = embedding(torch.arange(embedding.num_embeddings, device=device)[None])[0]
+        read = require_linear(self._output, "the output projection", embedded.shape[1], like=embedded).matrix
+        return embedded * factor, self._read(self._final, read)
 
     def qk(self, layer: int, head: int, distance: int) -> Circuit:
         point, head = self._point(layer, head)
@@ -225,9 +232,9 @@ class _Reader:
     def ov(self, layer: int, head: int) -> Circuit:
         point, head = self._point(layer, head)
         value = self._projections(point)[2].unflatten(0, (point.heads // point.group, -1))[head // point.group]
-        merged: Any = point.merged
-        weight = merged.weight if isinstance(merged, nn.Linear) else merged.weight.T  # GPT-2 keeps [in, out]
-        writes = weight.detach().unflatten(1, (point.heads, -1))[:, head]
+        width = value.shape[0] * point.heads
+        projection = require_linear(point.merged, f"the projection of {point.name}", width).matrix
+        writes = projection.unflatten(1, (point.heads, -1))[:, head]
         if self._centred:
             writes = writes - writes.mean(0)
         return Circuit(self._read(self._norm(point), value).T, writes)
@@ -244,16 +251,19 @@ class _Reader:
     def _norm(self, point: HookPoint) -> Any:
         block: Any = point.block
         names = ("attention_norm", "input_layernorm", "ln_1")
-        return next(getattr(block, name) for name in names if hasattr(block, name))
+        norm = next(getattr(block, name) for name in names if hasattr(block, name))
+        hooked = has_other_hooks(norm) or "forward" in vars(norm)
+        require(not hooked, f"the norm before {point.name}, which has hooks", "the norm alone", "Remove them.")
+        return norm
 
     def _projections(self, point: HookPoint) -> tuple[Tensor, Tensor, Tensor]:
         attention: Any = point.module
-        if hasattr(attention, "c_attn"):
-            query, key, value = attention.c_attn.weight.detach().T.chunk(3)
-            return query, key, value
         ours = isinstance(attention, GroupedQueryAttention)
         names = ("query", "key", "value") if ours else ("q_proj", "k_proj", "v_proj")
-        query, key, value = (getattr(attention, name).weight.detach() for name in names)
+        names = ("c_attn",) if hasattr(attention, "c_attn") else names
+        width = self._norm(point).weight.shape[0]
+        found = [require_linear(getattr(attention, name), f"{name} of {point.name}", width).matrix for name in names]
+        query, key, value = found[0].chunk(3) if len(found) == 1 else found
         return query, key, value
 
     def _rotated(self, rows: Tensor, point: HookPoint, position: int) -> Tensor:

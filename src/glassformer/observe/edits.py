@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import InputError, require
-from glassformer.observe.captured import AXES, Captured
+from glassformer.errors import require
+from glassformer.observe.captured import AXES, Captured, Record
 from glassformer.observe.hook_points import Heads, HookPoint, Modules, Selection, select
 
 SITES = tuple(kind for kind in AXES if kind not in ("sinks", "choices", "shares"))
 """The kinds of :func:`~glassformer.observe.capture.capture` that can be changed."""
 
 Labels = dict[str, tuple[int, ...]]
-"""The chosen indices on the axes "batch", "head", "query" and "key" of the tensor that is changed."""
+"""The chosen indices on the axes "batch", "head", "query" and "key" of the tensor that is changed, in their order; and
+one number each: "rows", the texts of the call, and "length", the positions of its text by then."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class Edit:
         change: From the chosen part of the tensor, its hook point and its labels to the new value, which may be
             broadcast. It must not write into its argument.
         modules: As for ``capture``.
-        layers: As for ``capture``.
-        heads: As for ``capture``; of ``k`` and ``v`` key-value heads.
+        layers: As for ``capture``: in an encoder-decoder of both stacks, unless ``modules`` names those of one.
+        heads: As for ``capture``; of ``k`` and ``v`` key-value heads. Here and below values are in the order of the
+            selection.
         queries: Positions of the text, for all sites but ``k`` and ``v``; negative ones count from the newest.
         keys: Positions of the text (of the memory, in cross-attention), for ``k``, ``v``, ``scores`` and ``weights``.
         examples: Rows of the batch.
@@ -96,87 +98,171 @@ def scale(site: str, factor: float | int, **where: Any) -> Edit:
 
 def add(site: str, vector: Float[Tensor, "..."] | float, **where: Any) -> Edit:
     """Add a vector, or anything that can be broadcast: steering."""
-    vector = torch.as_tensor(vector)
 
     def added(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+        if not isinstance(vector, Tensor):
+            return values + vector
         ends = zip(reversed(vector.shape), reversed(values.shape), strict=False)
         fits = vector.dim() <= values.dim() and all(size in (1, whole) for size, whole in ends)
-        got = f"a vector of shape {list(vector.shape)} for {site} at {point.name}"
-        require(fits, got, f"what can be broadcast to {list(values.shape)}", "Pass a vector of the site's width.")
+        got = f"a vector of {vector.dtype} and shape {list(vector.shape)} for {site} at {point.name}"
+        fix = "Pass a real vector of the site's width."
+        require(fits and not vector.is_complex(), got, f"what can be broadcast to {list(values.shape)}", fix)
         return values + vector.to(values)
 
     return Edit(site, added, **where)
 
 
 def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
-    """Replace by ``value``, which is broadcast; of ``weights``, it forces an attention pattern."""
-    return Edit(site, lambda values, point, labels: torch.as_tensor(value).to(values), **where)
+    """Replace by ``value``, which is broadcast, in the order of the selections; of ``weights``, it forces an attention
+    pattern."""
+    return Edit(site, lambda values, point, labels: value, **where)
 
 
-def patch(site: str, run: Captured, **where: Any) -> Edit:
+def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = None, **where: Any) -> Edit:
     """Replace by what another run computed at the same place: activation patching.
 
     Args:
         site: The site, which ``run`` has captured for all that ``where`` names.
-        run: A capture of a run of the same model: of as many texts as are edited, of all texts of the batch, from which
-            the edited ones are taken, or of one text for all.
+        run: A capture of a run of the same model, with one call for each position: of as many texts as are edited, of
+            all texts of the batch, from which the edited ones are taken, or of one text for all.
+        positions: From positions of the texts that are edited to those of ``run``, instead of ``queries`` or ``keys``,
+            for runs of texts of another length; negative ones count from the end.
         where: See :class:`Edit`.
 
     Raises:
-        InputError: While the model runs: the run lacks the place, or has another shape there.
+        InputError: While the model runs: the run lacks the place, has another shape there, or texts of another length.
     """
     _check_run("a patch", site, run)
+    axis = _across(site)
+    if positions is not None:
+        selector = {"query": "queries", "key": "keys"}[axis]
+        require(selector not in where, f"positions and {selector}", "one of them", f"Omit {selector}.")
+        where[selector] = tuple(positions)
 
     def taken(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+        asked = labels[axis]
+        (rows,), (length,) = labels["rows"], labels["length"]
+        got = f"a patch of {site} at {point.name}"
         records = run.of(site).get(point.name, [])
-        if not records:
-            raise InputError(f"a patch of {site} at {point.name}", f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
-        record = records[-1]
-        found = record.values
-        examples = range(len(found))
-        for axis, chosen in labels.items():
-            if axis == "batch" and len(found) in (1, len(values)):
-                continue
-            there = {"batch": examples, "head": record.heads, "query": record.queries, "key": record.keys}[axis]
-            missing = [each for each in chosen if there is None or each not in there]
-            require(not missing, f"a patch of {site} at {point.name}, {axis} {missing}", f"{axis} in {there}", _CAPTURE)
-            assert there is not None
-            places = torch.tensor([there.index(each) for each in chosen], device=found.device)
-            found = found.index_select(record.axes.index(axis), places)
-        require(
-            found.shape[1:] == values.shape[1:] and len(found) in (1, len(values)),
-            f"a patch of {site} at {point.name} of shape {list(found.shape)}",
-            f"{list(values.shape)}, or one example",
-            "Run both on texts of equal length.",
-        )
+        require(bool(records), got, f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
+        lengths = {record.length for record in records}
+        if positions is not None:
+            total = max(length for length in lengths if length is not None)
+            source = {place % length: there % total for place, there in positions.items()}
+            asked = tuple(source[each] for each in asked)
+        having = [record for record in records if set(asked) <= set(_places(record, axis))]
+        missing = [each for each in asked if all(each not in _places(record, axis) for record in records)]
+        require(bool(having), f"{got}, {axis} {missing or asked}", f"{axis} in {_places(records[-1], axis)}", _CAPTURE)
+        equal = [record for record in having if positions is not None or record.length == length]
+        other = f"{got} in a text of {length} positions from one of {sorted(map(str, lengths))[0]}"
+        require(bool(equal), other, "texts of equal length", "Say which position is which: positions={here: there}.")
+        several = f"{got} from a capture of {len(equal)} calls with these positions"
+        require(len(equal) == 1, several, "one of them", "Capture the run that is meant alone.")
+        record, found = equal[0], equal[0].values
+        for name, chosen, there in ((axis, asked, _places(record, axis)), ("head", labels.get("head"), record.heads)):
+            if chosen is not None and there is not None:
+                missing = [each for each in chosen if each not in there]
+                require(not missing, f"{got}, {name} {missing}", f"{name} in {there}", _CAPTURE)
+                found = _picked(found, record.axes.index(name), [there.index(each) for each in chosen])
+        if len(found) == rows:
+            found = _picked(found, 0, labels["batch"])
+        fits = found.shape[1:] == values.shape[1:] and len(found) in (1, len(values))
+        fix = "Run both on as many texts, or one for all."
+        require(fits, f"{got} of shape {list(found.shape)}", f"{list(values.shape)}, or one example", fix)
         return found
 
     return Edit(site, taken, run=run, **where)
 
 
-def mean(site: str, run: Captured, **where: Any) -> Edit:
-    """Replace by the mean over the examples and positions of all calls of a reference run: mean ablation.
+Over = Literal["all", "position"]
+
+
+def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) -> Edit:
+    """Replace by the mean of a reference run: mean ablation.
 
     Positions that are padding count too: give the reference run texts of one length.
+
+    Args:
+        site: As for :func:`patch`.
+        run: A capture of a run of the same model.
+        over: ``"position"``: over the texts, for each position its own; the run has texts of the length that is edited.
+            ``"all"``, or None: over the texts and positions of all calls. Many real models have values at the first
+            position that are hundreds of times as large as others; where they would make most of the mean, None is
+            refused.
+        where: See :class:`Edit`.
+
+    Raises:
+        InputError: While the model runs: the run lacks the place; or a mean over all positions that is not said to be
+            one and in which the first position is more than 10 times as large as the others.
     """
     _check_run("a mean", site, run)
+    require(over in (None, *get_args(Over)), f"over = {over!r}", "'position' or 'all'", "Choose one of these.")
+    axis = _across(site)
 
     def averaged(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+        got = f"a mean of {site} at {point.name}"
         records = run.of(site).get(point.name, [])
-        if not records:
-            raise InputError(f"a mean of {site} at {point.name}", f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
+        require(bool(records), got, f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
         record = records[-1]
-        across = record.axes.index("key" if site in ("k", "v") else "query")
-        rows = [each.values.transpose(1, across).flatten(0, 1) for each in records]
-        found = torch.cat(rows).mean(0, keepdim=True).unsqueeze(across)
+        across = record.axes.index(axis)
+        if over == "position":
+            found = averages(records, axis, labels["length"][0], got)
+            found = _picked(found, across, labels[axis])
+        else:
+            if over is None:
+                _check_first(records, axis, got)
+            rows = [each.values.transpose(1, across).flatten(0, 1) for each in records]
+            found = torch.cat(rows).mean(0, keepdim=True).unsqueeze(across)
         if "head" in labels:
             assert record.heads is not None
             missing = [head for head in labels["head"] if head not in record.heads]
-            require(not missing, f"a mean of {site} of heads {missing}", f"heads in {record.heads}", _CAPTURE)
-            found = found[:, [record.heads.index(head) for head in labels["head"]]]
+            require(not missing, f"{got} of heads {missing}", f"heads in {record.heads}", _CAPTURE)
+            found = _picked(found, 1, [record.heads.index(head) for head in labels["head"]])
         return found
 
     return Edit(site, averaged, run=run, **where)
+
+
+def averages(records: Sequence[Record], axis: str, length: int, got: str) -> Float[Tensor, "1 *place"]:
+    """The mean over all texts at each position of texts of ``length`` positions.
+
+    Raises:
+        InputError: Texts of another length, or a call without some of the positions.
+    """
+    for record in records:
+        whole = record.length == length and tuple(_places(record, axis)) == tuple(range(length))
+        was = f"{got} for each of {length} positions, from a text of {record.length}"
+        require(whole, was, "a reference of the same length, captured whole", "Use texts of equal length, or over='all'.")
+    return torch.cat([record.values for record in records]).mean(0, keepdim=True)
+
+
+def _check_first(records: Sequence[Record], axis: str, got: str) -> None:
+    first, others = [], []
+    for record in records:
+        for place, values in zip(_places(record, axis), record.values.unbind(record.axes.index(axis)), strict=True):
+            (others if place else first).append(values.detach().double().square().mean())
+    if first and others:
+        factor = float((torch.stack(first).mean() / torch.stack(others).mean()).sqrt())
+        was = f"{got} over all positions, of which the first is {factor:.0f} times as large as the others"
+        fix = "Pass over='position', or over='all' if that is meant."
+        require(not factor > _FIRST, was, "a mean in which no position drowns the others", fix)
+
+
+_FIRST = 10
+
+
+def _across(site: str) -> str:
+    return "key" if site in ("k", "v") else "query"
+
+
+def _places(record: Record, axis: str) -> Sequence[int]:
+    found = record.keys if axis == "key" else record.queries
+    assert found is not None
+    return found
+
+
+def _picked(values: Tensor, dim: int, places: Sequence[int]) -> Tensor:
+    return values.index_select(dim, torch.tensor(list(places), device=values.device))
 
 
 def forbid(queries: Selection | None = None, keys: Selection | None = None, **where: Any) -> Edit:

@@ -75,7 +75,7 @@ def exact_rows(inputs: Attended, heads: Sequence[int], queries: Sequence[int], w
     result, memory holds a few times ``BLOCK_BYTES``: each block of queries meets only the keys that it can see, and
     keys are not copied.
 
-    ``heads`` and ``queries`` are ascending; ``what`` says which of "weights", "scores" and "sinks" to compute, in
+    ``heads`` and ``queries`` are in any order; ``what`` says which of "weights", "scores" and "sinks" to compute, in
     float32 or wider. A row that may see no key has weights of 0.
     """
     first, last = seen_keys(inputs, queries)

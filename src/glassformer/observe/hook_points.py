@@ -32,7 +32,7 @@ ROLES: Mapping[str, Role] = MappingProxyType(
 """The role of the hook points at which each kind of record is captured."""
 
 Selection = int | slice | Sequence[int]
-"""Indices; negative ones count from the end."""
+"""Indices; negative ones count from the end. Values are in the order of the indices; one that is repeated counts once."""
 Heads = Selection | Mapping[int, Selection] | Mapping[str, Selection]
 """Heads of every attention, or of each layer, or of each module."""
 Modules = Sequence[str] | Callable[[str, nn.Module], bool]
@@ -77,6 +77,8 @@ class HookPoint:
     pre_norm: bool = True
     norms: tuple[nn.Module, ...] = ()
     """Of a post-norm block of transformers: the norms of its sums."""
+    owner: nn.Module | None = None
+    """Of logits of transformers: the module whose argument ``logits_to_keep`` chooses their positions."""
     experts: int = 0
     gate: nn.Module | None = None
     """Of a mixture of experts: the module whose output, or the first part of it, is the scores of all experts."""
@@ -138,7 +140,7 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             )
     for name in ("output", "classifier"):
         head = getattr(model, name, None)
-        if isinstance(head, nn.Linear) and blocks:
+        if isinstance(head, nn.Module) and blocks:
             cap = getattr(model, "logit_cap", None)
             yield HookPoint("logits", name, head if cap is None else cap, 0)
 
@@ -178,6 +180,9 @@ def choose_points(
             given = {key: heads[key] for key in (point.layer, point.name) if key in heads}  # type: ignore[index]
             for selection in given.values():
                 chosen[point] = select("heads", selection, point.heads)
+    empty = next((point for point, some in chosen.items() if point.role == "attention" and not some), None)
+    got = f"heads = {heads!r}, of which {'' if empty is None else empty.name} has none"
+    require(empty is None, got, "heads that it has", f"Choose among {0 if empty is None else empty.heads}.")
     if isinstance(heads, Mapping):
         known = {key for point in there if point.role == "attention" for key in (point.layer, point.name)}
         unknown = [key for key in heads if key not in known]
@@ -189,15 +194,15 @@ def choose_points(
 
 
 def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...]:
-    """The indices from 0 to ``count - 1`` of a selection, ascending, each once."""
+    """The indices from 0 to ``count - 1`` of a selection, in its order, each once."""
     if selection is None:
         return tuple(range(count))
     if isinstance(selection, slice):
-        return tuple(sorted(range(count)[selection]))
+        return tuple(range(count)[selection])
     numbers = whole_numbers(name, selection)
     wrong = [number for number in numbers if not -count <= number < count]
     require(not wrong, f"{name} {wrong}", f"numbers from {-count} to {count - 1}", "Count from 0.")
-    return tuple(sorted({number % count for number in numbers}))
+    return tuple(dict.fromkeys(number % count for number in numbers))
 
 
 def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:

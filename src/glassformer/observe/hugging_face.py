@@ -23,7 +23,7 @@ from glassformer.layers.attention import Attended, Editor, Rewrite
 from glassformer.observe.block_structure import calls_interface, parts_of
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import HookPoint, Routed, layer_of, one_by_one
-from glassformer.observe.seams import insert, without_other_hooks
+from glassformer.observe.seams import insert, scope, without_other_hooks
 
 Watcher = Callable[[nn.Module, Callable[[], Attended], Tensor, float], None]
 """Receives an attention's module, its inputs, its output [batch, query, head, value_dim] and its dropout."""
@@ -40,12 +40,18 @@ _RESUMED = (
 )
 
 
+def unknown_block(model: nn.Module, blocks: Sequence[HookPoint]) -> str | None:
+    """The class of a block of transformers whose parts may be other than in the blocks that are known here: factors of
+    parts, caps of logits, what one layer takes from another. What reads or skips parts of it checks what it gets."""
+    other = (type(each.module).__name__ for each in blocks if type(each.module).__name__ not in _RESUMED)
+    return next(other, None) if is_hugging_face(model) else None
+
+
 def require_resumable(model: nn.Module, blocks: Sequence[HookPoint]) -> None:
-    """Refuse a model of transformers whose parts are captured and edited, but not yet resumed or taken as linear maps:
-    norms with ``1 + weight``, factors and caps of logits, and rotations of other kinds would be read wrongly."""
-    other = next((type(each.module).__name__ for each in blocks if type(each.module).__name__ not in _RESUMED), None)
+    """Refuse a model of transformers with blocks of a class that is not known here."""
+    other = unknown_block(model, blocks)
     require(
-        other is None or not is_hugging_face(model),
+        other is None,
         f"{type(model).__name__} with blocks of {other}",
         f"a model of glassformer, or of transformers with {', '.join(_RESUMED)}",
         "Load it with glassformer, or use capture() and intervene(), which take this model.",
@@ -118,8 +124,10 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         yield HookPoint("block", name, block, **place, between=part(parts.between), pre_norm=not norms, norms=norms)
     heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
     for name, module in modules.items():
-        if blocks and name in heads_of and isinstance(module, nn.Linear):
-            yield HookPoint("logits", name, module, 0)
+        inner = name in heads_of and any(f"{name}.{each}" in heads_of for each, _ in module.named_children())
+        wrapped = "head" in name or "embed" in name or "decoder" in name  # any module: a classifier's may read positions
+        if blocks and name in heads_of and not inner and (wrapped or isinstance(module, nn.Linear)):
+            yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
 
 
 _ROUTED = ("MixtralDecoderLayer", "GptOssDecoderLayer")
@@ -173,7 +181,7 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
     if not given:
         yield
         return
-    thread, seen, outputs = threading.get_ident(), _Sums(), dict[nn.Module, Tensor]()
+    seen, outputs = _Sums(), dict[nn.Module, Tensor]()
 
     def note(module: nn.Module, inputs: Callable[[], Attended], output: Tensor, dropout: float) -> None:
         point = next((each for each in given if each.module is module and each.role == "attention"), None)
@@ -194,16 +202,17 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
 
     with ExitStack() as attached:
         attached.enter_context(watching(note))
+        own = attached.enter_context(scope())
 
         def listen(
             owner: nn.Module, module: nn.Module | None, where: str, order: int, do: Callable[[Tensor], None]
         ) -> None:
             def here(values: Tensor, _: tuple[Any, ...]) -> None:
-                if owner not in _proved and threading.get_ident() == thread and not torch.compiler.is_compiling():
+                if owner not in _proved:
                     do(values)
 
             if module is not None:
-                attached.callback(insert(module, where, here, order))
+                attached.callback(insert(module, where, here, order, own))
 
         for block in (point for point in given if point.role == "block"):
             mine = [point for point in given if point.block is block.module]
@@ -212,16 +221,16 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
             for point in mine:
                 if point.role == "attention":
                     on(point.added, "output", 3, partial(seen.add, block.module, "attention"))
-                    on(point.merged, "input", 0, partial(seen.merged, point, outputs))
+                    on(point.merged, "first input", 0, partial(seen.merged, point, outputs))
                 elif point.role == "ffn":
                     on(point.module, "output", 3, partial(seen.add, block.module, "ffn"))
             if block.between is not None and block.pre_norm:
-                on(block.between, "input", 0, partial(seen.compare, block, f"the input of {_kind(block.between)}"))
+                on(block.between, "first input", 0, partial(seen.compare, block, f"the input of {_kind(block.between)}"))
             for norm in block.norms:
-                on(norm, "input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
+                on(norm, "first input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
                 on(norm, "output", 3, partial(seen.start, block.module))
             complete = any(point.role == "ffn" for point in mine)
-            on(block.module, "output", 0, partial(seen.end, block, kinds, complete))
+            on(block.module, "first output", 0, partial(seen.end, block, kinds, complete))
         yield
 
 

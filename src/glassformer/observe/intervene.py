@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -19,8 +19,8 @@ from glassformer.observe.capture import find_hook_points, network_of, uncompiled
 from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels
 from glassformer.observe.hook_points import HookPoint, choose_points, select, whole_numbers
-from glassformer.observe.recorder import cache_of, key_order, rows_of, start_of
-from glassformer.observe.seams import Change, insert
+from glassformer.observe.recorder import cache_of, kept_logits, key_order, rows_of, start_of
+from glassformer.observe.seams import Change, insert, scope
 
 
 @contextmanager
@@ -60,18 +60,33 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
         require(own, f"{edit.site} from a run of another {name}", "a run of this model", "Use put(site, values).")
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
-    plans = [_Plan(edit, _points_of(edit, points)) for edit in edits]
+    plans = [_Plan(edit, _points_of(edit, points), copies=_copies.get()) for edit in edits]
     with ExitStack() as attached:
         if plans:
             attached.enter_context(uncompiled())
             if foreign:
                 attached.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
-            _Attachment(attached, points, foreign).attach(plans)
+            attachment = _Attachment(attached, points, foreign)
+            attachment.attach(plans)
         yield
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
-    require(
-        not missed, f"edits that no call reached: {missed}", "positions that the model computes", "Check queries, keys."
-    )
+    got, fix = f"edits that no call reached: {missed}", "Check queries, keys."
+    if missed and attachment.scope.elsewhere:
+        got, fix = f"{got}, while another thread ran the model", "Open the block in the thread that runs the model."
+    require(not missed, got, "positions that the model computes", fix)
+
+
+_copies: ContextVar[int] = ContextVar("copies", default=1)
+
+
+@contextmanager
+def repeating(copies: int) -> Iterator[None]:
+    """Within the block a batch holds so many copies of the texts: edits of outer blocks change each as if alone."""
+    token = _copies.set(copies)
+    try:
+        yield
+    finally:
+        _copies.reset(token)
 
 
 @dataclass(eq=False)
@@ -81,6 +96,10 @@ class _Plan:
     edit: Edit
     points: dict[HookPoint, tuple[int, ...]]
     reached: bool = False
+    copies: int = 1
+    """How many copies of the texts a call had when the block was opened: more within a step of a sweep."""
+    length: int = 0
+    """The positions of the text that is running by now."""
     found: dict[str, set[int]] = field(default_factory=lambda: {"queries": set(), "keys": set()})
     """The chosen queries and keys that a call had, as they were given."""
 
@@ -104,8 +123,14 @@ class _Plan:
     def apply(self, values: Tensor, point: HookPoint, places: dict[str, Sequence[int]], labels: Labels) -> Tensor:
         """``values`` with the change made at ``places``, indices on the site's axes; others are whole.
 
-        ``labels`` are positions and heads of these places.
+        ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed as if it were alone.
         """
+        copies = _copies.get() // self.copies
+        if copies > 1:
+            return torch.cat([self._applied(each, point, places, labels) for each in values.chunk(copies)])
+        return self._applied(values, point, places, labels)
+
+    def _applied(self, values: Tensor, point: HookPoint, places: dict[str, Sequence[int]], labels: Labels) -> Tensor:
         edit, axes = self.edit, AXES[self.edit.site]
         examples = select("examples", edit.examples, len(values))
         given = {axes.index(axis): chosen for axis, chosen in {"batch": examples, **places}.items()}
@@ -113,9 +138,11 @@ class _Plan:
             return values
         index = _mesh(values, given)
         part = values if index is None else values[index]
-        new = _fitting(edit.change(part, point, {"batch": examples, **labels}), part, edit.site, point)
+        labels = {"batch": examples, "rows": (len(values),), "length": (self.length,), **labels}
+        new = _fitting(edit.change(part, point, labels), part, edit.site, point)
         self.reached = True
-        return new if index is None else values.clone().index_put_(index, new)
+        # Not expanded: torch's fused attention reads keys without strides of their own past their end.
+        return new.contiguous() if index is None else values.clone().index_put_(index, new)
 
 
 def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...] | None:
@@ -128,21 +155,23 @@ def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...]
 
 
 def _fitting(new: Tensor | float, part: Tensor, site: str, point: HookPoint) -> Tensor:
-    value = torch.as_tensor(new, device=part.device).to(part.dtype)
+    got = f"an edit of {site} at {point.name} that gives"
+    kind = new.dtype if isinstance(new, Tensor) else type(new)
+    real = not new.is_complex() if isinstance(new, Tensor) else isinstance(new, float | int)
+    require(real, f"{got} {kind}", "real numbers", "Pass a tensor or a number.")
     try:
-        value = value.expand(part.shape)
-    except RuntimeError as error:
+        value = torch.as_tensor(new, dtype=part.dtype, device=part.device).expand(part.shape)
+    except (RuntimeError, OverflowError) as error:
         raise InputError(
-            f"an edit of {site} at {point.name} that gives {list(value.shape)}",
+            f"{got} {list(new.shape) if isinstance(new, Tensor) else new}",
             f"{list(part.shape)}, or what can be broadcast to it",
             "Return a value for the part that the function received.",
         ) from error
-    require(
-        not bool((value.isnan() & part.isfinite()).any()),  # scores that are -inf stay so
-        f"an edit of {site} at {point.name} that gives NaN",
-        "numbers",
-        "Check the function and its vector.",
-    )
+    known = part.isfinite()  # scores that are -inf stay so
+    fix = "Check the function and its vector."
+    require(not bool((value.isnan() & known).any()), f"{got} NaN", "numbers", fix)
+    infinite = value == torch.inf if site == "scores" else value.isinf()
+    require(not bool((infinite & known).any()), f"{got} infinity in {part.dtype}", "finite numbers", fix)
     return value
 
 
@@ -161,11 +190,13 @@ class _Attachment:
 
     def __init__(self, attached: ExitStack, points: Sequence[HookPoint], foreign: bool) -> None:
         self._attached, self._points, self._foreign = attached, points, foreign
-        self._thread = threading.get_ident()
+        self.scope = attached.enter_context(scope())
         self._start = 0
         """The position of the first query of this call."""
         self._shape = torch.Size()
         self._cache: Any = None
+        self._asked: Any = None
+        """The arguments of a model of transformers, where logits are edited."""
         self._attention: HookPoint | None = None
 
     def attach(self, plans: Sequence[_Plan]) -> None:
@@ -177,9 +208,9 @@ class _Attachment:
         for point in {point: None for plan in attend for point in plan.points}:
             self._seam(point.module, "input", partial(self._enter_attention, point), 0)
             self._seam(point.module, "output", self._leave_attention, 3)
-        if attend:
-            edit = partial(self._edit_attention, attend)
-            self._attached.enter_context(hugging_face.editing(edit) if self._foreign else editing(edit))
+        # Also without edits of attention: what runs within can then see that it is edited.
+        edit = partial(self._edit_attention, attend)
+        self._attached.enter_context(hugging_face.editing(edit) if self._foreign and attend else editing(edit))
         for plan in plans:
             for point in plan.points:
                 self._attach_point(plan, point)
@@ -190,6 +221,8 @@ class _Attachment:
             self._seam(point.module, "input", change)
         elif site in ("residual", "ffn", "logits"):
             self._seam(point.module, "output", change)
+            if point.owner is not None:
+                self._seam(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
         elif site == "residual_between":
             self._attach_between(point, change)
         elif site == "attention":
@@ -207,21 +240,17 @@ class _Attachment:
             self._seam(point.module, "output", partial(self._experts, plan, point), 1)
 
     def _seam(self, module: nn.Module, where: str, change: Change, order: int = 2) -> None:
-        """Let ``change`` replace the input or the output of ``module`` in this thread."""
-
-        def here(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
-            if torch.compiler.is_compiling():
-                raise InputError(
-                    "a model that is exported or traced within an intervention",
-                    "a run of it",
-                    "Trace it before or after.",
-                )
-            return change(values, given) if threading.get_ident() == self._thread else None
-
-        self._attached.callback(insert(module, where, here, order))
+        """Let ``change`` replace what ``module`` reads or gives."""
+        self._attached.callback(insert(module, where, change, order, self.scope))
 
     def _enter_block(self, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> None:
         self._attention = None  # one that has raised has not left
+        block: Any = point.module
+        checkpoint = getattr(block, "_gradient_checkpointing_func", None)
+        again = block.training and getattr(block, "gradient_checkpointing", False)
+        again = again and getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
+        got = f"{point.name} under reentrant checkpointing, which computes again when the block may have ended"
+        require(not again, got, "use_reentrant=False", "Use that, and call backward() within the block.")
         self._cache = cache_of(given)
         self._start, self._shape = start_of(self._cache, point.layer), values.shape
 
@@ -234,12 +263,18 @@ class _Attachment:
         self._attention = None
 
     def _rows(
-        self, plan: _Plan, length: int, start: int | None = None, cached: bool | None = None
+        self,
+        plan: _Plan,
+        length: int,
+        start: int | None = None,
+        cached: bool | None = None,
+        kept: Sequence[int] | None = None,
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The chosen queries of a call of ``length`` positions: from its first one, and from the text's start."""
         start = self._start if start is None else start
         cached = self._cache is not None if cached is None else cached
-        rows, positions = rows_of(plan.edit.queries, start, length, cached)
+        rows, positions = rows_of(plan.edit.queries, start, length, cached, kept=kept)
+        plan.length = start + length
         plan.note("queries", start + length, positions)
         return rows, positions
 
@@ -252,10 +287,12 @@ class _Attachment:
             return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]
         if values.dim() == 2:  # one text of a single head
             return self._stream(plan, point, values[None], given)[0]
-        length = values.shape[1]
-        # Of the last positions, where only their logits are asked for.
-        start = self._start + self._shape[1] - length if plan.edit.site == "logits" else self._start
-        rows, names = self._rows(plan, length, start)
+        length, kept = values.shape[1], None
+        if plan.edit.site == "logits":  # of the last positions or of some, where only their logits are asked for
+            length = self._shape[1]
+            kept = None if self._asked is None else kept_logits(self._asked, length)
+            kept = range(length - values.shape[1], length) if kept is None else kept
+        rows, names = self._rows(plan, length, kept=kept)
         return plan.apply(values, point, {"query": rows}, {"query": names})
 
     def _attach_between(self, point: HookPoint, change: Change) -> None:
@@ -277,15 +314,15 @@ class _Attachment:
         def after(values: Tensor, given: tuple[Any, ...]) -> None:
             kept["ffn"] = values
 
-        def again(values: Tensor, given: tuple[Any, ...]) -> Tensor:
-            # The block has added what the ffn gives to the unedited stream.
-            return kept.pop("new") + kept.pop("ffn")
+        def again(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
+            # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
+            return kept.pop("new") + kept.pop("ffn") if kept else None
 
         dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
         require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
-        self._seam(point.between, "input", before)
+        self._seam(point.between, "first input", before)
         self._seam(ffn, "output", after, 3)
-        self._seam(block, "output", again, 0)
+        self._seam(block, "first output", again, 0)
 
     def _heads(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         heads, (rows, names) = plan.points[point], self._rows(plan, values.shape[1])
@@ -316,7 +353,11 @@ class _Attachment:
         """An edit of what chosen experts give: its change, weighted, is added to the mixture's output."""
         assert point.route is not None
         assert point.expert_outputs is not None
-        x = given[0]
+        x, copies = given[0], _copies.get() // plan.copies
+        if copies > 1:
+            each = zip(values.chunk(copies), x.chunk(copies), strict=True)
+            with repeating(plan.copies):
+                return torch.cat([self._experts(plan, point, some, (of,)) for some, of in each])
         _, choices, shares = point.route(x)
         rows, names = self._rows(plan, x.shape[1])
         wanted = torch.zeros_like(choices, dtype=torch.bool)
@@ -336,7 +377,7 @@ class _Attachment:
 
     def _edit_attention(self, plans: Sequence[_Plan], call: Attended) -> Attended:
         point = self._attention
-        if point is None or threading.get_ident() != self._thread:
+        if point is None or not self.scope.here():
             return call
         for plan in plans:
             if point in plan.points:
@@ -367,22 +408,38 @@ class _Attachment:
             shape = (len(call.q), call.q.shape[1], length, keys)
             mask = plan.apply(call.q.new_zeros(()).expand(shape), point, {"head": heads, **places}, labels) == 0
             call = hugging_face.boolean_mask(call)
-            return replace(call, mask=mask if call.mask is None else call.mask & mask)
-        rewrite = Rewrite(site, heads, lambda values: plan.apply(values, point, places, labels))  # type: ignore[arg-type]
-        return replace(call, rewrites=(*call.rewrites, rewrite))
+            forbidden = ~mask if call.forbidden is None else call.forbidden | ~mask
+            return replace(call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden)
+
+        def rewritten(values: Tensor) -> Tensor:
+            reached = plan.reached
+            new = plan.apply(values, point, places, labels)
+            if site == "scores":  # those that stay forbidden are not reached
+                texts = list(select("examples", edit.examples, len(values) * plan.copies // _copies.get()))
+                alive = (values[texts] > -torch.inf).any(1).any(0)[list(rows)][:, list(chosen)].any(0)
+                plan.reached = reached or bool(alive.any())
+                there = [place for place, seen in zip(positions, alive.tolist(), strict=True) if seen]
+                plan.note("keys", keys if cross else self._start + length, there)
+            return new
+
+        return replace(call, rewrites=(*call.rewrites, Rewrite(site, heads, rewritten)))  # type: ignore[arg-type]
 
     def _keys(self, plan: _Plan, length: int, keys: int, cross: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Indices and positions of the chosen keys."""
+        noted = plan.edit.site != "scores" or plan.edit.kernel is not None
         if cross:
+            plan.length = keys if plan.edit.site in ("k", "v") else plan.length
             chosen = select("keys", plan.edit.keys, keys)
-            plan.note("keys", keys, chosen)
+            if noted:
+                plan.note("keys", keys, chosen)
             return chosen, chosen
         order, first = key_order(self._cache, self._start, length, keys)
         there = range(first, first + keys) if order is None else (first + torch.arange(len(order))).tolist()
         index = range(keys) if order is None else order.tolist()
         total = self._start + length
         asked = rows_of(plan.edit.keys, 0, total, self._cache is not None, "keys")[1]
-        plan.note("keys", total, asked)
+        if noted:
+            plan.note("keys", total, asked)
         place = dict(zip(there, index, strict=False))
         positions = tuple(each for each in asked if each in place)
         return tuple(place[each] for each in positions), positions

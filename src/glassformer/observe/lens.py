@@ -2,57 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import InputError, require
+from glassformer.layers.attention import is_edited
 from glassformer.layers.feedforward import NoFeedForward
-from glassformer.layers.norms import RMSNorm
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
 from glassformer.models.encoder_decoder import EncoderDecoder
+from glassformer.modes import evaluating
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.hook_points import HookPoint, Selection, select
-from glassformer.observe.seams import standing_in
+from glassformer.observe.linear_maps import added_by_heads, require_linear
+from glassformer.observe.seams import has_other_hooks, insert, is_changed, scope
 
 _NORMS = ("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm")
 
 
+@dataclass(frozen=True, eq=False)
+class TargetLens:
+    """What a lens says of one token of each text.
+
+    Args:
+        logits: Its logit.
+        probabilities: Its probability, in [0, 1].
+        ranks: How many tokens have a higher logit: 0 for the most likely one.
+    """
+
+    logits: Float[Tensor, "stage batch query"]
+    probabilities: Float[Tensor, "stage batch query"]
+    ranks: Int[Tensor, "stage batch query"]
+
+
+@overload
+def logit_lens(
+    model: nn.Module, tokens: Tensor | Mapping[str, Tensor], *, queries: Selection | None = None, targets: None = None
+) -> Float[Tensor, "stage batch query vocab"]: ...
+@overload
+def logit_lens(
+    model: nn.Module,
+    tokens: Tensor | Mapping[str, Tensor],
+    *,
+    queries: Selection | None = None,
+    targets: Int[Tensor, " batch"] | int,
+) -> TargetLens: ...
 @torch.no_grad()
 def logit_lens(
-    model: nn.Module, tokens: Tensor | Mapping[str, Tensor], *, queries: Selection | None = None
-) -> Float[Tensor, "stage batch query vocab"]:
+    model: nn.Module,
+    tokens: Tensor | Mapping[str, Tensor],
+    *,
+    queries: Selection | None = None,
+    targets: Int[Tensor, " batch"] | int | None = None,
+) -> Tensor | TargetLens:
     """The logits that the output projection would give after each layer::
 
         lens[l] = output(final_norm(residual stream after l layers)),   l = 0 ... num_layers
 
     The first stage is the embedding, the last one the model's logits. Those of a classifier are of the pooled text, at
-    one position; those of an encoder-decoder of its decoder.
+    one position; those of an encoder-decoder of its decoder. The model runs in evaluation mode.
 
     Args:
         model: A decoder, an encoder-decoder, or an encoder with a classifier and mean or CLS pooling of glassformer; or
-            a GPT-2, Llama, Mistral, Qwen2, Mixtral or GptOss of ``transformers``.
+            a decoder of ``transformers`` whose logits are ``output(final_norm(stream))``, which is checked.
         tokens: Token ids, or the arguments of the model by name.
         queries: Positions; all when None.
+        targets: The token of each text, or one for all, of which alone logit, probability and rank are kept: logits of
+            all tokens at all stages and positions take ``stage * batch * query * vocab`` numbers.
 
     Raises:
-        InputError: A model of another kind; ``queries`` of a classifier.
+        InputError: A model of another kind; ``queries`` of a classifier; a target that does not exist.
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
     readout = readout_of(model)
     shares = readout.shares(tokens)
     require(queries is None or shares is None, "queries of a classifier", "the whole text", "Omit queries.")
-    with capture(model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen:
+    with (
+        evaluating(model),
+        capture(model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen,
+    ):
         readout.run(tokens, -1)
-    return torch.stack([readout.logits(record.values, shares) for record in seen.records])
+    streams = [record.values for record in seen.records]
+    count, length = streams[0].shape[:2]
+    # Hooks and edits of the readout may mean rows of the batch: then each stage runs alone.
+    alone = is_edited() or any(has_other_hooks(each) for each in (readout.norm, readout.output) if each is not None)
+    at_once = 1 if alone or shares is not None else max(1, _LOGITS_AT_ONCE // (count * length * readout.width()))
+    at_once = len(streams) if targets is None and not alone and shares is None else at_once
+    found: list[Tensor] = []
+    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    with evaluating(model):
+        for start in range(0, len(streams), at_once):
+            some = torch.cat(streams[start : start + at_once])
+            logits = readout.logits(some, shares).unflatten(0, (-1, count))
+            if targets is None:
+                found.append(logits)
+                continue
+            chosen = _classes("targets", targets, count, logits.shape[-1]).to(logits.device)
+            own = logits.gather(3, chosen.view(1, -1, 1, 1).expand(*logits.shape[:3], 1))
+            shares_of = (own - logits.logsumexp(3, keepdim=True)).exp()
+            kept.append((own[..., 0], shares_of[..., 0], (logits > own).sum(3)))
+    if targets is None:
+        return torch.cat(found)
+    return TargetLens(*(torch.cat(each) for each in zip(*kept, strict=True)))
+
+
+_LOGITS_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +123,7 @@ class DirectLogits:
 
     Args:
         names: Of the parts: "embedding", "layer 2 head 5", "layer 2 attention bias", "layer 2 ffn", "layer 2 expert 7",
-            "norm bias", "output bias".
+            "norm bias", "output bias"; and "interventions", what edits and hooks add to the stream or take from it.
         values: What each part adds, with the final norm's scale as it is; the sum over parts is ``total``.
         total: The logit, or the difference, as the model computes it.
     """
@@ -90,7 +152,8 @@ def direct_logits(
         logit_t = sum over parts p of  scale * (centred(p) * norm_weight) . output_t   (+ biases of norm and output)
 
     where ``scale`` is the final norm's for the whole stream, and only a LayerNorm centres. A classifier's logit is the
-    mean of this over the pooled positions.
+    mean of this over the pooled positions. What a part adds is what its module does, adapters included. The model runs
+    in evaluation mode.
 
     Args:
         model: As for :func:`logit_lens`, with blocks that normalise their input (pre-norm).
@@ -100,7 +163,8 @@ def direct_logits(
         query: The position, of all texts; ignored for a classifier.
 
     Raises:
-        InputError: As for :func:`logit_lens`; post-norm blocks; a position or a class that does not exist.
+        InputError: As for :func:`logit_lens`; post-norm blocks; a position or a class that does not exist; a projection
+            that is no linear map; edits of logits; parts that do not sum to the stream, or to the logit.
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", section "Logit attribution".
     """
@@ -119,44 +183,56 @@ def direct_logits(
         "Use logit_lens().",
     )
     norm, output, shares = readout.norm, readout.output, readout.shares(tokens)
+    changed = is_changed(output, "output")
+    require(not changed, "direct_logits() within an edit of the logits", "logits as they are", "Edit other sites.")
     decoded = tokens if isinstance(tokens, Tensor) else tokens.get("target", next(iter(tokens.values())))
     count, length = decoded.shape
     (place,) = select("query", query, length) if shares is None else (None,)
     routed = {point.layer for point in readout.of("experts")}
     kinds = ("embedding", "heads", "attention", "ffn", "residual")
     more = ("choices", "shares", "experts") if routed else ()
-    with capture(model, readout.names(), what=(*kinds, *more), queries=place) as seen:
+    with evaluating(model), capture(model, readout.names(), what=(*kinds, *more), queries=place) as seen:
         total = readout.run(tokens, place)
     rows = torch.arange(count, device=total.device)
-    first = _classes("targets", targets, count, output).to(total.device)
-    direction, expected = output.weight[first], total[rows, first]
-    bias = None if output.bias is None else output.bias[first]
-    if others is not None:
-        second = _classes("others", others, count, output).to(total.device)
-        direction, expected = direction - output.weight[second], expected - total[rows, second]
-        bias = None if bias is None else bias - output.bias[second]
     stream = [record.values for record in seen.records if record.what == "residual"][-1]
+    first = _classes("targets", targets, count, total.shape[-1]).to(total.device)
+    second = None if others is None else _classes("others", others, count, total.shape[-1]).to(total.device)
+    wanted = first if second is None else torch.cat([first, second])
+    made = require_linear(output, "the output projection", stream.shape[-1], rows=wanted.tolist())
+    direction, expected = made.matrix[:count], total[rows, first]
+    bias = None if made.bias is None else made.bias[:count]
+    if second is not None:
+        direction, expected = direction - made.matrix[count:], expected - total[rows, second]
+        bias = None if bias is None or made.bias is None else bias - made.bias[count:]
     parts: dict[str, Tensor] = {"embedding": next(iter(seen.last("embedding").values()))}
     for point in readout.points:
         if point.role == "attention":
-            assert point.merged is not None
-            added = added_by_heads(point.merged, seen.last("heads")[point.name])
+            heads = seen.last("heads")[point.name]
+            merged = heads.transpose(1, 2).flatten(2)
+            projection = require_linear(point.merged, f"the projection of {point.name}", merged.shape[-1], like=merged)
+            added = added_by_heads(projection, heads)
             layer = f"layer {point.layer} cross-attention" if point.cross else f"layer {point.layer}"
             for head in range(point.heads):
                 parts[f"{layer} head {head}"] = added[:, head]
-            if point.merged.bias is not None:
+            if projection.bias is not None and bool(projection.bias.any()):
                 name = f"{layer} bias" if point.cross else f"{layer} attention bias"
-                parts[name] = seen.last("attention")[point.name] - added.sum(1)
+                parts[name] = projection.bias.expand(stream.shape)
         elif point.role == "experts":
-            choices, weights, made = (seen.last(kind)[point.name] for kind in more)
+            choices, weights, outputs = (seen.last(kind)[point.name] for kind in more)
             for expert in range(point.experts):
-                mixed = (weights * (choices == expert))[..., None] * made
+                mixed = (weights * (choices == expert))[..., None] * outputs
                 parts[f"layer {point.layer} expert {expert}"] = mixed.sum(2)
         elif point.role == "ffn" and point.layer not in routed and not isinstance(point.module, NoFeedForward):
             parts[f"layer {point.layer} ffn"] = seen.last("ffn")[point.name]
-    names, values = list(parts), torch.stack([part.to(stream.dtype) for part in parts.values()])
-    scaled, norm_bias = _scaled(norm, values, stream)
-    pooled = scaled.sum(2) if shares is None else torch.einsum("nbqh,bq->nbh", scaled, shares)
+    wide = torch.promote_types(stream.dtype, torch.float32)
+    values, stream = torch.stack([part.to(wide) for part in parts.values()]), stream.to(wide)
+    names, rest = list(parts), stream - values.sum(0)
+    if is_edited() or has_other_hooks(model):
+        names, values = [*names, "interventions"], torch.cat([values, rest[None]])
+    else:
+        _check_sum(model, "the residual stream", rest, values)
+    scaled, norm_bias = _scaled(norm, values, stream, total.dtype)
+    pooled = scaled.sum(2) if shares is None else torch.einsum("nbqh,bq->nbh", scaled, shares.to(wide))
     found = (pooled * direction).sum(-1)
     if norm_bias is not None and shares is not None:
         norm_bias = shares.sum(1, keepdim=True) * norm_bias
@@ -164,10 +240,25 @@ def direct_logits(
         ("norm bias", None if norm_bias is None else (direction * norm_bias).sum(-1)),
         ("output bias", bias),
     ):
-        if extra is not None:
+        if extra is not None and (bool(extra.any()) or name == "output bias"):
             names.append(name)
             found = torch.cat([found, extra[None]])
+    _check_sum(model, "the logit", expected - found.sum(0), torch.cat([found, total.max().expand(1, count)]))
     return DirectLogits(tuple(names), found, expected)
+
+
+def _check_sum(model: nn.Module, what: str, rest: Tensor, parts: Tensor) -> None:
+    """Refuse parts whose sum misses by more than rounding: the model has others, or does more with them."""
+    error, near = float(rest.abs().max()), _NEAR.get(next(model.parameters(), rest).dtype, 0.05)
+    got = f"{type(model).__name__}, in which the parts miss {what} by {error:.2g}"
+    fix = "Use logit_lens(), or patch_sweep()."
+    require(error <= near * float(parts.abs().max()), got, "a sum over embedding, heads and ffn or experts", fix)
+
+
+_EQUAL = {torch.float64: 1e-6, torch.float32: 1e-5}
+"""Of the largest logit: the same logits twice."""
+_NEAR = {torch.float64: 1e-5, torch.float32: 1e-3}
+"""Of the largest part. transformers computes norms of models in float64 in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +276,8 @@ class Readout:
     norm: nn.Module | None
     output: Any
     points: tuple[HookPoint, ...]
+    known: bool = True
+    """Whether nothing changes the logits after the projection; of other models the first run finds out."""
 
     def of(self, role: str) -> list[HookPoint]:
         """The hook points of a role."""
@@ -211,16 +304,44 @@ class Readout:
         logits: Tensor = self.output(pooled)
         return self.model.logit_cap(logits) if getattr(self.model, "logit_cap", None) is not None else logits
 
+    def width(self) -> int:
+        """The number of classes."""
+        return int(getattr(self.output, "out_features", 0)) or 1 << 16
+
     def run(self, tokens: Tensor | Mapping[str, Tensor], place: int | None) -> Float[Tensor, "batch vocab"]:
         """Run the model. The logits at one position, which alone are computed, or of the classes."""
         found: list[Tensor] = []
 
-        def shortened(own: Callable[..., Tensor], x: Tensor) -> Tensor:
-            found.append(own(x if x.dim() == 2 or place is None else x[:, [place]]))
-            raise _Read
+        # Edits and hooks of logits name positions of the whole text.
+        whole = is_changed(self.output, "output") or has_other_hooks(self.output)
 
-        with suppress(_Read), standing_in(self.output, shortened):
-            self.model(tokens) if isinstance(tokens, Tensor) else self.model(**tokens)
+        def shorten(values: Tensor, _: Any = None) -> Tensor | None:
+            return None if values.dim() == 2 or place is None else values[:, [place]]
+
+        def note(values: Tensor, _: Any) -> None:
+            found.append(values)
+            if self.known:
+                raise _Read
+
+        with ExitStack() as attached:
+            here = attached.enter_context(scope())
+            if not whole:
+                attached.callback(insert(self.output, "input", shorten, 9, here))
+            attached.callback(insert(self.output, "output", note, 9, here))
+            if not self.known:
+                last = self.of("block")[-1].name
+                seen = attached.enter_context(capture(self.model, [last], what="residual", queries=place))
+            attached.enter_context(suppress(_Read))
+            out: Any = self.model(tokens) if isinstance(tokens, Tensor) else self.model(**tokens)
+        if whole and (short := shorten(found[-1])) is not None:
+            found[-1] = short
+        if not self.known:
+            made = out.logits if not whole or out.logits.dim() == 2 or place is None else out.logits[:, [place]]
+            read = self.logits(seen.records[-1].values, None)
+            near = _EQUAL.get(made.dtype, 0.02) * float(made.abs().max())
+            got = f"{type(self.model).__name__}, whose logits are not output(norm(stream))"
+            same = made.shape == read.shape and float((made - read).abs().max()) <= near
+            require(same, got, _READ, "Use patch_sweep(), capture() and intervene(), which take this model.")
         return found[-1] if found[-1].dim() == 2 else found[-1][:, 0]
 
 
@@ -236,26 +357,30 @@ def readout_of(model: nn.Module) -> Readout:
     """
     model = getattr(model, "_orig_mod", model)
     points = find_hook_points(model)
-    hugging_face.require_resumable(model, [point for point in points if point.role == "block"])
+    blocks = [point for point in points if point.role == "block"]
     output = next((point.module for point in points if point.role == "logits"), None)
     output = model.output if isinstance(model, Decoder) else output
     modules = dict(model.named_modules())
     norm = next((modules[name] for name in _NORMS if name in modules), None)
     own = isinstance(model, EncoderDecoder) or (isinstance(model, Encoder) and model.config.pooling != "max")
     if output is None or isinstance(model, Encoder) > own or not (own or (norm and not hasattr(model, "classifier"))):
-        raise InputError(
-            f"{type(model).__name__}, whose logits are no linear map of its normed residual stream",
-            "a Decoder, an EncoderDecoder, an Encoder with a classifier and mean or CLS pooling, or a GPT-2, Llama, "
-            "Mistral, Qwen2, Mixtral or GptOss of transformers",
-            "Pass the language model or the classifier with its head.",
-        )
-    return Readout(model, norm, output, tuple(point for point in points if not point.source and point.role != "logits"))
+        got = f"{type(model).__name__}, which has no norm and projection to logits that can be found"
+        raise InputError(got, _READ, "Pass the language model or the classifier with its head.")
+    mine = tuple(point for point in points if not point.source and point.role != "logits")
+    return Readout(model, norm, output, mine, hugging_face.unknown_block(model, blocks) is None)
 
 
-def _classes(name: str, classes: Tensor | int, count: int, output: nn.Linear) -> Tensor:
+_READ = (
+    "a Decoder, an EncoderDecoder, an Encoder with a classifier and mean or CLS pooling, or a decoder of transformers "
+    "with its language model head, whose logits are output(norm(stream))"
+)
+
+
+def _classes(name: str, classes: Tensor | int, count: int, highest: int) -> Tensor:
+    real = isinstance(classes, Tensor | int)
+    require(real, f"{name} = {classes!r}", "token ids", "Pass a number, or a tensor with one for each text.")
     given = torch.as_tensor(classes)
     fits = given.dim() == 0 or given.shape == (count,)
-    highest = output.weight.shape[0]
     require(
         fits and bool(((given >= 0) & (given < highest)).all()),
         f"{name} = {given.tolist()}",
@@ -265,23 +390,19 @@ def _classes(name: str, classes: Tensor | int, count: int, output: nn.Linear) ->
     return given.expand(count).long()
 
 
-def added_by_heads(
-    projection: Any, heads: Float[Tensor, "batch head *query dim"]
-) -> Float[Tensor, "batch head *query hidden"]:
-    """What each head adds to the residual stream, without the projection's bias."""
-    weight = projection.weight if isinstance(projection, nn.Linear) else projection.weight.T  # GPT-2 keeps [in, out]
-    split = weight.unflatten(1, (heads.shape[1], heads.shape[-1]))
-    return torch.einsum("bh...d,ohd->bh...o", heads.to(weight.dtype), split)
-
-
-def _scaled(norm: Any, parts: Tensor, stream: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Each part times the norm's weight and its scale for the whole stream; and the norm's bias, if it has one."""
+def _scaled(norm: Any, parts: Tensor, stream: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Each part times what the norm multiplies the whole stream by; and what it adds, its bias."""
     if norm is None:
         return parts, None
-    if isinstance(norm, nn.LayerNorm):
-        centred = parts - parts.mean(-1, keepdim=True)
-        scale = (stream.var(-1, keepdim=True, unbiased=False) + norm.eps).rsqrt()
-        return centred * scale * norm.weight, norm.bias
-    eps = norm.eps if isinstance(norm, RMSNorm) else norm.variance_epsilon
-    scale = (stream.square().mean(-1, keepdim=True) + eps).rsqrt()
-    return parts * scale * norm.weight, None
+    as_run = stream.to(dtype)
+    bias = norm(torch.zeros_like(as_run)).to(stream.dtype)
+    normed, shift = norm(as_run).to(stream.dtype) - bias, as_run.abs().mean()
+    moved = norm(as_run + shift).to(stream.dtype) - bias - normed
+    centred = isinstance(norm, nn.LayerNorm) or bool(moved.abs().max() <= 1e-3 * normed.abs().max())
+
+    def centre(values: Tensor) -> Tensor:
+        return values - values.mean(-1, keepdim=True) if centred else values
+
+    whole = centre(stream)
+    factor = torch.where(whole == 0, 0.0, normed / whole)
+    return centre(parts) * factor, bias[:, 0] if bool(bias.any()) else None

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError, require, require_positive
+from glassformer.layers.attention import is_edited
 from glassformer.observe.capture import capture
-from glassformer.observe.edits import patch, put
+from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import HookPoint, Selection, select
-from glassformer.observe.intervene import intervene
-from glassformer.observe.lens import added_by_heads
+from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.resume import Metric, Runner
+from glassformer.observe.seams import insert, scope
 from glassformer.observe.sweep import Sweep, prepared
 
 
@@ -35,6 +40,20 @@ class Receiver(NamedTuple):
     reads: Literal["q", "k", "v"] = "q"
 
 
+Receiving = Receiver | Literal["logits"]
+
+
+@dataclass(frozen=True, eq=False)
+class PathSweep(Sweep):
+    """A sweep over senders; NaN where a sender is before no receiver.
+
+    Args:
+        embedding: The metric with the embedding as the sender.
+    """
+
+    embedding: float = math.nan
+
+
 @torch.no_grad()
 def path_patch(
     model: nn.Module,
@@ -42,14 +61,14 @@ def path_patch(
     corrupted: Tensor | Mapping[str, Any],
     metric: Metric,
     sender: Sender,
-    receiver: Receiver | Literal["logits"],
+    receiver: Receiving | Sequence[Receiving],
     *,
     logits: Selection = -1,
 ) -> Sweep:
-    """Run the corrupted texts, in which one receiver reads the clean output of one sender.
+    """Run the corrupted texts, in which one receiver, or several at once, read the clean output of one sender.
 
-    Everything else that the receiver reads is as corrupted, so that only the direct path through the residual stream
-    counts; what follows the receiver is computed anew. The final norm of ``"logits"`` is computed with the new stream.
+    Everything else that the receivers read is as corrupted, so that only the direct path through the residual stream
+    counts; what follows the receivers is computed anew. The final norm of ``"logits"`` is computed with the new stream.
 
     Args:
         model: A pre-norm decoder of glassformer or of ``transformers``; others as for
@@ -57,63 +76,181 @@ def path_patch(
         clean: See there.
         corrupted: See there.
         metric: See there.
-        sender: In an earlier layer than the receiver; heads also in the layers before.
+        sender: In an earlier layer than the receivers; heads also in the layers before.
         receiver: A head's queries, keys or values; or the logits.
         logits: See there.
 
-    Returns:
-        A sweep over this one path.
+    Raises:
+        InputError: As there; a sender that is not before a receiver; a model with post-norm or parallel blocks; one
+            within interventions or with hooks, which may change what is on the way.
+
+    Source: Wang et al. 2022, arXiv 2211.00593, section 3.1; Goldowsky-Dill et al. 2023, arXiv 2304.05969.
+    """
+    paths = _Paths(model, clean, corrupted, metric, receiver, logits)
+    (start,) = select("sender layer", sender.layer, paths.last)
+    late = [layer for layer in paths.layers if layer <= start]
+    require(not late, f"a sender in layer {start} and a receiver in {late[0] if late else None}", "an earlier sender", "Swap them.")
+    written = paths.written(start, sender.head is None)
+    head = 0 if sender.head is None else select("sender head", sender.head, len(written))[0]
+    return paths.sweep(paths.measured(start, written[[head]]).mean(1), ("layer",), (start,))
+
+
+@torch.no_grad()
+def path_sweep(
+    model: nn.Module,
+    clean: Tensor | Mapping[str, Any],
+    corrupted: Tensor | Mapping[str, Any],
+    metric: Metric,
+    receivers: Receiving | Sequence[Receiving],
+    *,
+    senders: Literal["heads", "ffn"] = "heads",
+    logits: Selection = -1,
+    batch_size: int = 128,
+) -> PathSweep:
+    """:func:`path_patch` from every head, or every feed-forward network, and from the embedding.
+
+    The runs of both texts are shared, and senders run together. Of several receivers, a sender reaches those that are
+    in later layers than it is.
+
+    Args:
+        model: As for :func:`path_patch`, and so are the others.
+        receivers: One receiver, or several that are patched at once.
+        senders: Heads, in ``values`` [layer, head], or feed-forward networks, [layer].
+        batch_size: Most texts in one forward pass, which bounds the memory.
 
     Raises:
-        InputError: As there; a sender that does not come before the receiver; a model that is not pre-norm.
+        InputError: As there.
 
-    Source: Goldowsky-Dill et al. 2023, "Localizing Model Behavior with Path Patching", arXiv 2304.05969; Wang et al.
-    2022, arXiv 2211.00593.
+    Source: As there.
     """
-    runner, given = Runner(model, metric, logits), prepared(clean, corrupted)
-    blocks = runner.blocks
-    require(
-        not runner.memory
-        and all(point.pre_norm and point.between is not None for point in blocks)
-        and not any(point.post_norm for point in runner.points),
-        f"{type(model).__name__}",
-        "a pre-norm model without norms after its parts, which are not parallel",
-        "Use a pre-norm decoder.",
-    )
-    last = len(blocks)
-    at = last if receiver == "logits" else select("receiver layer", receiver.layer, last)[0]
-    (start,) = select("sender layer", sender.layer, last)
-    require(start < at, f"a sender in layer {start} and a receiver in {at}", "an earlier sender", "Swap them.")
-    source = next(
-        point
-        for point in runner.points
-        if point.layer == start and point.role == ("ffn" if sender.head is None else "attention")
-    )
-    kinds = ["ffn" if sender.head is None else "heads", "residual" if at == last else "residual_before"]
-    with capture(model, what=kinds) as ours:
-        best = runner.run(given[0])
-    with capture(model, what=kinds) as theirs:
-        worst = runner.run(given[1])
-    change = _written(source, sender, ours.last(kinds[0])) - _written(source, sender, theirs.last(kinds[0]))
-    target = blocks[at - 1] if at == last else blocks[at]
-    stream = theirs.last(kinds[1])[target.name] + change
-    if receiver == "logits":
-        edit = put("residual", stream, layers=at - 1)
-    else:
-        new = put("residual_before", stream, layers=at)
-        with intervene(model, new), capture(model, what=receiver.reads, layers=at) as seen:
-            runner.run(given[1])
-        edit = patch(receiver.reads, seen, layers=at, heads=receiver.head)
-    with intervene(model, edit):
-        found = runner.run(given[1])
-    values = found.double().mean()[None]
-    return Sweep(values, ("layer",), (start,), float(best.double().mean()), float(worst.double().mean()))
+    require_positive(batch_size=batch_size)
+    require(senders in ("heads", "ffn"), f"senders = {senders!r}", "'heads' or 'ffn'", "Choose one of these.")
+    paths = _Paths(model, clean, corrupted, metric, receivers, logits)
+    most = max(1, batch_size // paths.rows)
+    rows = []
+    for layer in range(max(paths.layers)):
+        written = paths.written(layer, senders == "ffn")
+        rows.append(torch.cat([paths.measured(layer, some).mean(1) for some in written.split(most)]))
+    values = torch.stack(rows) if rows else torch.empty(0, 1)
+    embedding = paths.measured(-1, paths.embedding[None])
+    axes: Any = ("layer", "head") if senders == "heads" else ("layer",)
+    found = paths.sweep(values if senders == "heads" else values[:, 0], axes, tuple(range(len(rows))))
+    return PathSweep(*(getattr(found, name) for name in Sweep.__dataclass_fields__), float(embedding.mean()))
 
 
-def _written(source: HookPoint, sender: Sender, values: Mapping[str, Tensor]) -> Tensor:
-    """What the sender adds to the residual stream, [batch, position, dim]."""
-    if sender.head is None:
-        return values[source.name]
-    (head,) = select("sender head", sender.head, source.heads)
-    heads = values[source.name].transpose(1, 2)
-    return added_by_heads(source.merged, heads.flatten(0, 1))[:, head].unflatten(0, heads.shape[:2])
+class _Paths:
+    """Both runs, and the receivers, of which those of one layer and kind are edited together."""
+
+    def __init__(
+        self, model: nn.Module, clean: Any, corrupted: Any, metric: Metric, receivers: Any, logits: Selection
+    ) -> None:
+        self._runner, given = Runner(model, metric, logits), prepared(clean, corrupted)
+        self._texts = given[1]
+        self.rows = len(next(iter(given[0].values())))
+        blocks = self._runner.blocks
+        require(
+            not self._runner.memory
+            and all(point.pre_norm and point.between is not None for point in blocks)
+            and not any(point.post_norm for point in self._runner.points),
+            f"{type(model).__name__}",
+            "a pre-norm model without norms after its parts, which are not parallel",
+            "Use a pre-norm decoder.",
+        )
+        on_the_way = is_edited() or self._runner.alone
+        got = "path patching within an intervention, or with hooks"
+        require(not on_the_way, got, "the model as it is", "Close the block, or remove the hooks.")
+        self.last = len(blocks)
+        self._receivers = self._checked(receivers)
+        self.layers = sorted({layer for layer, _ in self._receivers})
+        # attention and ffn too: capture then checks that a block of transformers adds them to its stream.
+        kinds = ("embedding", "heads", "attention", "ffn", "residual_before", "residual")
+        with capture(model, what=kinds) as self._ours:
+            self._best = self._runner.run(given[0])
+        with capture(model, what=kinds) as self._theirs:
+            self._worst = self._runner.run(given[1])
+        embedded = (next(iter(each.last("embedding").values())) for each in (self._ours, self._theirs))
+        self.embedding = next(embedded) - next(embedded)
+
+    def _checked(self, receivers: Any) -> dict[tuple[int, str], tuple[int, ...]]:
+        several = receivers if isinstance(receivers, Sequence) and not isinstance(receivers, str | Receiver) else None
+        found: dict[tuple[int, str], tuple[int, ...]] = {}
+        for receiver in [receivers] if several is None else several:
+            if receiver == "logits":
+                found[self.last, "logits"] = ()
+                continue
+            fits = isinstance(receiver, Receiver) and receiver.reads in ("q", "k", "v")
+            require(fits, f"receiver = {receiver!r}", "a Receiver, several, or 'logits'", "Use Receiver(layer, head).")
+            (layer,) = select("receiver layer", receiver.layer, self.last)
+            point = self._runner.places("heads")[layer]
+            heads = point.heads // (1 if receiver.reads == "q" else point.group)
+            (head,) = select("receiver head", receiver.head, heads)
+            place = layer, receiver.reads
+            found[place] = tuple(dict.fromkeys((*found.get(place, ()), head)))
+        require(bool(found), "no receivers", "one or more", "Pass a Receiver.")
+        return found
+
+    def written(self, layer: int, ffn: bool) -> Float[Tensor, "sender text position dim"]:
+        """What each sender of a layer writes into the stream, clean minus corrupted."""
+        point = self._runner.places("ffn" if ffn else "heads").get(layer)
+        if point is None:
+            raise InputError(f"a sender in layer {layer}, which has no ffn", "another layer", "Choose another sender.")
+        kind = "ffn" if ffn else "heads"
+        change = self._ours.last(kind)[point.name] - self._theirs.last(kind)[point.name]
+        if ffn:
+            return change[None]
+        merged = change.transpose(1, 2).flatten(2)
+        projection = require_linear(point.merged, f"the projection of {point.name}", merged.shape[-1], like=merged)
+        return added_by_heads(projection, change).transpose(0, 1)
+
+    def measured(self, sender: int, written: Float[Tensor, "copy text position dim"]) -> Float[Tensor, "copy text"]:
+        """The metric if the receivers after layer ``sender`` read what is written in addition."""
+        copies, flows = len(written), written.flatten(0, 1)
+        reached = {place: heads for place, heads in self._receivers.items() if place[0] > sender}
+        edits: list[Edit] = []
+        for (layer, reads), heads in reached.items():
+            if reads == "logits":
+                edits.append(change("residual", lambda values: values + flows, layers=self.last - 1))
+            else:
+                edits.append(put(reads, self._read(layer, reads, heads, flows), layers=layer, heads=heads))
+        first = min(layer for layer, _ in reached)
+        stage: Any = "residual_before"
+        if first == self.last:
+            stage, first, edits = "residual", self.last - 1, []
+        stream = self._stream(stage, first).repeat(copies, 1, 1)
+        if stage == "residual":
+            stream = stream + flows
+        options: dict[str, Any] = {"edits": edits, "skip": self._skips(first)}
+        return self._runner.resumed(self._texts, first, stage, stream, **options).double()
+
+    def _read(self, layer: int, reads: str, heads: tuple[int, ...], flows: Tensor) -> Tensor:
+        """Queries, keys or values of some heads of a layer that reads ``flows`` in addition."""
+        runner, model = self._runner, self._runner.model
+        point = runner.places("heads")[layer]
+        stream = self._stream("residual_before", layer).repeat(len(flows) // self.rows, 1, 1) + flows
+
+        def done(values: Tensor, _: Any) -> None:
+            raise _Read
+
+        with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen:
+            remove = insert(point.module, "output", done, 9, here)
+            try:
+                options: dict[str, Any] = {"skip": self._skips(layer)}
+                runner.resumed(self._texts, layer, "residual_before", stream, **options)
+            finally:
+                remove()
+        return seen.last(reads)[point.name][:, list(heads)]
+
+    def _stream(self, stage: str, layer: int) -> Tensor:
+        return self._theirs.last(stage)[self._runner.blocks[layer].name]
+
+    def _skips(self, layer: int) -> bool:
+        return self._runner.skips(self._texts, layer, self._stream("residual_before", layer))
+
+    def sweep(self, values: Tensor, axes: Any, layers: tuple[int, ...]) -> Sweep:
+        """The values as a sweep."""
+        best, worst = (float(each.double().mean()) for each in (self._best, self._worst))
+        return Sweep(values, axes, layers, best, worst)
+
+
+class _Read(Exception):
+    """What the receivers read is there."""

@@ -55,15 +55,17 @@ class Recorder:
     inputs: list[CapturedInputs] | None = None
     frames: list[Frame] = field(default_factory=list)
     calls: int = 0
+    asked: Any = None
+    """The arguments of a model of transformers, of which ``logits_to_keep`` is read."""
     _last: tuple[Frame, int] | None = None
     """The frame and the length of the stream that was seen last."""
+    _length: int = 0
+    """The positions of the text that was seen last."""
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def frame(
-        self, module: nn.Module, point: HookPoint | None, layer: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Frame:
-        """The frame of an attention, or of the block of a layer, that is about to run."""
-        cache = cache_of((*args, *kwargs.values()))
+    def frame(self, module: nn.Module, point: HookPoint | None, layer: int, given: Iterable[Any]) -> Frame:
+        """The frame of an attention, or of the block of a layer, that is about to run with these arguments."""
+        cache = cache_of(given)
         dropout = getattr(module, "dropout", 0.0) if point is not None and module.training else 0.0
         dropout = dropout if isinstance(dropout, float) else 0.0
         if self.frames and point is not None:
@@ -122,12 +124,13 @@ class Recorder:
                     self._add(kind, point, values[..., :count], heads=heads, keys=span, gradient=gradient, **labels)
         if "q" in self.kinds:
             self._keep("q", point, inputs.q, ((1, heads), (2, rows)), keeps, heads=heads, **labels)
-        shared = tuple(sorted({head // inputs.group for head in heads}))
+        shared = tuple(dict.fromkeys(head // inputs.group for head in heads))
         places = range(keys) if cross else range(frame.start, frame.start + length)
         made = tuple(each - first for each in places) if order is None else tuple(order[-length:].tolist())
         for kind, tensor in (("k", inputs.k), ("v", inputs.v)):
             if kind in self.kinds:
-                self._keep(kind, point, tensor, ((1, shared), (2, made)), keeps, heads=shared, keys=places, cross=cross)
+                labels = {"heads": shared, "keys": places, "cross": cross, "length": keys if cross else self._length}
+                self._keep(kind, point, tensor, ((1, shared), (2, made)), keeps, **labels)
 
     def output(self, merged: Tensor) -> None:
         """Collect the gradient of the running attention's output, whose heads may be merged or not."""
@@ -144,12 +147,12 @@ class Recorder:
                 if point.module is module and ROLES[kind] == point.role:
                     self.tensor(kind, point, tensor, frame)
 
-    def here(self, kind: str, point: HookPoint, _: Tensor, tensor: Tensor) -> None:
+    def here(self, kind: str, point: HookPoint, tensor: Tensor, _: Any = None) -> None:
         """Record a tensor [batch, position, dim] of the block that is running."""
         if self.frames:
             self.tensor(kind, point, tensor, self.frames[-1])
 
-    def heads(self, point: HookPoint, merged: Tensor, _: Tensor) -> None:
+    def heads(self, point: HookPoint, merged: Tensor, _: Any = None) -> None:
         """Record the outputs of the heads of the attention that is running, from [batch, position, head * dim]."""
         if not self.frames:
             return
@@ -168,15 +171,20 @@ class Recorder:
             labels["gradient"] = lambda: None if merged.grad is None else split(merged.grad)
         self._add("heads", point, split(merged.detach()), **labels)
 
-    def logits(self, point: HookPoint, _: Tensor, values: Tensor) -> None:
+    def logits(self, point: HookPoint, values: Tensor) -> None:
         """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             values = values[:, None]
         if values.dim() == 2:
-            self._add("logits", point, values.detach().clone()[:, None], queries=(0,))
+            self._add("logits", point, values.detach().clone()[:, None], queries=(0,), length=1)
         elif self._last is not None:
             frame, length = self._last
-            self.tensor("logits", point, values, replace(frame, start=frame.start + length - values.shape[1]))
+            kept = None if self.asked is None else kept_logits(self.asked, length)
+            kept = list(range(length - values.shape[1], length)) if kept is None else kept
+            self._length = frame.start + length
+            rows, positions = rows_of(self.queries, frame.start, length, frame.cache is not None, kept=kept)
+            if len(rows) > 0:
+                self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
     def after(self, point: HookPoint, x: Tensor, output: Tensor) -> None:
         """Record one call of a feed-forward network or a mixture of experts."""
@@ -210,6 +218,7 @@ class Recorder:
             self._keep(kind, point, tensor, ((1, rows),), self.retain_grad, queries=positions)
 
     def _rows(self, frame: Frame, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        self._length = frame.start + length
         return rows_of(self.queries, frame.start, length, frame.cache is not None)
 
     def _keep(
@@ -229,24 +238,44 @@ class Recorder:
     def _add(self, kind: str, point: HookPoint, values: Tensor, **labels: Any) -> None:
         call = self._counts[kind, point.name]
         self._counts[kind, point.name] += 1
-        self.records.append(Record(kind, point.name, point.layer, call, values, source=point.source, **labels))
+        length = labels.pop("length", self._length)
+        record = Record(kind, point.name, point.layer, call, values, length=length, source=point.source, **labels)
+        self.records.append(record)
+
+
+def kept_logits(given: Any, length: int) -> list[int] | None:
+    """The positions of a call whose logits a model of transformers is asked for; None: the last ones."""
+    kept = given.named.get("logits_to_keep")
+    return torch.arange(length)[kept.cpu()].tolist() if isinstance(kept, Tensor) and kept.dim() > 0 else None
 
 
 def rows_of(
-    queries: Selection | None, start: int, length: int, cached: bool, name: str = "queries"
+    queries: Selection | None,
+    start: int,
+    length: int,
+    cached: bool,
+    name: str = "queries",
+    kept: Sequence[int] | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The chosen positions of a call of ``length`` positions, counted from its first one, and from the text's start.
+    """The chosen positions of a call of ``length`` positions, counted from its first one, and from the text's start; in
+    the order in which they were chosen.
 
-    ``start`` is the call's first position; with a cache, positions of other calls are left out.
+    ``start`` is the call's first position; with a cache, positions of other calls are left out. If the tensor has only
+    the ``kept`` positions of the call, the indices are among these.
     """
+    if kept is not None:
+        index = {row: at for at, row in enumerate(kept)}
+        pairs = zip(*rows_of(queries, start, length, cached, name), strict=True)
+        found = [(index[row], position) for row, position in pairs if row in index]
+        return tuple(at for at, _ in found), tuple(position for _, position in found)
     total = start + length
     if queries is None:
         return tuple(range(length)), tuple(range(start, total))
     if isinstance(queries, slice):
-        asked = set(range(total)[queries])
+        asked = list(range(total)[queries])
     else:
         given = whole_numbers(name, queries)
-        asked = {each + total if each < 0 else each for each in given}
+        asked = list(dict.fromkeys(each + total if each < 0 else each for each in given))
         wrong = [each for each in given if not -total <= each < total]
         require(
             cached or not wrong,
@@ -254,7 +283,7 @@ def rows_of(
             f"numbers from {-total} to {total - 1}",
             "Choose among these, capture other modules, or pass a slice.",
         )
-    positions = tuple(sorted(each for each in asked if start <= each < total))
+    positions = tuple(each for each in asked if start <= each < total)
     return tuple(each - start for each in positions), positions
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -14,16 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError, first_line, require
 from glassformer.layers.cache import Cache, LayerCache
 from glassformer.layers.grouped_query import KeysAndValues
 from glassformer.models.decoder import Decoder
+from glassformer.modes import evaluating
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import find_hook_points
 from glassformer.observe.edits import Edit, put
 from glassformer.observe.hook_points import ROLES, HookPoint, Selection, select
-from glassformer.observe.intervene import intervene
-from glassformer.observe.seams import standing_in
+from glassformer.observe.intervene import intervene, repeating
+from glassformer.observe.seams import has_other_hooks, insert, is_changed, scope, standing_in
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, position, class] to one number for each text [batch], or to their mean []."""
@@ -38,6 +38,22 @@ _NONE: Mapping[int, KeysAndValues] = MappingProxyType({})
 
 class _Done(Exception):
     """The logits are there."""
+
+
+class _Kept(Tensor):
+    """Logits of the positions that are kept: one position is not spread over those of another tensor."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            given = [each for each in (*args, *(kwargs or {}).values()) if isinstance(each, Tensor) and each.dim() == 3]
+            for kept in (each for each in given if isinstance(each, _Kept) and each.shape[1] == 1):
+                other = next((each for each in given if each.shape[2] == kept.shape[2] and each.shape[1] > 1), None)
+                many = None if other is None else other.shape[1]
+                got = f"a metric that compares the logits of one position with those of {many}"
+                fix = "Pass the positions that it reads as logits=, or compare with the same ones."
+                require(other is None, got, "as many positions", fix)
+        return super().__torch_function__(function, types, args, kwargs or {})
 
 
 class Runner:
@@ -58,7 +74,12 @@ class Runner:
         parts = [None, "decoder", *(name for name, exists in there.items() if exists)]
         require(part in parts, f"part = {part!r} of {type(model).__name__}", f"one of {parts}", "Omit part.")
         blocks = [point for point in self.points if point.role == "block"]
-        hugging_face.require_resumable(model, blocks)
+        self.known = hugging_face.unknown_block(model, blocks) is None
+        """Whether the blocks are of a kind whose parts may be skipped; of others :meth:`skips` finds out."""
+        self.alone = has_other_hooks(model)
+        """Whether copies of the texts must run one by one and whole, as hooks of users may name rows and positions."""
+        self._whole: Tensor | None = None
+        self._skips: dict[int, bool] = {}
         self.blocks = [point for point in blocks if point.source == (part == "encoder")]
         self.memory = [point for point in blocks if point.source and part != "encoder"]
         """The encoder's blocks, where only the decoder is resumed."""
@@ -75,6 +96,8 @@ class Runner:
     def first_needed(self, texts: Mapping[str, Tensor]) -> int:
         """The first position that must be computed for these texts, if the earlier keys and values are known."""
         names, model = set(texts), self.model
+        if self.alone or not self.known:
+            return 0
         if isinstance(model, Decoder):
             known = names <= {"", "tokens", "key_padding"}
         else:
@@ -83,10 +106,10 @@ class Runner:
             )
         return min(select("logits", self._logits, _size(texts)[1])) if known else 0
 
-    def run(
+    def logits(
         self, texts: Mapping[str, Tensor], copies: int = 1, start: int = 0, before: Mapping[int, KeysAndValues] = _NONE
-    ) -> Float[Tensor, "copy text"]:
-        """The metric of each text of each copy, or one number for each copy.
+    ) -> Float[Tensor, "row position class"]:
+        """The logits that the metric reads, in evaluation mode.
 
         Args:
             texts: As given to the model.
@@ -96,30 +119,40 @@ class Runner:
         """
         repeated: dict[str, Any] = {name: each.repeat(copies, *[1] * (each.dim() - 1)) for name, each in texts.items()}
         found: list[Tensor] = []
-        thread = threading.get_ident()
+        # Edits and hooks of logits name positions of the whole text.
+        whole = self.alone or is_changed(self._head, "output")
 
-        def shorten(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            if args[0].dim() == 2 or threading.get_ident() != thread:
+        def shorten(values: Tensor, _: Any = None) -> Tensor | None:
+            if values.dim() == 2:
                 return None
-            read = select("logits", self._logits, start + args[0].shape[1])
-            return (args[0][:, [position - start for position in read]],)
+            read = select("logits", self._logits, start + values.shape[1])
+            return values[:, [position - start for position in read]]
 
-        def note(_: nn.Module, __: Any, output: Tensor) -> None:
-            if threading.get_ident() == thread:
-                found.append(output)
+        def note(values: Tensor, _: Any) -> None:
+            found.append(values)
+            if self.known:
                 raise _Done  # what the model does with so few logits is not needed
 
-        hooks = self._head.register_forward_pre_hook(shorten), self._head.register_forward_hook(note)
-        try:
+        with ExitStack() as attached:
+            attached.enter_context(evaluating(self.model))
+            here = attached.enter_context(scope())
+            if not whole:
+                attached.callback(insert(self._head, "input", shorten, 9, here))
+            attached.callback(insert(self._head, "output", note, 9, here))
+            attached.enter_context(suppress(_Done))
             if start:
                 repeated = self._continued(repeated, start, before)
-            self.model(*([repeated.pop("")] if "" in repeated else ()), **repeated)
-        except _Done:
-            pass
-        finally:
-            for hook in hooks:
-                hook.remove()
-        logits = found[-1] if found[-1].dim() == 3 else found[-1][:, None]
+            made: Any = self.model(*([repeated.pop("")] if "" in repeated else ()), **repeated)
+            found.append(made if isinstance(made, Tensor) else made.logits)  # with factors and caps
+        short = shorten(found[-1]) if whole else found[-1]
+        found[-1] = found[-1] if short is None else short
+        return found[-1] if found[-1].dim() == 3 else found[-1][:, None]
+
+    def run(
+        self, texts: Mapping[str, Tensor], copies: int = 1, start: int = 0, before: Mapping[int, KeysAndValues] = _NONE
+    ) -> Float[Tensor, "copy text"]:
+        """The metric of each text of each copy, or one number for each copy; arguments as for :meth:`logits`."""
+        logits = self.logits(texts, copies, start, before)
         values = torch.stack([self._measured(copy) for copy in logits.unflatten(0, (copies, -1))])
         require(
             bool(values.isfinite().all()), "a metric that is NaN or infinite", "finite numbers", "Check the metric."
@@ -127,62 +160,103 @@ class Runner:
         return values
 
     def _measured(self, logits: Float[Tensor, "text position vocab"]) -> Float[Tensor, " text"]:
-        value = self._metric(logits)
+        try:
+            value = self._metric(logits.as_subclass(_Kept))
+        except (IndexError, RuntimeError) as error:
+            got = f"a metric that fails on logits {list(logits.shape)}: {first_line(error)}"
+            kept = f"one that reads what is kept, the positions logits = {self._logits!r}"
+            raise InputError(got, kept, "Pass the positions that it reads as logits=.") from error
+        value = value.as_subclass(Tensor) if isinstance(value, _Kept) else value
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape not in ((), logits.shape[:1]):
             got = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             fits = f"a floating number for each text, [{len(logits)}], or their mean, []"
             raise InputError(f"a metric that gives {got}", fits, "Choose one class, or a difference of two.")
         return value.reshape(-1)
 
+    def skips(self, texts: Mapping[str, Tensor], layer: int, stream: Tensor) -> bool:
+        """Whether a run that skips the blocks before ``layer``, whose input is ``stream``, gives the same logits."""
+        if not self.known and layer not in self._skips:
+            whole = self._whole = self.logits(texts) if self._whole is None else self._whole
+            try:
+                found = self._logits_from(texts, layer, "residual_before", stream)
+                near = 64 * torch.finfo(whole.dtype).eps * float(whole.abs().max())
+                self._skips[layer] = float((found - whole).abs().max()) <= near
+            except Exception:  # whatever a block of an unknown kind does without those before it
+                self._skips[layer] = False
+        return self.known or self._skips[layer]
+
     def resumed(
-        self,
-        texts: Mapping[str, Tensor],
-        layer: int,
-        stage: Stage,
-        stream: Float[Tensor, "row position dim"],
-        memory: Float[Tensor, "text source dim"] | None = None,
-        before: Mapping[int, KeysAndValues] = _NONE,
-        edits: Sequence[Edit] = (),
+        self, texts: Mapping[str, Tensor], layer: int, stage: Stage | None, stream: Tensor | None, **options: Any
     ) -> Float[Tensor, "copy text"]:
-        """:meth:`run` from a stage of ``layer`` on, at which the residual stream is ``stream``.
+        """The metric of a run from a stage of ``layer`` on, at which the residual stream is ``stream``.
 
         Args:
             texts: The texts, of which ``stream`` holds one copy or several, one after another.
             layer: A layer of the part.
-            stage: Of a post-norm block not ``residual_between``.
+            stage: Of a post-norm block not ``residual_between``. None: a whole run, in which ``edits`` are made.
             stream: What the blocks before would give, at all positions or, if :meth:`first_needed` allows it, the last.
-            memory: The last residual stream of the encoder, where it is not resumed itself.
-            before: The keys and values of each layer in the unchanged run.
-            edits: What else is changed.
+            options: ``memory``, the last residual stream of the encoder, where it is not resumed itself; ``before``,
+                keys and values of each layer in the unchanged run; ``edits``, what else is changed; ``added``, what is
+                added to the output of a module; ``skip`` False: the blocks before run too; ``copies``, without a
+                stream.
         """
+        logits = self._logits_from(texts, layer, stage, stream, **options)
+        copies = len(logits) // _size(texts)[0]
+        values = torch.stack([self._measured(copy) for copy in logits.unflatten(0, (copies, -1))])
+        require(
+            bool(values.isfinite().all()), "a metric that is NaN or infinite", "finite numbers", "Check the metric."
+        )
+        return values
+
+    def _logits_from(
+        self,
+        texts: Mapping[str, Tensor],
+        layer: int,
+        stage: Stage | None,
+        stream: Tensor | None,
+        *,
+        memory: Float[Tensor, "text source dim"] | None = None,
+        before: Mapping[int, KeysAndValues] = _NONE,
+        edits: Sequence[Edit] = (),
+        added: tuple[nn.Module, Tensor] | None = None,
+        skip: bool = True,
+        copies: int = 1,
+    ) -> Float[Tensor, "row position class"]:
         rows, length = _size(texts)
-        start = length - stream.shape[1] if before else 0
-        if stage == "residual" and layer + 1 < len(self.blocks):
-            layer, stage = layer + 1, "residual_before"
+        start = length - stream.shape[1] if before and stream is not None else 0
         block = self.blocks[layer]
-        skipped = [*self.blocks[: layer + (stage == "residual")], *self.memory]
-        copies = len(stream) // rows
-        changes = [put(stage, stream, modules=[block.name]), *edits]
-        if memory is not None:
+        copies = copies if stream is None else len(stream) // rows
+        changes = [*edits] if stream is None or stage is None else [put(stage, stream, modules=[block.name]), *edits]
+        skipped = [*self.blocks[: layer + (stage == "residual")], *self.memory] if skip and stage is not None else []
+        if memory is not None and skipped:
             changes.insert(0, put("residual", memory.repeat(copies, 1, 1), modules=[self.memory[-1].name]))
         with ExitStack() as attached:
+            attached.enter_context(repeating(copies))
             for point in skipped:
                 attached.enter_context(standing_in(point.module, _unchanged))
-            if stage == "residual_between":
+            if stage == "residual_between" and skipped and block.pre_norm:
                 point = next(p for p in self.points if p.role == "attention" and p.block is block.module)
                 foreign = type(point.module).__module__.startswith("transformers.")
-                added = point.module if foreign or point.added is None else point.added
-                attached.enter_context(standing_in(added, partial(_nothing, foreign)))
+                adding = point.module if foreign or point.added is None else point.added
+                attached.enter_context(standing_in(adding, partial(_nothing, foreign)))
             if before:
                 read = [each - start for each in select("logits", self._logits, length)]
                 last = [point for point in self.points if point.block is self.blocks[-1].module]
                 if not any(point.role == "experts" for point in last):
                     ffn = next(point.module for point in last if point.role == "ffn")
                     attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
-            attached.enter_context(intervene(self.model, *changes))
-            nothing = stream.new_zeros(1, 1, length, 1)
-            left = {each: known if each >= layer else (nothing, nothing) for each, known in before.items()}
-            return self.run(texts, copies, start, left)
+            if added is not None:
+                module, more = added
+                here = attached.enter_context(scope())
+                attached.callback(insert(module, "output", lambda values, _: values + more, 1, here))
+            if changes:
+                attached.enter_context(intervene(self.model, *changes))
+            options: dict[str, Any] = {}
+            if before:
+                assert stream is not None
+                nothing = stream.new_zeros(1, 1, length, 1)
+                options["before"] = {each: known if each >= layer else (nothing, nothing) for each, known in before.items()}
+            return self.logits(texts, copies, start, **options)
 
     def _continued(
         self, texts: Mapping[str, Tensor], start: int, before: Mapping[int, KeysAndValues]

@@ -18,10 +18,10 @@ from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.attention import is_edited
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import AXES, Captured
-from glassformer.observe.edits import change
+from glassformer.observe.edits import Over, change
 from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.intervene import intervene
-from glassformer.observe.lens import added_by_heads
+from glassformer.observe.linear_maps import linear_map
 from glassformer.observe.resume import Metric, Part, Runner, Stage
 from glassformer.observe.seams import is_changed
 
@@ -41,7 +41,9 @@ class Sweep:
         layers: The layers on the first axis.
         clean: The metric of the clean run.
         corrupted: That of the corrupted run, in which a place is given its clean value; None of an ablation, in which
-            a place of the clean run is set to 0.
+            a place of the clean run is set to 0 or to a mean.
+        by_text: The values of each text, of which ``values`` are the means; one, if the metric gives a mean.
+        unchanged_by_text: Those of the run that is changed.
     """
 
     values: Float[Tensor, " layer *place"]
@@ -49,6 +51,8 @@ class Sweep:
     layers: tuple[int, ...]
     clean: float
     corrupted: float | None = None
+    by_text: Float[Tensor, " layer *place text"] | None = None
+    unchanged_by_text: Float[Tensor, " text"] | None = None
 
     @property
     def effects(self) -> Float[Tensor, " layer *place"]:
@@ -56,14 +60,27 @@ class Sweep:
         return self.values - (self.clean if self.corrupted is None else self.corrupted)
 
     @property
+    def effects_by_text(self) -> Float[Tensor, " layer *place text"]:
+        """:attr:`effects` for each text: their spread says how sure the mean is.
+
+        Raises:
+            InputError: An estimate, or a sweep that was made without texts.
+        """
+        if self.by_text is None or self.unchanged_by_text is None:
+            raise InputError("effects by text of an estimate", "an exact sweep", "Use patch_sweep or ablation_sweep.")
+        return self.by_text - self.unchanged_by_text
+
+    @property
     def restored(self) -> Float[Tensor, " layer *place"]:
         """The share of the difference that each place restores: 0 as corrupted, 1 as clean.
 
         Raises:
-            InputError: An ablation, which has no corrupted run.
+            InputError: An ablation, which has no corrupted run; or a metric that is the same in both runs.
         """
         if self.corrupted is None:
             raise InputError("restored of an ablation", "a sweep with a corrupted run", "Read effects instead.")
+        got = f"restored of runs whose metric is {self.clean} in both"
+        require(self.clean != self.corrupted, got, "runs that differ", "Read effects instead.")
         return self.effects / (self.clean - self.corrupted)
 
     def agreement(self, other: Sweep) -> float:
@@ -98,9 +115,12 @@ def patch_sweep(
 ) -> Sweep:
     """Run the corrupted texts once for each place, with that place's value of the clean run.
 
-    Only what a patch can change is computed: the layers from the patched one on, from the stored residual stream, for
-    several places in one batch; and the logits of the positions that the metric reads. Places at which both runs agree
-    are not run at all.
+    Each value is that of a run within :func:`~glassformer.observe.intervene.intervene` with this one patch, also where
+    the sweep is within interventions or modules carry adapters. Only what a patch can change is computed: the layers
+    from the patched one on, from the stored residual stream, for several places in one batch; and the logits of the
+    positions that the metric reads. Places at which both runs agree are not run at all. Texts are run one by one and
+    whole where modules have other forward hooks, and whole where interventions are in force or blocks of
+    ``transformers`` cannot be skipped. The model runs in evaluation mode, whatever mode it is in.
 
     Args:
         model: A decoder, an encoder or an encoder-decoder of glassformer, or a decoder or an encoder of
@@ -141,18 +161,29 @@ def ablation_sweep(
     batch_size: int = 128,
     progress: bool = False,
     part: Part | None = None,
+    reference: Tensor | Mapping[str, Any] | None = None,
+    mean: Over = "position",
 ) -> Sweep:
-    """Run the texts once for each place, with that place set to 0.
+    """Run the texts once for each place, with that place set to 0, or to its mean over reference texts.
 
     It computes as little as :func:`patch_sweep`, and its arguments and errors are the same. Removing an expert takes
     its weighted output away; the routing weights of the others stay as they are.
+
+    Args:
+        model: As for :func:`patch_sweep`, and so are the others.
+        reference: Texts over which the mean is taken (mean ablation): a head that reads nothing in particular then
+            keeps what later layers expect of it.
+        mean: ``"position"``: for each position its own, over reference texts of the same length as ``texts``.
+            ``"all"``: over the texts and their positions, of which the first may be much larger than the others.
 
     Returns:
         A sweep without a corrupted run; :attr:`Sweep.effects` is what removing each place adds to the metric.
 
     Source: Michel et al. 2019, arXiv 1905.10650 (one head at a time).
     """
-    return _swept(Runner(model, metric, logits, part), prepared(texts), site, by, layers, batch_size, progress)
+    runner, average = Runner(model, metric, logits, part), None if reference is None else (prepared(reference)[0], mean)
+    require(mean in get_args(Over), f"mean = {mean!r}", "'position' or 'all'", "Choose one of these.")
+    return _swept(runner, prepared(texts), site, by, layers, batch_size, progress, average)
 
 
 def ablation_steps(
@@ -180,6 +211,10 @@ def ablation_steps(
     yield from _stepwise(Runner(model, metric, logits, part), prepared(texts), "heads", None, None, batch_size, order)
 
 
+Average = tuple[Mapping[str, Tensor], Over]
+"""Reference texts, and what the mean is over."""
+
+
 def _swept(
     runner: Runner,
     given: Sequence[Mapping[str, Tensor]],
@@ -188,9 +223,10 @@ def _swept(
     layers: Selection | None,
     batch_size: int,
     progress: bool,
+    average: Average | None = None,
 ) -> Sweep:
     """All steps, with a bar; what there is at Ctrl-C."""
-    steps = _stepwise(runner, given, site, by, layers, batch_size)
+    steps = _stepwise(runner, given, site, by, layers, batch_size, average=average)
     found = next(steps)
     done = 0
     with tqdm(total=found.values.numel(), disable=not progress, desc=f"sweep over {site}", unit="place") as bar:
@@ -204,8 +240,18 @@ def _swept(
     return found
 
 
-@torch.no_grad()
-def _stepwise(
+def _stepwise(*given: Any, **options: Any) -> Iterator[Sweep]:
+    """:func:`_steps`, each without gradients."""
+    steps = _steps(*given, **options)
+    while True:
+        with torch.no_grad():
+            found = next(steps, None)
+        if found is None:
+            return
+        yield found
+
+
+def _steps(
     runner: Runner,
     given: Sequence[Mapping[str, Tensor]],
     site: Site,
@@ -213,86 +259,116 @@ def _stepwise(
     layers: Selection | None,
     batch_size: int,
     order: Sequence[int] | None = None,
+    average: Average | None = None,
 ) -> Iterator[Sweep]:
-    """Change the last of the given texts; to the values of the first if there are two, else to 0."""
+    """Change the last of the given texts; to the values of the first if there are two, else to 0 or to a mean."""
     require_positive(batch_size=batch_size)
     axes, points = _axes(site, by), runner.places(site)
     chosen = tuple(sorted(points)) if layers is None else select("layers", layers, max(points) + 1)
     missing = [layer for layer in chosen if layer not in points]
     require(not missing, f"{site} of layers {missing}", f"among {sorted(points)}", "Choose among these.")
-    normed = site in ("heads", "experts") and any(points[layer].post_norm for layer in chosen)
-    got = f"a sweep over {site}, whose sum is normalised before it is added"
-    require(not normed, got, "parts that are added as they are", f"Sweep over {_TARGETS.get(site)}.")
-    for layer in chosen:
-        module = {"heads": points[layer].added, "experts": points[layer].module}.get(site)
-        require(
-            not is_changed(module, "output"),
-            f"a sweep over {site} while the output of {points[layer].name} is changed",
-            "an intervention elsewhere",
-            f"Sweep over {_TARGETS.get(site)}, or change other sites.",
-        )
     # Edits of keys, the sweep's or an outer block's, reach those of a cache.
     needed = 0 if site in ("k", "v") or is_edited() else runner.first_needed(given[-1])
-    between = ("residual_between",) if all(block.between is not None for block in runner.blocks) else ()
+    parted = runner.known and not runner.alone and all(block.between is not None for block in runner.blocks)
+    between = ("residual_between",) if site == "residual_between" or parted else ()
     stages = ("residual_before", *between, "residual", *(("k", "v") if needed else ()))
     with capture(runner.model, what=(*_kinds(site), *stages)) as base:
         unchanged = runner.run(given[-1])
-    require(order is None or sorted(order) == list(chosen), f"order = {order}", f"all of {chosen}", "Name each once.")
+    require(order is None or sorted(order) == sorted(chosen), f"order = {order}", f"all of {chosen}", "Name each once.")
     ours, best = None, unchanged
     if len(given) == 2:
         with capture(runner.model, what=_kinds(site)) as ours:
             best = runner.run(given[0])
+    elif average is not None:
+        with capture(runner.model, what=_kinds(site)) as ours:
+            runner.logits(average[0])
+    over = None if average is None else average[1]
     expected = float(unchanged.double().mean())
     places = _places(axes, site, points[chosen[0]], base)
+    by_text = torch.full((len(chosen), *places, unchanged.numel()), math.nan, dtype=torch.float64)
     found = torch.full((len(chosen), *places), math.nan, dtype=torch.float64)
-    most = max(1, batch_size // len(next(iter(given[0].values()))))
-    clean, corrupted = float(best.double().mean()), None if ours is None else expected
-    sweep = Sweep(found, axes, chosen, clean, corrupted)
+    most = 1 if runner.alone else max(1, batch_size // len(next(iter(given[0].values()))))
+    clean, corrupted = float(best.double().mean()), expected if len(given) == 2 else None
+    sweep = Sweep(found, axes, chosen, clean, corrupted, by_text, unchanged[0].double())
     yield sweep
     for layer in chosen if order is None else order:
-        row = found[chosen.index(layer)]
-        difference = _difference(site, points[layer], base, ours)
+        point, row = points[layer], chosen.index(layer)
+        difference = _difference(site, point, base, ours, over)
         starts = _starts(difference, axes, site)
         for cell in set(product(*map(range, places))) - set(starts):
-            row[cell] = expected
+            found[(row, *cell)], by_text[(row, *cell)] = expected, unchanged[0].double()
+        stage, projection = _stage(runner, point, site, base)
         for cells in _batches(starts, most, difference.shape[-2]):
             flows = torch.cat([_at(difference, axes, site, cell) for cell in cells])
-            values = _resumed(runner, given[-1], site, points[layer], base, flows, min(needed, starts[cells[0]]))
-            for cell, value in zip(cells, values.double().mean(1).tolist(), strict=True):
-                row[cell] = value
+            if projection is not None:
+                flows = flows.transpose(1, 2).flatten(2) @ projection.T
+            start = min(needed, starts[cells[0]])
+            values = _resumed(runner, given[-1], site, point, base, flows, start, stage)
+            for cell, value in zip(cells, values.double(), strict=True):
+                found[(row, *cell)], by_text[(row, *cell)] = value.mean(), value
             yield sweep
     yield sweep
 
 
 def _resumed(
-    runner: Runner, texts: Mapping[str, Tensor], site: Site, point: HookPoint, base: Captured, flows: Tensor, start: int
+    runner: Runner,
+    texts: Mapping[str, Tensor],
+    site: Site,
+    point: HookPoint,
+    base: Captured,
+    flows: Tensor,
+    start: int,
+    stage: Stage | None,
 ) -> Float[Tensor, "copy text"]:
-    """The metric with ``flows``, which are 0 before ``start``, added at a site of as many copies of the texts."""
+    """The metric with ``flows``, which are 0 before ``start``, added at a stage, or at the site of a block that runs
+    whole, of as many copies of the texts."""
     block = runner.blocks[point.layer]
     copies = len(flows) // len(next(iter(texts.values())))
-    stage = _stage(runner, block, site)
-    stream = base.last(stage or "residual_before")[block.name][:, start:].repeat(copies, 1, 1)
+    stream = base.last(stage or "residual_before")[block.name]
+    options: dict[str, Any] = {"memory": base.last("residual")[runner.memory[-1].name] if runner.memory else None}
+    options["skip"] = runner.skips(texts, point.layer, base.last("residual_before")[block.name])
+    if site not in ("k", "v") and start:
+        keys, values = base.last("k"), base.last("v")
+        options["before"] = {layer: (keys[at.name], values[at.name]) for layer, at in runner.places("k").items()}
+    stream = stream[:, start:].repeat(copies, 1, 1)
     flows = flows[..., start:, :]
-    memory = base.last("residual")[runner.memory[-1].name] if runner.memory else None
-    keys, values = base.last("k"), base.last("v")
-    places = runner.places("k").items() if site not in ("k", "v") and keys else ()
-    before = {layer: (keys[each.name], values[each.name]) for layer, each in places}
     if stage is not None:
-        return runner.resumed(texts, point.layer, stage, stream + flows, memory, before)
-    edit = change(_TARGETS.get(site, site), lambda values: values + flows, modules=[point.name])
-    return runner.resumed(texts, point.layer, "residual_before", stream, memory, before, (edit,))
+        return runner.resumed(texts, point.layer, stage, stream + flows, **options)
+    if site == "experts":
+        options["added"] = point.module, flows
+    else:
+        options["edits"] = [change(site, lambda values: values + flows, modules=[point.name])]
+    if not options["skip"]:
+        return runner.resumed(texts, point.layer, None, None, copies=copies, **options)
+    return runner.resumed(texts, point.layer, "residual_before", stream, **options)
 
 
-def _stage(runner: Runner, block: HookPoint, site: Site) -> Stage | None:
-    """Where the residual stream of a block holds what a site adds to it; None if the site itself must be edited."""
-    if site == "residual_before" or site == "residual":
-        return site
+def _stage(runner: Runner, point: HookPoint, site: Site, base: Captured) -> tuple[Stage | None, Tensor | None]:
+    """Where the residual stream of a block holds what a site adds to it, and the matrix through which heads add to it;
+    None if the site itself must be edited: then the block runs with whatever changes what the site adds."""
+    block = runner.blocks[point.layer]
+    if site in ("residual_before", "residual"):
+        return site, None
+    no_stage: tuple[None, None] = None, None
     if not block.pre_norm or block.between is None or site in ("q", "k", "v"):
-        return None
+        return no_stage
+    if site == "residual_between":
+        return (site if runner.known and not runner.alone else None), None
+    if not runner.known or runner.alone or is_changed(block.module, "output"):
+        return no_stage
     if site in ("ffn", "experts"):
-        return "residual"
-    alone = sum(point.role == "attention" and point.block is block.module for point in runner.points) == 1
-    return "residual_between" if alone or site == "residual_between" else None
+        changed = site == "experts" and (point.post_norm or is_changed(point.module, "output"))
+        return (None if changed else "residual"), None
+    several = sum(each.role == "attention" and each.block is block.module for each in runner.points) > 1
+    if several or is_changed(block.between, "first input"):
+        return no_stage
+    if site == "attention":
+        return "residual_between", None
+    if point.post_norm or is_changed(point.merged, "output") or is_changed(point.added, "output"):
+        return no_stage
+    heads = base.last("heads")[point.name].transpose(1, 2).flatten(2)
+    found = linear_map(point.merged, heads.shape[-1], like=heads)
+    return no_stage if found is None else ("residual_between", found.matrix.to(heads.dtype))
 
 
 Cell = tuple[int, ...]
@@ -316,26 +392,29 @@ def _batches(starts: Mapping[Cell, int], most: int, length: int) -> Iterator[lis
         yield from (cells[at : at + most] for at in range(0, len(cells), most))
 
 
-_TARGETS: Mapping[str, Site] = {"heads": "attention", "experts": "ffn"}
-"""The site to whose tensor the parts of another one add up."""
-
-
 def _kinds(site: Site) -> tuple[str, ...]:
     """What must be captured of a site."""
     return ("choices", "shares", "experts") if site == "experts" else (site,)
 
 
-def _difference(site: Site, point: HookPoint, base: Captured, ours: Captured | None) -> Tensor:
-    """The clean values of a site, or zeros, minus those of the base run; with the axes of :func:`_names`.
+def _difference(
+    site: Site, point: HookPoint, base: Captured, ours: Captured | None, over: Over | None = None
+) -> Tensor:
+    """The clean values of a site, their mean, or zeros, minus those of the base run; with the axes of :func:`_names`.
 
-    Of heads and experts, of what each of them adds to the residual stream.
+    Of experts, of what each of them adds to the residual stream.
     """
     values = _values(site, point, base)
-    change = -values if ours is None else _values(site, point, ours) - values
-    if site != "heads":
-        return change
-    tokens = change.transpose(1, 2)
-    return added_by_heads(point.merged, tokens.flatten(0, 1)).unflatten(0, tokens.shape[:2]).transpose(1, 2)
+    if ours is None:
+        return -values
+    theirs = _values(site, point, ours)
+    if over is not None:
+        across = _names(site).index("position")
+        length, was = values.shape[across], theirs.shape[across]
+        got = f"a mean for each of {length} positions, from reference texts of {was}"
+        require(over == "all" or length == was, got, "texts of equal length", "Use such texts, or mean='all'.")
+        theirs = theirs.mean(0 if over == "position" else (0, across), keepdim=True)
+    return theirs - values
 
 
 def _values(site: Site, point: HookPoint, seen: Captured) -> Tensor:
@@ -347,13 +426,13 @@ def _values(site: Site, point: HookPoint, seen: Captured) -> Tensor:
 
 
 def _at(difference: Tensor, axes: Sequence[Axis], site: Site, cell: Cell) -> Tensor:
-    """The difference at one place, 0 elsewhere; of heads and experts what it adds to the residual stream."""
+    """The difference at one place, 0 elsewhere; of experts what they add to the residual stream."""
     index: list[Any] = [slice(None)] * difference.dim()
     for axis, place in zip(axes[1:], cell, strict=True):
         index[_names(site).index(axis)] = place
     there = torch.zeros_like(difference)
     there[tuple(index)] = difference[tuple(index)]
-    return there.sum(1) if site in _TARGETS else there
+    return there.sum(1) if site == "experts" else there
 
 
 def _names(site: Site) -> tuple[str, ...]:
@@ -414,7 +493,12 @@ def attribution_sweep(
     require(clean is not None or steps == 1, f"steps = {steps} without clean texts", "1", "Pass clean texts.")
     axes, given = _axes(site, by), prepared(*([] if clean is None else [clean]), corrupted)
     runner = Runner(model, metric, logits, part)
-    points, target = runner.places(site), _TARGETS.get(site, site)
+    points = runner.places(site)
+    target = "ffn" if site == "experts" else site
+    for point in points.values() if site == "experts" else ():
+        changed = point.post_norm or is_changed(point.module, "output")
+        got = f"an estimate for the experts of {point.name}, whose sum is normalised or changed before it is added"
+        require(not changed, got, "experts that are added as they are", "Use patch_sweep(), or the site ffn.")
     with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as base:
         best = runner.run(given[0])
     ours = None if clean is None else base
@@ -441,11 +525,11 @@ def attribution_sweep(
         theirs, worst = seen, values.detach()
     rows = []
     for _, point in sorted(points.items()):
-        gradient = means[point.name][:, None] if site in _TARGETS else means[point.name]
+        gradient = means[point.name][:, None] if site == "experts" else means[point.name]
         flow = _difference(site, point, theirs, ours) * gradient
         rows.append(flow.sum([at for at, name in enumerate(_names(site)) if name not in axes]))
     expected = float(worst.double().mean())
-    found, layers = torch.stack(rows) + expected, tuple(sorted(points))
+    found, layers = torch.stack(rows).detach() + expected, tuple(sorted(points))
     return Sweep(found, axes, layers, float(best.double().mean()), None if clean is None else expected)
 
 

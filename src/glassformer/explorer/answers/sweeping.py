@@ -18,11 +18,11 @@ from glassformer.errors import InputError, require
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.calls import require_waiting
 from glassformer.explorer.loading.loaded_model import LoadedModel
-from glassformer.modes import evaluating
 from glassformer.observe.sweep import ablation_steps, attribution_sweep
 
-SLICE = 0.1
+SLICE = 1.0
 """Seconds after which a call returns what there is; it ends the forward pass that is under way."""
 MOST_SWEPT = 1.6e13
 """Largest product of weights, tokens and heads that are removed exactly: a few minutes on two cores."""
@@ -80,18 +80,18 @@ class Sweeping:
         held = sum(stack.told.layers * given.q.shape[1] * given.q.shape[3] for stack, given in self._first())
         return (0 if self._steps is None else 32 * self.tokens * held) + 10_000
 
-    def advance(self, known: int) -> None:
-        """Compute for a moment, unless more than ``known`` heads are done already. Others may compute in between."""
-        end = time.monotonic() + SLICE
+    def advance(self, known: int | None) -> None:
+        """Compute for a moment, and until more than ``known`` heads are done; None: until there is an estimate."""
+        begun = time.monotonic()
         with self.lock:
-            if self.done > known:
-                return
             while self._steps is not None:
-                with self.outcomes.loaded.lock, evaluating(self.outcomes.model):
+                more = self.before is not None if known is None else self.done > known
+                if more and (known is None or time.monotonic() >= begun + SLICE):
+                    break
+                require_waiting()
+                with self.outcomes.at_leisure(self.before is None):
                     if next(self._steps, self) is self:
                         self._steps = None
-                if self.before is not None and time.monotonic() >= end:
-                    break
 
     def message(self) -> m.HeadSweep:
         """What is known."""

@@ -113,7 +113,7 @@ def save_program(model: CompiledProgram, path: Path | str) -> None:
                 "variable": each.variable,
                 "born": each.born,
                 "read": each.read,
-                "values": None if each.values is None else [[_plain(v), number] for v, number in each.values.items()],
+                "values": None if each.values is None else [[_plain(v), number] for v, number in each.values],
             }
             for each in model.coordinates
         ],
@@ -206,7 +206,7 @@ def _coordinate(entry: _Coordinate, width: int, last: int) -> Coordinate:
     got = f"the coordinate {entry['index']} from time {entry['born']} to {entry['read']}"
     require(fits, got, f"one of {width}, and times from 0 to {last}", _FIX)
     values = entry["values"]
-    listed = None if values is None else {_value(value): number for value, number in values}
+    listed = None if values is None else tuple((_value(value), number) for value, number in values)
     return Coordinate(entry["index"], entry["name"], entry["variable"], entry["born"], entry["read"], listed)
 
 
