@@ -334,7 +334,7 @@ def test_one_of_run_and_model_is_asked_for(
         (["--prompt", "x", "--stop", "280"], "a number from 0 to 279"),
         (["--prompt", "x", "--tokenizer", "numbers"], "whole numbers from 0 to 279"),
         (["--prompt", "x", "--tokenizer", "bytes"], "vocab_size = 280; expected a model of at most 256 tokens"),
-        (["--prompt", "x", "--tokenizer", "missing.json"], "cannot be read"),
+        (["--prompt", "x", "--tokenizer", "missing.json"], "missing.json (No such file"),
         (["--prompt", "x", "--max-new-tokens", "601"], "max_seq_len = 600"),
     ],
 )

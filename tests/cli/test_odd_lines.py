@@ -56,7 +56,8 @@ def test_seeds_that_no_generator_takes(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refuses([*command, "--seed", "1" + 22 * "0"], "seed = 1", capsys)
+    for seed in ("1" + 22 * "0", "-1"):
+        refuses([*command, "--seed", seed], f"seed = {seed[:2]}", capsys)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -96,12 +96,12 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
     Raises:
         InputError: A file that cannot be read, or whose last tenth is shorter than one sequence.
     """
-    require_regular(path)
     try:
+        require_regular(path)
         content = np.fromfile(path, dtype=np.uint8)
-    except OSError as error:
+    except (InputError, OSError) as error:
         raise InputError(
-            f"--data {path}, which cannot be read ({error.strerror})",
+            f"--data {path}, which cannot be read ({error.got if isinstance(error, InputError) else error.strerror})",
             f"'{RECURRENCE}', or the path of a text file",
             "Correct the path.",
         ) from error
