@@ -14,7 +14,7 @@ from glassformer.errors import require, require_positive
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import Edit, change, put
 from glassformer.observe.hook_points import Selection, select
-from glassformer.observe.intervene import intervene
+from glassformer.observe.intervene import intervene, repeating
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -184,12 +184,12 @@ def attention_faithfulness(
             clean = runner.run(given)
         fits = clean.shape == (1, count)
         require(fits, f"a metric of shape {list(clean.shape[1:])}", f"[{count}]", "Give one number for each text.")
-        parts = torch.tensor(ranked).split(max(1, batch_size // count))
+        parts = torch.tensor(ranked).split(1 if runner.alone else max(1, batch_size // count))
         removed = []
         for layer, head in places:
             for part in parts:
                 edit = _without(part.repeat_interleave(count), removal, layers=layer, heads=head, queries=queries)
-                with intervene(model, edit):
+                with repeating(len(part)), intervene(model, edit):
                     removed.append(runner.run(given, len(part)))
     shape = (len(points), -1) if by_head else (1, 1)
     effects = clean - torch.cat(removed).view(*shape, len(ranked), count)

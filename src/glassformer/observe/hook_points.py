@@ -222,6 +222,9 @@ def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) 
         fits = any(kind not in lacking or not lacking[kind](point) for point in there)
         have = ", ".join(dict.fromkeys(point.role for point in points)) or "none"
         expected = f"a hook point for each kind; found of these: {have}"
+        if there and not fits:
+            lacks = {"residual_between": "blocks whose attention and ffn are parallel or not found", "sinks": "no sinks"}
+            got = f"{got}: {lacks.get(kind, 'blocks whose parts are not found')}"
         require(fits, f"what = {kind!r} and {got}", expected, "Choose other kinds or modules.")
 
 

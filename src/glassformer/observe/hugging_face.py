@@ -91,8 +91,6 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         for each in attentions:
             merged, added, post_norm = parts.attentions.get(each.removeprefix(at), (None, None, False))
             module, sizes = modules[each], _sizes(modules[each])
-            if added == each.removeprefix(at):  # as its own projection gives it
-                added = merged or added
             yield HookPoint(
                 "attention",
                 each,

@@ -315,11 +315,11 @@ class _Attachment:
             kept["ffn"] = values
 
         def again(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
+            dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
+            require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
             # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
             return kept.pop("new") + kept.pop("ffn") if kept else None
 
-        dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
-        require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
         self._seam(point.between, "first input", before)
         self._seam(ffn, "output", after, 3)
         self._seam(block, "first output", again, 0)
