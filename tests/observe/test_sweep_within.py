@@ -130,6 +130,7 @@ OUTER = {
     "a value after the heads": ("heads", (put("residual_between", 0.3, layers=1, queries=-1),)),
     "examples (W3)": ("heads", (add("residual", 2.0, layers=0, examples=1),)),
     "a value for each text": ("ffn", (put("residual", torch.tensor([0.0, 1.0])[:, None, None], layers=0, queries=4),)),
+    "the heads of an adapter": ("heads", (put("heads", 0.1, layers=1, heads=3),)),
     "attention (W4)": ("heads", (scale("attention", 3.0, layers=1),)),
     "the stream between (L1)": ("residual_before", (add("residual_between", 1.0, layers=1),)),
     "logits": ("residual", (scale("logits", 2.0, queries=-1),)),
@@ -140,7 +141,7 @@ OUTER = {
 @pytest.mark.parametrize("batch_size", [2, 128])
 @pytest.mark.parametrize("name", OUTER)
 def test_a_sweep_within_edits_is_single_runs_within_them(name: str, batch_size: int) -> None:
-    model, (site, outer) = small(), OUTER[name]
+    model, (site, outer) = carrying("decoder", "lora") if "adapter" in name else small(), OUTER[name]
     with intervene(model, *outer):
         with capture(model, what=site) as seen:
             model(CLEAN)

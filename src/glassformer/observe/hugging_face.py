@@ -108,8 +108,10 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         if parts.ffn is not None:
             ffn = part(parts.ffn)
             assert ffn is not None
-            yield HookPoint("ffn", at + parts.ffn, ffn, **place)
             mixture: Any = part(parts.network)
+            inner = (getattr(mixture, each, None) for each in _LAST) if parts.network == parts.reads else (mixture,)
+            neurons = next((each for each in inner if isinstance(each, nn.Module)), None)
+            yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), neurons=neurons)
             gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
             if type(block).__name__ in _ROUTED:
                 routes: dict[str, Any] = {
@@ -128,6 +130,8 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
             yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
 
 
+_LAST = ("down_proj", "c_proj", "dense_4h_to_h", "fc2")
+"""Names of the last projection of a dense feed-forward network."""
 _ROUTED = ("MixtralDecoderLayer", "GptOssDecoderLayer")
 """Blocks whose routers give scores, routing weights and choices, with a softmax over the chosen experts."""
 

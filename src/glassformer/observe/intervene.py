@@ -225,6 +225,11 @@ class _Attachment:
                 self._seam(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
         elif site == "residual_between":
             self._attach_between(point, change)
+        elif site in ("attention_input", "ffn_input", "neurons"):
+            module = {"attention_input": point.module, "ffn_input": point.reads, "neurons": point.neurons}[site]
+            require(module is not None, f"{site} of {point.name}", "a module that reads it", "Edit another site.")
+            assert module is not None
+            self._seam(module, "input", change)
         elif site == "attention":
             assert point.added is not None
             self._seam(point.added, "output", change)

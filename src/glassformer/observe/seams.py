@@ -56,6 +56,16 @@ def scope() -> Iterator[Scope]:
         _scopes.set(tuple(each for each in _scopes.get() if each is not made))
 
 
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Within the block no scope's changes are made: a module that is run does what it does by itself."""
+    token = _scopes.set(())
+    try:
+        yield
+    finally:
+        _scopes.reset(token)
+
+
 _lock = threading.Lock()
 _Entry = tuple[int, Change, Scope]
 """The order of a change, the change, and whose it is."""
