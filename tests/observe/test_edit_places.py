@@ -38,6 +38,15 @@ def test_a_number_is_the_number_in_the_dtype_of_the_model() -> None:
     assert torch.equal(seen_with(network, "heads", add("heads", 0.1, layers=1)), plain + 0.1)
 
 
+@torch.no_grad()
+def test_a_number_for_all_keys_is_the_number() -> None:
+    network = model(sinks=True, num_kv_heads=2)  # torch's fused attention read expanded keys past their end
+    for site in ("q", "k", "v"):
+        found = [seen_with(network, "residual", put(site, 0.0, layers=1)) for _ in range(20)]
+        dense = seen_with(network, "residual", change(site, torch.zeros_like, layers=1))
+        assert all(torch.equal(each, dense) for each in found)
+
+
 def test_values_are_in_the_order_of_the_selection() -> None:
     network, values = model(), torch.randn(2, 8).double()
     plain = seen_with(network, "residual")

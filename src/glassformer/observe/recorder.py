@@ -111,7 +111,7 @@ class Recorder:
             if found.sinks is not None:
                 self._add("sinks", point, found.sinks, heads=heads, **labels)
             for kind, values in (("weights", found.weights), ("scores", found.scores)):
-                if values is not None:
+                if values is not None and kind in asked:
                     values = values if order is None else values[..., order]
                     start = first + found.first
                     # Empty slots of a cache come after the last query.
@@ -234,6 +234,11 @@ class Recorder:
             tensor.retain_grad()
             labels["gradient"] = lambda: None if tensor.grad is None else _taken(tensor.grad, picks)
         self._add(kind, point, _taken(tensor.detach(), picks), **labels)
+
+    @property
+    def made(self) -> bool:
+        """Whether there was a record."""
+        return bool(self._counts)
 
     def _add(self, kind: str, point: HookPoint, values: Tensor, **labels: Any) -> None:
         call = self._counts[kind, point.name]
