@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from small_models import decoder, encoder_decoder
 from torch import Tensor, nn

@@ -173,7 +173,9 @@ def test_attribution_within_edits_is_the_derivative() -> None:  # W4, L3
     with intervene(model, scale("attention", 3.0, layers=1)):
         found = attribution_sweep(model, None, CORRUPTED, metric)
         step = 1e-6
-        lower, upper = (float(single(model, scale("heads", 1 + each, layers=1, heads=2)).mean()) for each in (-step, step))
+        lower, upper = (
+            float(single(model, scale("heads", 1 + each, layers=1, heads=2)).mean()) for each in (-step, step)
+        )
     assert float(found.effects[1, 2]) == pytest.approx((lower - upper) / (2 * step), rel=1e-6)
     assert not found.values.requires_grad
 
@@ -264,13 +266,11 @@ def test_blocks_that_are_found_by_structure_are_swept(kind: str) -> None:
             expected = single(model, patch(site, seen, layers=layer, **{axis: place}))
             torch.testing.assert_close(found.by_text[layer, place], expected, rtol=1e-5, atol=1e-6)
     logits = logits_of(model, CLEAN)
-    try:
-        found = logit_lens(model, CLEAN)
-    except ValueError as error:
-        assert "not output(norm(stream))" in str(error), kind
-        assert kind in ("gemma2", "granite", "cohere")
+    if kind in ("gemma2", "granite", "cohere"):  # which cap their logits, or have a factor on them
+        with refused("not output.norm.stream"):
+            logit_lens(model, CLEAN)
     else:
-        torch.testing.assert_close(found[-1], logits, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logit_lens(model, CLEAN)[-1], logits, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
@@ -302,7 +302,11 @@ def test_a_mean_over_reference_texts_is_put_at_each_place() -> None:
 def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:
     model = small(kind)
     last = 3 if kind == "decoder" else 1
-    for receivers in (Receiver(last, 1), [Receiver(last, 1), Receiver(1, 0, "k"), Receiver(last, 2), "logits"], "logits"):
+    for receivers in (
+        Receiver(last, 1),
+        [Receiver(last, 1), Receiver(1, 0, "k"), Receiver(last, 2), "logits"],
+        "logits",
+    ):
         found = path_sweep(model, CLEAN, CORRUPTED, metric, receivers, batch_size=6)
         several = receivers if isinstance(receivers, list) else [receivers]
         for layer in range(len(found.layers)):
@@ -311,7 +315,9 @@ def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:
                 one = path_patch(model, CLEAN, CORRUPTED, metric, Sender(layer, head), later)
                 assert float(found.values[layer, head]) == pytest.approx(float(one.values[0]), abs=1e-10)
         of_ffn = path_sweep(model, CLEAN, CORRUPTED, metric, receivers, senders="ffn")
-        one = path_patch(model, CLEAN, CORRUPTED, metric, Sender(0), [e for e in several if e == "logits" or e.layer > 0])
+        one = path_patch(
+            model, CLEAN, CORRUPTED, metric, Sender(0), [e for e in several if e == "logits" or e.layer > 0]
+        )
         assert float(of_ffn.values[0]) == pytest.approx(float(one.values[0]), abs=1e-10)
         assert (found.embedding, found.corrupted) == (of_ffn.embedding, one.corrupted)
         assert (abs(found.embedding - found.corrupted) > 1e-9) == isinstance(receivers, list)  # keys

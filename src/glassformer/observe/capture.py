@@ -201,9 +201,9 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequ
             listen(point.mixed, "input", lambda values, _: recorder.output(values))
     for point in recorder.chosen:
         if point.role == "experts" or (point.role == "ffn" and "ffn" in recorder.kinds):
-            listen(point.module, "output", lambda values, given, point=point: recorder.after(point, given[0], values))
+            listen(point.module, "output", partial(recorder.after, point))
         elif point.role == "logits":
-            listen(point.module, "output", lambda values, _, point=point: recorder.logits(point, values))
+            listen(point.module, "output", partial(recorder.logits, point))
             if point.owner is not None:
                 listen(point.owner, "input", lambda _, given: setattr(recorder, "asked", given))
         elif point.between is not None and "residual_between" in recorder.kinds:

@@ -170,7 +170,7 @@ class Captured:
         require(len(there) == 1, several, "one module and one call", fix)
         return there[0].values
 
-    def stack(self, what: str) -> Shaped[Tensor, "layer *axes"]:
+    def stack(self, what: str) -> Shaped[Tensor, " layer *axes"]:
         """The values of all layers, in their order.
 
         Raises:

@@ -109,7 +109,7 @@ def head_scores(model: nn.Module, texts: Texts | Iterable[Texts]) -> HeadScores:
         with evaluating(model), scope() as here, capture(model) as seen, ExitStack() as attached:
             for point in points:
 
-                def reduce(_: Tensor, __: Any, point: HookPoint = point) -> None:
+                def reduce(_: Tensor, __: Any, point: HookPoint = point, masks: Any = masks) -> None:
                     weights = seen.records.pop().values
                     for name, mask in masks.items():
                         part = (weights * mask[:, None]).sum(-1)

@@ -34,7 +34,7 @@ ROLES: Mapping[str, Role] = MappingProxyType(
 """The role of the hook points at which each kind of record is captured."""
 
 Selection = int | slice | Sequence[int]
-"""Indices; negative ones count from the end. Values are in the order of the indices; one that is repeated counts once."""
+"""Indices; negative ones count from the end. Values are in the order of the indices; a repeated one counts once."""
 Heads = Selection | Mapping[int, Selection] | Mapping[str, Selection]
 """Heads of every attention, or of each layer, or of each module."""
 Modules = Sequence[str] | Callable[[str, nn.Module], bool]
@@ -232,7 +232,10 @@ def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) 
         have = ", ".join(dict.fromkeys(point.role for point in points)) or "none"
         expected = f"a hook point for each kind; found of these: {have}"
         if there and not fits:
-            lacks = {"neurons": "networks whose last projection is not found", "residual_between": "blocks whose attention and ffn are parallel or not found"}
+            lacks = {
+                "neurons": "networks whose last projection is not found",
+                "residual_between": "blocks whose attention and ffn are parallel or not found",
+            }
             got = f"{got}: {lacks.get(kind, 'blocks whose parts are not found')}"
         require(fits, f"what = {kind!r} and {got}", expected, "Choose other kinds or modules.")
 

@@ -1,4 +1,4 @@
-"""The matrix that a module multiplies by: read from its weights where they are all it does, else found by running it."""
+"""The matrix that a module multiplies by: its weights where they are all that it does, else found by running it."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Recorder:
             labels["gradient"] = lambda: None if merged.grad is None else split(merged.grad)
         self._add("heads", point, split(merged.detach()), **labels)
 
-    def logits(self, point: HookPoint, values: Tensor) -> None:
+    def logits(self, point: HookPoint, values: Tensor, _: Any = None) -> None:
         """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             values = values[:, None]
@@ -186,8 +186,9 @@ class Recorder:
             if len(rows) > 0:
                 self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
-    def after(self, point: HookPoint, x: Tensor, output: Tensor) -> None:
+    def after(self, point: HookPoint, output: Tensor, given: Sequence[Any]) -> None:
         """Record one call of a feed-forward network or a mixture of experts."""
+        x = given[0]
         if not self.frames:
             return
         frame = self.frames[-1]
