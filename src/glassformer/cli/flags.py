@@ -456,6 +456,9 @@ class CompileFlags:
     limit: Size = 1_000_000
     """With --verify: run all sequences if there are at most this many; otherwise a bound decides."""
 
+    seconds: Positive | None = None
+    """With --verify: time after which the verdict is undecided, if there is none before. None: without a limit."""
+
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the transformer and the names of its parts to this .json file."""
 
