@@ -54,7 +54,7 @@ class Turn:
 
     @contextmanager
     def at_leisure(self) -> Iterator[None]:
-        """Hold it for a long computation; nobody gives way to it."""
+        """Hold it for a long computation, to which no other one gives way."""
         self._take()
         try:
             yield
