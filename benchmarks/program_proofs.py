@@ -52,9 +52,11 @@ from glassformer.handcraft.programs import (
     verify_program,
 )
 from glassformer.handcraft.programs.certificate import ProgramCertificate
+from glassformer.handcraft.programs.checker import HeadClaim, LayerClaim
 from glassformer.handcraft.programs.decoder import compile_decoder, verify_decoder
 from glassformer.handcraft.programs.domains import Domains
-from glassformer.handcraft.programs.language import is_number, typed
+from glassformer.handcraft.programs.graph import graph
+from glassformer.handcraft.programs.language import Aggregate, Width, distinct, is_number, typed
 from glassformer.handcraft.programs.saved import load_program, save_program
 
 FAULTS = ("unsound", "wrong fails", "bounds below errors", "raw exceptions", "no end")
@@ -73,7 +75,7 @@ class Programs:
         self.draw = draw = random.Random(seed)
         kind = draw.choice(["letters", "small", "small", "dense", "wide", "near", "mixed", "fractions"])
         count = draw.randrange(2, 5)
-        self.vocabulary: tuple[Any, ...] = tuple(dict(zip(map(typed, found := self.tokens(kind, count)), found)).values())
+        self.vocabulary: tuple[Any, ...] = tuple(distinct(self.tokens(kind, count)))
         self.kind = kind
         self.results = [*self.vocabulary, *draw.choice([(), (None,), (0, 1), ("x", "y"), (True, 1, 1.0)])]
 
@@ -93,7 +95,9 @@ class Programs:
             as_one = draw.choice([float, Fraction])
             return [as_one(middle + number * gap) for number in range(count)]
         if kind == "mixed":
-            return draw.sample([True, False, 0, 1, 1.0, Fraction(1, 2), 0.5, "1", "a", (1, "a"), (True, "a"), -0.0], count)
+            return draw.sample(
+                [True, False, 0, 1, 1.0, Fraction(1, 2), 0.5, "1", "a", (1, "a"), (True, "a"), -0.0], count
+            )
         return [Fraction(draw.randrange(-9, 10), draw.randrange(1, 12)) for _ in range(count)]
 
     def table(self, results: Sequence[Any]) -> Callable[..., Any]:
@@ -142,7 +146,9 @@ class Programs:
         predicates: list[Any] = [operator.eq, operator.ne, self.table((False, False, True))]
         if draw.random() < 0.5:
             predicates += [operator.lt, operator.le, lambda key, query: key == query - 1]
-            return select(indices, draw.choice([indices, self.variable(0) if kind > 0.9 else indices]), draw.choice(predicates))
+            return select(
+                indices, draw.choice([indices, self.variable(0) if kind > 0.9 else indices]), draw.choice(predicates)
+            )
         if all(map(is_number, self.vocabulary)):
             return select(tokens, tokens, draw.choice([*predicates, operator.lt, operator.le]))
         return select(self.variable(depth - 1), self.variable(depth - 1), draw.choice(predicates[:3]))
@@ -154,10 +160,14 @@ class Programs:
         return self.draw.choice([depth - 1, depth - 1, 0])
 
 
+class Over(BaseException):
+    """The seconds of a step are over. Not an Exception, which programs under test may catch."""
+
+
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
     def over(*_: object) -> None:
-        raise TimeoutError
+        raise Over
 
     before = signal.signal(signal.SIGALRM, over)
     signal.alarm(seconds)
@@ -170,8 +180,10 @@ def limited(seconds: int) -> Iterator[None]:
 
 def damage(model: CompiledProgram, draw: random.Random) -> tuple[str, CompiledProgram]:
     """Damage a model, and say what was damaged."""
-    kind = draw.choice(["weights", "weights", "weights", "codes", "names", "space", "file"])
-    if kind == "weights":
+    kind = draw.choice(["weights", "weights", "weights", "codes", "names", "claims", "claims", "space", "file"])
+    if kind == "claims":
+        _lie(model, draw)
+    if kind == "weights" or (kind == "claims" and draw.random() < 0.5):
         _damage_weights([each for each in model.parameters() if each.numel()], draw)
     elif kind == "codes" and model.codes:
         codes = list(model.codes)
@@ -189,9 +201,6 @@ def damage(model: CompiledProgram, draw: random.Random) -> tuple[str, CompiledPr
     elif kind == "names":
         model.heads = tuple(tuple(f"head {draw.random()}" for _ in names) for names in model.heads)
         model.coordinates, model.name = model.coordinates[::-1], "another"
-        claims = list(model.claims or ())
-        draw.shuffle(claims)
-        model.claims = tuple(claims) if draw.random() < 0.7 else None
     elif kind == "space":
         domains, vocabulary = model.domains, list(model.domains.vocabulary)
         how = draw.randrange(3)
@@ -221,11 +230,42 @@ def damage(model: CompiledProgram, draw: random.Random) -> tuple[str, CompiledPr
     return kind, model
 
 
+def _lie(model: CompiledProgram, draw: random.Random) -> None:
+    """Claim something else about some heads and units."""
+    assert model.program is not None
+    parts = [node.part for node in graph(model.program)]
+    variables = [part for part in parts if isinstance(part, Variable)]
+    selectors = [part for part in parts if isinstance(part, Selector)] or [everything]
+    copies = [part for part in variables if isinstance(part, Aggregate | Width)]
+    copies += [Aggregate(draw.choice(selectors), draw.choice(variables)) for _ in range(2)]
+    layers = []
+    for layer in model.claims or ():
+        heads = [
+            HeadClaim(
+                draw.choice([claim.selector, *selectors]),
+                tuple(draw.choice([each, *copies]) for each in claim.writes),
+            )
+            for claim in layer.heads
+        ]
+        lookups = [
+            claim._replace(
+                variable=draw.choice([claim.variable, claim.variable, *variables]),
+                parts=draw.choice([claim.parts, tuple(draw.choices(variables, k=draw.randrange(1, 3)))]),
+                last=claim.last - 2 * draw.choice([0, 0, 1]),
+            )
+            for claim in layer.lookups
+        ]
+        layers.append(LayerClaim(tuple(heads), tuple(lookups)))
+    if draw.random() < 0.2:
+        draw.shuffle(layers)
+    model.claims = None if draw.random() < 0.1 else tuple(layers)
+
+
 def _damage_weights(parameters: list[torch.nn.Parameter], draw: random.Random) -> None:
     with torch.no_grad():
         for _ in range(draw.choice([1, 1, 1, 3])):
             weight = draw.choice(parameters)
-            flat, how = weight.view(-1), draw.randrange(6)
+            flat, how = weight.view(-1), draw.randrange(7)
             place = draw.randrange(len(flat))
             if how <= 1:
                 flat[place] += draw.choice([1, -1]) * 10.0 ** draw.randrange(-9, 3)
@@ -235,6 +275,8 @@ def _damage_weights(parameters: list[torch.nn.Parameter], draw: random.Random) -
                 flat[place] = draw.choice([math.nan, math.inf, -math.inf, 1e30])
             elif how == 4:
                 weight.copy_(weight[torch.tensor(draw.sample(range(len(weight)), len(weight)))])
+            elif how == 5:
+                weight[draw.randrange(len(weight))] = weight[draw.randrange(len(weight))].clone()
             else:
                 weight.add_(10.0 ** draw.randrange(-14, -2) * torch.randn(weight.shape, dtype=torch.float64))
 
@@ -253,7 +295,7 @@ class Trial:
         try:
             with limited(MOST_SECONDS):
                 self._run()
-        except TimeoutError:
+        except Over:
             self._fault("no end")
         except InputError:
             self.tags.append("refused")
@@ -275,7 +317,8 @@ class Trial:
         self.tags += [some.kind, str(dtype).removeprefix("torch."), "long" if long else "short"]
         torch.manual_seed(self.number)
         if draw.random() < 0.1 and not long:
-            return self._decoder(some, program, most, dtype, damaged)
+            self._decoder(some, program, most, dtype, damaged)
+            return
         model = compile_program(program, some.vocabulary, most, causal=causal, dtype=dtype)
         self.tags.append("damaged" if damaged else "whole")
         if damaged:
@@ -335,7 +378,11 @@ class Trial:
                 error = 0.0
                 for number, value, right in zip(found, values, wanted, strict=True):
                     if numbers is None:
-                        off = abs(Fraction(number) - Fraction(right)) if is_number(right) and math.isfinite(number) else math.inf
+                        off = (
+                            abs(Fraction(number) - Fraction(right))
+                            if is_number(right) and math.isfinite(number)
+                            else math.inf
+                        )
                         error = max(error, float(off) if off < _TOLERANCE else math.inf)
                     else:
                         off = 0.0 if math.isnan(number) else abs(number - numbers.get(typed(right), math.inf))

@@ -118,11 +118,14 @@ class PlaceTables:
         return Bound(float(np.min(margins)), error)
 
 
-def require_finite(model: nn.Module) -> None:
-    """Raise :class:`InputError` naming a weight of ``model`` that has NaN or infinite entries, before any proof."""
+def require_finite(model: nn.Module, most: float = math.inf) -> None:
+    """Raise :class:`InputError` naming a weight of ``model`` that is not finite or above ``most``, before any proof."""
+    fix = "Compile, build or load it again."
     for name, tensor in model.state_dict().items():
         fits = not tensor.is_floating_point() or bool(tensor.isfinite().all())
-        require(fits, f"{name} with numbers that are not finite", "finite weights", "Compile, build or load it again.")
+        require(fits, f"{name} with numbers that are not finite", "finite weights", fix)
+        size = float(tensor.abs().max()) if tensor.numel() else 0.0
+        require(size <= most, f"{name} with numbers up to {size:.3g}", f"at most {most:g}", fix)
 
 
 def gamma(roundings: int, roundoff: float) -> float:

@@ -255,7 +255,9 @@ class Runner:
             if before:
                 assert stream is not None
                 nothing = stream.new_zeros(1, 1, length, 1)
-                options["before"] = {each: known if each >= layer else (nothing, nothing) for each, known in before.items()}
+                options["before"] = {
+                    each: known if each >= layer else (nothing, nothing) for each, known in before.items()
+                }
             return self.logits(texts, copies, start, **options)
 
     def _continued(

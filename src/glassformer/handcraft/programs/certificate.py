@@ -328,7 +328,7 @@ def network_of(model: CompiledProgram) -> Network:
         layers.append(LayerWeights(attention.num_heads, q, k, v, out, sinks, up, down))
     dtype = torch.finfo(model.output.weight.dtype)
     tables = _array(model.embedding.weight), _array(model.positions.weight)
-    return Network(*tables, layers, _affine(model.output), dtype.eps / 2, dtype.tiny)
+    return Network(*tables, layers, _affine(model.output), dtype.eps / 2, dtype.tiny, dtype.max)
 
 
 def _affine(linear: nn.Linear) -> Affine:

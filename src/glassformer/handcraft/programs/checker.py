@@ -67,7 +67,6 @@ _MOST_PAIRS = 1 << 24
 _MOST_COMBINATIONS = 1 << 14
 """Of values of several variables."""
 _NUMBERS_AT_ONCE = 1 << 21
-_LARGEST = 1e30
 
 Array = Float[np.ndarray, "..."]
 
@@ -108,6 +107,7 @@ class Network:
         output: What is read at each position.
         roundoff: Unit roundoff, such as ``2 ** -24`` for float32.
         smallest: The smallest normal number.
+        largest: The largest number.
         constant: What one more coordinate always holds, if norms divide by its share of the root mean square.
         scale: Relative error of all that is read at one position of the stream, the same for constants; where there is
             a ``constant``, a claim.
@@ -122,6 +122,7 @@ class Network:
     output: Affine
     roundoff: float
     smallest: float
+    largest: float
     constant: float = math.inf
     scale: float = 0.0
     more: int = 0
@@ -231,8 +232,8 @@ def _checked(run: Callable[[], float]) -> Checked:
             error = run()
     except (Undecided, InputError) as problem:
         return Checked(math.inf, problem.got if isinstance(problem, InputError) else str(problem))
-    except RecursionError:
-        return Checked(math.inf, "hundreds of parts on one another")
+    except Exception as problem:  # of claims of another form
+        return Checked(math.inf, f"claims of another form, or too many parts on one another ({type(problem).__name__})")
     return Checked(error) if math.isfinite(error) else Checked(math.inf, "errors that are not finite")
 
 
@@ -257,19 +258,20 @@ class _Checker:
     variables: dict[int, Variable] = field(default_factory=dict)
     places: dict[tuple[int, tuple[int, ...]], Int[np.ndarray, " combination"]] = field(default_factory=dict)
     counted: dict[int, Variable] = field(default_factory=dict)
+    possible: dict[int, Bool[np.ndarray, " value"]] = field(default_factory=dict)
 
     def stream(self, claims: Sequence[LayerClaim]) -> Form:
         """What the residual stream holds in the end."""
-        network, domains = self.network, self.domains
+        network, domains, most = self.network, self.domains, self.domains.max_len
         self.parts = {node.part for node in graph(self.program)}
-        if len(network.embedding) != len(domains.vocabulary) or len(network.positions) < domains.max_len or len(claims) != len(network.layers):
-            raise Undecided("weights of other sizes")
+        fits = len(network.embedding) == len(domains.vocabulary) and len(network.positions) >= most
+        if not fits or len(claims) != len(network.layers):
+            raise Undecided("weights or claims of other sizes")
         rows = np.empty_like(network.embedding)
         rows[domains.places(tokens, domains.vocabulary)] = network.embedding
         zero = np.zeros(rows.shape[1])
-        x = self.add(
-            Form({self.key(tokens): rows}, zero, zero), Form({self.key(indices): network.positions[: domains.max_len]}, zero, zero)
-        )
+        both = {self.key(tokens): rows}, {self.key(indices): network.positions[:most]}
+        x = self.add(*(Form(table, zero, zero) for table in both))
         for layer, claim in zip(network.layers, claims, strict=True):
             self.normed(x)
             x = self.attention(x, layer, claim.heads)
@@ -287,7 +289,7 @@ class _Checker:
 
     def watch(self, *forms: Form) -> None:
         """Give up where numbers are too large, or time is over."""
-        if not all((self.size(form) < _LARGEST).all() for form in forms):
+        if not all((self.size(form) < self.network.largest**0.5 / 1000).all() for form in forms):
             raise Undecided("errors that are too large")
         if time.monotonic() > self.deadline:
             raise Undecided("the time is over")
@@ -311,6 +313,12 @@ class _Checker:
     def always(self, part: Selector) -> bool:
         """Whether a selector holds for all keys and queries."""
         return isinstance(part, Select) and bool(self.domains.table(part).all())
+
+    def known(self, part: Variable) -> None:
+        """Give up on aggregates that are none of the program's: where it has a value, they might have none."""
+        for node in graph(part):
+            if isinstance(node.part, Aggregate) and node.part not in self.parts:
+                raise Undecided(f"{node.part}, which is no part of the program")
 
     def values(self, key: int) -> tuple[Value, ...] | None:
         return self.domains.of(self.variables[key])
@@ -374,7 +382,10 @@ class _Checker:
                     raise Undecided(f"{part}, which may have no value")
                 found.append(-1 if place is None else place)
             self.places[asked] = np.array(found, dtype=np.int64)
-        return self.places[asked]
+        able = np.ones(1, dtype=bool)
+        for key, each in zip(basis, self.listed(basis), strict=True):
+            able = (able[:, None] & self.possible.get(key, np.ones(len(each), dtype=bool))).ravel()
+        return np.where(able, self.places[asked], -1)
 
     def listed(self, keys: Sequence[int]) -> list[tuple[Value, ...]]:
         return [self.domains.listed(self.variables[key]) for key in keys]
@@ -476,12 +487,16 @@ class _Checker:
         """For each value the middle of the ranges of the rows that have it, and half the largest joint range."""
         count = len(self.listed([key])[0])
         ends = np.full((count, low.shape[1]), np.inf), np.full((count, low.shape[1]), -np.inf)
-        able = where >= 0
-        np.minimum.at(ends[0], where[able], low[able])
-        np.maximum.at(ends[1], where[able], high[able])
-        occurs = ends[0] <= ends[1]  # of a value that no row has, anything may be said
-        middle = np.where(occurs, (ends[0] + ends[1]) / 2, 0)
-        off = np.where(occurs, np.maximum(ends[1] - middle, middle - ends[0]), 0)
+        able = np.flatnonzero(where >= 0)
+        if len(able):
+            able = able[np.argsort(where[able], kind="stable")]
+            found, first = np.unique(where[able], return_index=True)
+            ends[0][found] = np.minimum.reduceat(low[able], first)
+            ends[1][found] = np.maximum.reduceat(high[able], first)
+        occurs = np.all(ends[0] <= ends[1], axis=1)  # a value that no row has is none, at any position
+        self.possible[key] = occurs & self.possible.get(key, occurs)
+        middle = np.where(occurs[:, None], (ends[0] + ends[1]) / 2, 0)
+        off = np.where(occurs[:, None], np.maximum(ends[1] - middle, middle - ends[0]), 0)
         if np.isnan(low).any() or np.isnan(high).any():
             raise Undecided("errors that are not finite")
         return middle, _up(off.max(0))
@@ -576,6 +591,7 @@ class _Checker:
         """What a head gives that copies ``part``."""
         if not isinstance(part, Aggregate | Width) or self.domains.key(part.selector) != self.domains.key(selector):
             raise Undecided(f"{part}, with a selector other than its head's")
+        self.known(part)
         n, error, reflexive = self.domains.max_len, scores.error, self.domains.reflexive(selector)
         size = float(self.size(v)[0])
         size += 2 * self.network.scale * size
@@ -593,8 +609,6 @@ class _Checker:
             return self.width(part, v, count, least, most, others * size + rounded, None if reflexive else nothing)
         off = (1 - float(least[0]) + others) * size + rounded
         averaged = self.domains.averaged(part)
-        if not averaged and part not in self.parts and not self.domains.single(selector):
-            raise Undecided(f"{part}, whose selected values need not be equal")
         v = self.express(v, [part.values])
         copied, values = self.key(part.values), self.domains.of(part.values)
         table, linear = v.tables.get(copied), np.zeros(1)
@@ -855,6 +869,8 @@ class _Checker:
             found[3, block] = np.where(able[1], scores, -np.inf).max(1)
             self.watch()
         found[0] = np.where(found[1] > -np.inf, found[0], -np.inf)
+        if not able[0].any():
+            raise Undecided("queries without a value")
         low, high, other, top = found[:, able[0]]
         return low, high, other, top
 
@@ -873,7 +889,8 @@ class _Checker:
             return x
         up, down = layer.up, layer.down
         hidden = self.linear(x, up)
-        active = np.maximum(self.size(hidden), 0)
+        self.watch(hidden)
+        active = self.size(hidden)
         blank = Form({}, down.bias, np.zeros(len(down.bias)))
         count = (down.weight != 0).sum(1) + (down.bias != 0) + 1 + self.network.more
         terms = np.abs(down.weight) @ active + np.abs(down.bias)
@@ -889,17 +906,18 @@ class _Checker:
             found.append(self.lookup(x, up.rows(units), down.weight[:, units], claim))
             self.watch(x)
         keep, linear = np.eye(len(x.constant)), np.zeros(len(x.constant))
-        waiting: dict[bytes, int] = {}
+        waiting: dict[bytes, list[int]] = {}
         for unit in np.flatnonzero(~claimed & down.weight.any(0)).tolist():
             whole = np.concatenate([up.weight[unit], up.bias[[unit]], down.weight[:, unit]]) + 0.0
-            other = waiting.pop((0.0 - whole).tobytes(), None)
-            if other is None:
-                waiting[whole.tobytes()] = unit
+            others = waiting.get((0.0 - whole).tobytes())
+            if not others:
+                waiting.setdefault(whole.tobytes(), []).append(unit)
                 continue
+            others.pop()
             keep += down.weight[:, [unit]] @ up.weight[[unit]]
             linear += down.weight[:, unit] * up.bias[unit]
             added = added + 2 * np.abs(down.weight[:, unit]) * self.off(x, up.rows(slice(unit, unit + 1)))
-        for unit in waiting.values():
+        for unit in itertools.chain.from_iterable(waiting.values()):
             added = added + np.abs(down.weight[:, unit]) * active[unit]
         kept = self.linear(x, Affine(keep, linear), executed=False)
         total = reduce(self.add, found, blank)
@@ -914,6 +932,8 @@ class _Checker:
 
     def lookup(self, x: Form, up: Affine, down: Array, claim: LookupClaim) -> Form:
         """What units add that look ``claim.variable`` up."""
+        for part in (claim.variable, *claim.parts):
+            self.known(part)
         width = len(down)
         if not len(up.bias):
             return Form({}, np.zeros(width), np.zeros(width))
@@ -923,9 +943,12 @@ class _Checker:
         factor = up.weight[:, column] / lead[column]
         blur = self.off(x, up) + _up(np.abs(up.weight - factor[:, None] * lead) @ self.size(x))
         read = self.linear(x, Affine(lead[None], np.zeros(1)), executed=False)
-        z = self.express(read, claim.parts)
-        keys = [self.key(part) for part in claim.parts if self.key(part) in z.tables]
-        keys = list(dict.fromkeys([*keys, *map(self.key, claim.parts)]))
+        keys = list(dict.fromkeys(map(self.key, claim.parts)))
+        for key in list(keys):  # what follows from other parts is none of its own
+            others = [other for other in keys if other != key]
+            if key not in read.tables and others and set(self.basis(self.variables[key], read.tables)) <= set(others):
+                keys = others
+        z = self.express(read, [self.variables[key] for key in keys])
         sets = self.listed(keys)
         if math.prod(map(len, sets)) > _MOST_COMBINATIONS:
             raise Undecided(f"{claim.variable}, a function of too many combinations of values")
@@ -934,6 +957,8 @@ class _Checker:
             if key in z.tables:
                 total = total + z.tables[key].reshape([-1 if axis == each else 1 for each in range(len(sets))])
         where = self.place(claim.variable, keys)
+        if not (where >= 0).any():
+            raise Undecided(f"{claim.variable}, which has no value")
         points, error = total.ravel()[where >= 0], float(z.radius[0] + self.rounding(8, False) * np.abs(total).max())
         low, high, gates = self.bends(points, error, factor, up.bias, blur, down)
         key = self.key(claim.variable)
@@ -1009,7 +1034,8 @@ class _Checker:
             raise Undecided("values that are no numbers, read as numbers")
         wanted = [float(value) if numbers is None else numbers.get(typed(value), math.nan) for value in values]
         found = np.full(len(values), constant) if table is None else constant + table[:, 0]
-        off = np.abs(found - np.array(wanted))
+        able = self.possible.get(key, np.ones(len(values), dtype=bool))
+        off = np.where(able, np.abs(found - np.array(wanted)), 0.0)
         error = float(off.max()) + radius + 2**-50 * max(map(abs, wanted))
         if math.isnan(error):
             raise Undecided("a value without a number")
@@ -1017,21 +1043,19 @@ class _Checker:
 
     def probability(self, values: Sequence[Value], claims: Sequence[LayerClaim]) -> float:
         """The largest probability of all wrong tokens together."""
-        x, (weight, bias) = self.stream(claims), self.network.output
-        rounding = self.linear(x, self.network.output).radius  # of each logit by itself
-        rounding = (
-            rounding - np.abs(weight) @ x.radius + self.network.scale * self.size(self.linear(x, self.network.output))
-        )
+        logits = self.linear(self.stream(claims), self.network.output)
+        y, key = self.express(logits, [self.program]), self.key(self.program)
+        radius = _up(y.radius + self.network.scale * self.size(logits))
         right = {typed(value): token for token, value in reversed(list(enumerate(values)))}
         worst = 0.0
         for place, value in enumerate(self.domains.listed(self.program)):
             token = right.get(typed(value))
+            if key in self.possible and not self.possible[key][place]:
+                continue
             if token is None:
                 raise Undecided(f"{value!r}, which no token stands for")
-            ahead = Affine(weight[token] - weight, bias[token] - bias)
-            y = self.express(self.linear(x, ahead, executed=False), [self.program])
-            table = y.tables.get(self.key(self.program))
-            margin = y.constant + (0 if table is None else table[place]) - y.radius - _up(rounding + rounding[token])
+            found = y.constant + (y.tables[key][place] if key in y.tables else 0)
+            margin = found[token] - found - (radius + radius[token]) * (1 + 2**-30)
             wrong = np.arange(len(values)) != token
             worst = max(worst, float(np.exp(-np.maximum(margin[wrong], -700)).sum()))
             self.watch()

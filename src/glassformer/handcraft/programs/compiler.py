@@ -540,6 +540,8 @@ def _evenly(values: Sequence[Value]) -> bool:
     if len(numbers) < 2:
         return not numbers or abs(numbers[0]) <= MOST_SUMS
     gap = float(np.diff(np.sort(numbers)).min())
+    if len(numbers) < len(values):  # others are 1 apart
+        gap = min(gap, 1.0)
     return bool(np.ptp(numbers) <= 2 * gap * len(values)) and max(map(abs, numbers)) <= MOST_SUMS * gap
 
 

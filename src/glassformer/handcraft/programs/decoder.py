@@ -317,6 +317,7 @@ def network_of_decoder(decoder: Decoder, domains: Domains, scale: float) -> Netw
         read(norm, decoder.output),
         roundoff,
         dtype.tiny,
+        dtype.max,
         constant=constant,
         scale=scale,
         more=8,

@@ -249,13 +249,22 @@ class Domains:
     def _sums(self, part: Elementwise) -> Sequence[Value] | None:
         if part.linear is None:
             return None
-        sums: set[Value] = {part.linear[1]}
+        terms = [[part.linear[1]]]
         for source, factor in zip(part.sources, part.linear[0], strict=True):
             values = self.of(source)
-            if values is None or not all(map(is_number, values)) or len(values) * len(sums) > MOST_VALUES**2:
+            if values is None or not all(map(is_number, values)):
                 return None
-            sums = {each + Fraction(value) * factor for each in sums for value in values}
-        return [simplest(each) for each in sums]
+            terms.append([Fraction(value) * factor for value in values])
+        scale = math.lcm(*(each.denominator for term in terms for each in term))
+        sums = {0}
+        for term in terms:
+            numbers, before = {int(each * scale) for each in term}, sums
+            sums = set()
+            for one in before:
+                sums.update(one + number for number in numbers)
+                if len(sums) > MOST_VALUES:
+                    return None
+        return [simplest(Fraction(each, scale)) for each in sums]
 
     def _means(self, values: Sequence[Value]) -> Sequence[Value] | None:
         """All means of two to ``max_len`` of the values, not all of them the same."""

@@ -315,6 +315,8 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
             sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
     sources, factors = tuple(sums), tuple(sums.values())
     constant = sum((_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)), Fraction(0))
+    for number in (constant, *factors):
+        require_value(number, "a factor or a constant of")
     start, *multiples = map(simplest, (constant, *factors))  # integers are added faster than fractions
 
     def function(*values: Value) -> Value:
@@ -395,13 +397,14 @@ def require_value(value: Value, context: str) -> None:
         ok = fits(value)
     except (TypeError, OverflowError, RecursionError):
         ok = False
-    got = f"{context} {_shown(value)[:80]}"
+    got = f"{context} {_shown(value)}"
     require(ok, got, "a finite number, a string, None or a tuple of these", "Return None where there is no value.")
 
 
 def _shown(value: Value) -> str:
     try:
-        return repr(value)
+        text = repr(value)
+        return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
     except Exception:  # an integer of more digits than Python writes
         return f"a value of type {type(value).__name__}"
 
@@ -440,7 +443,7 @@ class Interpreter:
 
     def __post_init__(self) -> None:
         ok = isinstance(self.sequence, Sequence)
-        require(ok, f"{_shown(self.sequence)[:80]} for a sequence", "a text or a list of tokens", "Pass some tokens.")
+        require(ok, f"{_shown(self.sequence)} for a sequence", "a text or a list of tokens", "Pass some tokens.")
         require(len(self.sequence) > 0, "an empty sequence", "at least one token", "Pass some tokens.")
 
     def values(self, part: Variable) -> list[Value]:
@@ -494,7 +497,7 @@ def fulfils(part: Select, key: Value, query: Value) -> bool:
         result = part.predicate(key, query)
         if result in (True, False):
             return bool(result)
-        problem = f"gave {_shown(result)[:80]}"
+        problem = f"gave {_shown(result)}"
     except Exception as error:
         problem = f"raised {first_line(error)}"
     got = f"the predicate of {part} of key {_shown(key)} and query {_shown(query)}, which {problem}"

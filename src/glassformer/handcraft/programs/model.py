@@ -245,8 +245,10 @@ def require_apart(model: CompiledProgram, dtype: torch.dtype) -> None:
     fix = "Subtract what they have in common, scale them, or choose a wider dtype."
 
     def check(what: str, near: Sequence[tuple[float, Value]]) -> None:
-        for (low, one), (high, other) in itertools.pairwise(near):
-            apart = high - low > step * max(abs(low), abs(high))
+        size = max((abs(number) for number, _ in near), default=0.0)
+        pairs = sorted(itertools.pairwise(near), key=lambda pair: -max(abs(pair[0][0]), abs(pair[1][0])))
+        for (low, one), (high, other) in pairs:
+            apart = high - low > step * size
             got = f"{what} {one!r} and {other!r} as the numbers {low:.17g} and {high:.17g}"
             require(apart, got, f"numbers that {name} tells apart", fix)
 

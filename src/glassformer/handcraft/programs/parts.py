@@ -92,11 +92,12 @@ def describe(model: CompiledProgram) -> str:
     if model.program is not None:
         lines += ["", "parts of the program: number, what it is computed from, name, values"]
         lines += [f"  {line}" for line in draw_graph(model.program, domains).splitlines()]
-    lines += ["", "heads: what each selects, and the variable that it writes"]
+    told = "" if model.claims is not None else ", as the file says; nothing checks these names"
+    lines += ["", f"heads: what each selects, and the variable that it writes{told}"]
     for layer, head, name in heads:
         written = [one_line(each, _LONGEST_NAME) for each in written_by(model, layer, head)]
         lines.append(f"  {layer}.{head}  {one_line(name, _LONGEST_NAME)} -> {', '.join(written) or 'nothing'}")
-    lines += ["", "residual stream: coordinates, variable, from when, and its last reader"]
+    lines += ["", f"residual stream: coordinates, variable, from when, and its last reader{told}"]
     named = stages(model)
     rows = [
         (
