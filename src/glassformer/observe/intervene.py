@@ -312,7 +312,7 @@ class _Attachment:
         ffn = next(each.module for each in self._points if each.role == "ffn" and each.block is point.module)
         kept: dict[str, Tensor] = {}
 
-        def before(values: Tensor, given: tuple[Any, ...]) -> Tensor:
+        def before(values: Tensor, given: Given) -> Tensor:
             new = change(values, given)
             kept["new"] = values if new is None else new
             return kept["new"]
