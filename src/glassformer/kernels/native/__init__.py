@@ -161,11 +161,13 @@ class Library:
         given: list[int] = []
         strides: tuple[int, ...] = ()
         for tensor, dtype, size in zip(arguments, dtypes, sizes(*numbers), strict=False):
-            if tensor.dtype is dtype and tensor.is_cpu and tensor.numel() == size and tensor.is_contiguous():
-                given.append(tensor.data_ptr())  # what address() does, without a call
-            else:
-                given.append(address(tensor, dtype, size))
+            if tensor.dtype is not dtype or not tensor.is_cpu:  # all this is what address() does, without a call
+                address(tensor, dtype, size)
+            if not (tensor.numel() == size and tensor.is_contiguous()):
+                if tensor.shape != size or tensor.stride(-1) != 1:
+                    address(tensor, dtype, size)
                 strides += tensor.stride()[:-1]
+            given.append(tensor.data_ptr())
         result: int = function(*given, *numbers, *strides)
         if result == _OUT_OF_MEMORY:
             raise MemoryError(f"not enough memory to work in: {name}{numbers}")
