@@ -700,76 +700,37 @@ class _Checker:
     # ---- scores -----------------------------------------------------------------------------------------------------
 
     def scores(self, q: Form, k: Form, selector: Selector) -> _Scores:
-        """Bounds on the scores of keys that are selected and that are not."""
+        """Bounds on the scores of keys that are selected and that are not, over all pairs of values."""
         dim = len(q.constant)
         q, k = self.centred(q), self.centred(k)
         sizes = self.size(q), self.size(k)
-        products = float(sizes[0] @ sizes[1])
-        error = float(q.radius @ sizes[1] + sizes[0] @ k.radius)
-        error += (float(self.rounding(dim + 24)) + self.network.turn**2 / 2) * products + dim * self.network.smallest
-        constant = float(q.constant @ k.constant)
-        terms: dict[tuple[int | None, int | None], Array] = {}
-        for of_query, table in q.tables.items():
-            terms[of_query, None] = (table @ k.constant)[:, None]
-            for of_key, other in k.tables.items():
-                terms[of_query, of_key] = table @ other.T
-        for of_key, other in k.tables.items():
-            terms[None, of_key] = (other @ q.constant)[None]
-        elements = self.conditions(selector, q.tables, k.tables)
-        groups = [{place} for place in range(len(elements))]
-        owned: list[tuple[set[int], tuple[int | None, int | None], Array]] = []
-        for pair, table in terms.items():
-            unlisted = [key for key in pair if key is not None and self.values(key) is None]
-            if not table.any():
-                continue
-            able = [
-                place
-                for place, (_, queries, keys) in enumerate(elements)
-                if pair[0] in (None, *queries) and pair[1] in (None, *keys)
-            ]
-            if unlisted or not able:
-                span = math.prod(self.span(self.variables[key]) for key in unlisted)
-                error += float(np.abs(table).max()) * span
-                continue
-            together = [group for group in groups if group & set(able)]
-            if (
-                pair[1] is not None and len(together) > 1
-            ):  # conditions that one number is part of are looked at together
-                whole = set().union(*together)
-                groups = [*(group for group in groups if not group & whole), whole]
-            owned.append(({able[0]}, pair, table))
-        ranges = [
-            self.ranges(
-                [elements[place] for place in group], [(pair, table) for owner, pair, table in owned if owner & group]
-            )
-            for group in groups
-        ]
-        scale = dim**-0.5
-        return self.together(ranges, constant, scale, error)
-
-    def together(self, ranges: Sequence[tuple[Array, ...]], constant: float, scale: float, error: float) -> _Scores:
-        """Bounds on sums of scores, of which each group of conditions has its part."""
-        some = [low > -np.inf for low, *_ in ranges]
-        if not all(each.any() for each in some):  # nothing is ever selected
-            top = sum(float(row[3].max()) for row in ranges) + constant
-            return _Scores(0.0, 0.0, 0.0, math.inf, top * scale, error * scale)
-        low = [float(row[0][one].min()) for row, one in zip(ranges, some, strict=True)]
-        high = [float(row[1][one].max()) for row, one in zip(ranges, some, strict=True)]
-        spread = sum(float((row[1] - row[0])[one].max()) for row, one in zip(ranges, some, strict=True))
-        above = [float((row[3] - row[0])[one].max()) for row, one in zip(ranges, some, strict=True)]
-        gaps = [float((row[0] - row[2])[one].min()) for row, one in zip(ranges, some, strict=True)]
-        tops = [float(row[3].max()) for row in ranges]
-        gap = min((each - sum(above) + above[place] for place, each in enumerate(gaps)), default=math.inf)
-        worst = [float(row[2].max()) + sum(tops) - tops[place] for place, row in enumerate(ranges)]
-        others = max(worst, default=-math.inf) + constant
-        first, last = sum(low) + constant, sum(high) + constant
+        error = float(q.radius @ sizes[1] + sizes[0] @ k.radius) + dim * self.network.smallest
+        error += (float(self.rounding(dim + 24)) + self.network.turn**2 / 2) * float(sizes[0] @ sizes[1])
+        leaves = [leaf for leaf in self.leaves(selector) if not self.always(leaf)]
+        queries = list(dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.queries, q.tables)))
+        keys = list(dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.keys, k.tables)))
+        terms: list[tuple[int | None, int | None, Array]] = []
+        for query, table in (*q.tables.items(), (None, q.constant[None])):
+            for key, other in (*k.tables.items(), (None, k.constant[None])):
+                product = table @ other.T
+                if (query in queries or query is None) and (key in keys or key is None):
+                    terms.append((query, key, product))
+                else:  # of something that the selector does not depend on
+                    unlisted = [each for each in (query, key) if each is not None and self.values(each) is None]
+                    spans = [self.span(self.variables[each]) for each in unlisted]
+                    error += float(np.abs(product).max()) * math.prod(spans) if product.any() else 0.0
+        low, high, others = self.ranges(selector, leaves, queries, keys, terms)
+        some, scale = low > -np.inf, dim**-0.5
         changed = 2.1 * self.network.scale  # of each score, relative to itself
-        size = max(abs(first), abs(last), abs(sum(tops) + constant))
+        size, highest = float(np.abs(np.where(some, [low, high], 0)).max()), float(others.max())
+        highest += changed * abs(highest) if highest > -math.inf else 0.0
         error = (error + changed * size) * scale
-        if others > -math.inf:
-            others += changed * abs(others)
+        if not some.any():
+            return _Scores(0.0, 0.0, 0.0, math.inf, highest * scale, error)
+        gap = float((low - others)[some].min())
         gap = gap * (1 - changed) - 2 * changed * size if gap < math.inf else gap
-        return _Scores(first * scale, last * scale, spread * scale, gap * scale, others * scale, error)
+        ends = float(low[some].min()) * scale, float(high[some].max()) * scale
+        return _Scores(*ends, float((high - low)[some].max()) * scale, gap * scale, highest * scale, error)
 
     def centred(self, form: Form) -> Form:
         """The same with tables around 0, so that those which are the same everywhere vanish."""
@@ -779,31 +740,6 @@ class _Checker:
             tables[key], constant = table - middle, constant + middle
         slack = self.rounding(8, executed=False) * self.size(form)
         return Form(tables, constant, form.radius + slack)
-
-    def conditions(
-        self, selector: Selector, of_query: dict[int, Array], of_key: dict[int, Array]
-    ) -> list[tuple[Selector, list[int], list[int]]]:
-        """Selectors that together are the whole one, with the variables of the query and of the key of each."""
-        found: dict[int, tuple[Selector, list[int], list[int]]] = {}
-        waiting = [selector]
-        seen = set[Selector]()
-        while waiting:
-            part = waiting.pop()
-            if part in seen:
-                continue
-            seen.add(part)
-            if isinstance(part, Combined) and self.is_and(part):
-                waiting += part.parts
-            elif not self.always(part):
-                leaves = self.leaves(part)
-                queries = dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.queries, of_query))
-                keys = dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.keys, of_key))
-                found.setdefault(self.domains.key(part), (part, list(queries), list(keys)))
-        return list(found.values())
-
-    def is_and(self, part: Combined) -> bool:
-        corners = itertools.product((False, True), repeat=len(part.parts))
-        return len(part.parts) < 8 and all(bool(part.function(*bits)) == all(bits) for bits in corners)
 
     def leaves(self, part: Selector) -> list[Select]:
         waiting, seen = [part], dict[Selector, None]()
@@ -816,71 +752,61 @@ class _Checker:
 
     def ranges(
         self,
-        elements: Sequence[tuple[Selector, list[int], list[int]]],
-        terms: Sequence[tuple[tuple[int | None, int | None], Array]],
-    ) -> tuple[Array, Array, Array, Array]:
-        """For each combination of a query's values: the least and largest score of selected keys, and the largest of
-        others and of all."""
-        both = zip(*((queries, keys) for _, queries, keys in elements), strict=True)
-        sides = [list(dict.fromkeys(itertools.chain.from_iterable(side))) for side in both]
+        selector: Selector,
+        leaves: Sequence[Select],
+        queries: Sequence[int],
+        keys: Sequence[int],
+        terms: Sequence[tuple[int | None, int | None, Array]],
+    ) -> Array:
+        """For each combination of a query's values: the least and the largest score of selected keys, both minus
+        infinity if there are none, and the largest of other keys."""
+        sides = queries, keys
         sizes = [[len(each) for each in self.listed(side)] for side in sides]
         rows, columns = (math.prod(each) for each in sizes)
         if rows * columns > _MOST_PAIRS:
             raise Undecided("too many pairs of a query's and a key's values")
         grids = [np.indices(each).reshape(len(each), math.prod(each)) for each in sizes]
-        able = [np.ones(count, dtype=bool) for count in (rows, columns)]
 
-        def where(part: Variable, side: int, known: dict[int, Array]) -> Int[np.ndarray, " combination"]:
-            basis = self.basis(part, known)
+        def where(part: Variable, side: int) -> Int[np.ndarray, " combination"]:
+            """The index of a variable's value for each combination of the values of a side."""
+            basis = self.basis(part, dict.fromkeys(sides[side], np.zeros(0)))
             axes = [sides[side].index(each) for each in basis]
             found = self.place(part, basis)
-            if axes:
-                found = found[
-                    np.ravel_multi_index([grids[side][axis] for axis in axes], [sizes[side][a] for a in axes])
-                ]
-            else:
-                found = np.broadcast_to(found, able[side].shape)
-            able[side] &= found >= 0
-            return found
+            if not axes:
+                return np.repeat(found, len(grids[side][0]) if sizes[side] else 1)
+            return found[np.ravel_multi_index(tuple(grids[side][axes]), [sizes[side][axis] for axis in axes])]
 
-        known = [dict.fromkeys(side, np.zeros(0)) for side in sides]
-        leaves = dict.fromkeys(leaf for element in elements for leaf in self.leaves(element[0]))
-        at = {leaf: (where(leaf.queries, 0, known[0]), where(leaf.keys, 1, known[1])) for leaf in leaves}
-        found = np.empty((4, rows))
-        step = max(1, _NUMBERS_AT_ONCE // columns)
+        at = {leaf: (where(leaf.queries, 0), where(leaf.keys, 1)) for leaf in leaves}
+        able = [np.ones(count, dtype=bool) for count in (rows, columns)]
+        for side, one in itertools.product(range(2), at.values()):
+            able[side] &= one[side] >= 0
+        found, step = np.empty((3, rows)), max(1, _NUMBERS_AT_ONCE // columns)
         for start in range(0, rows, step):
             block = slice(start, start + step)
-            holds: dict[Selector, Bool[np.ndarray, "query key"]] = {}
-            for leaf, (queries, keys) in at.items():
-                holds[leaf] = self.domains.table(leaf)[queries[block]][:, keys]
-            chosen = reduce(np.logical_and, [self.holds(element[0], holds) for element in elements])
-            scores = np.zeros_like(chosen, dtype=np.float64)
-            for (query, key), table in terms:
-                index = (
-                    grids[0][sides[0].index(query), block] if query is not None else np.zeros(len(scores), dtype=int)
-                )
-                other = grids[1][sides[1].index(key)] if key is not None else np.zeros(columns, dtype=int)
-                scores += table[index][:, other]
-            chosen &= able[1]
-            rest = ~chosen & able[1]
+            known: dict[Selector, Array] = {}
+            for leaf, (of_query, of_key) in at.items():
+                known[leaf] = self.domains.table(leaf)[of_query[block]][:, of_key]
+            scores = np.zeros((len(found[0, block]), columns))
+            for query, key, table in terms:
+                row = [0] * len(scores) if query is None else grids[0][queries.index(query), block]
+                column = [0] * columns if key is None else grids[1][keys.index(key)]
+                scores += table[row][:, column]
+            chosen = np.broadcast_to(self.holds(selector, known), scores.shape) & able[1]
             found[0, block] = np.where(chosen, scores, np.inf).min(1)
             found[1, block] = np.where(chosen, scores, -np.inf).max(1)
-            found[2, block] = np.where(rest, scores, -np.inf).max(1)
-            found[3, block] = np.where(able[1], scores, -np.inf).max(1)
+            found[2, block] = np.where(~chosen & able[1], scores, -np.inf).max(1)
             self.watch()
-        found[0] = np.where(found[1] > -np.inf, found[0], -np.inf)
         if not able[0].any():
             raise Undecided("queries without a value")
-        low, high, other, top = found[:, able[0]]
-        return low, high, other, top
+        found[0] = np.where(found[1] > -np.inf, found[0], -np.inf)
+        return found[:, able[0]]
 
     def holds(self, part: Selector, known: dict[Selector, Array]) -> Bool[np.ndarray, "query key"]:
-        if part not in known:
-            assert isinstance(part, Combined)
-            whole = [self.holds(each, known).astype(np.intp) for each in part.parts]
+        if part not in known and isinstance(part, Combined):
+            whole = np.broadcast_arrays(*(self.holds(each, known).astype(np.intp) for each in part.parts))
             corners = np.array([bool(part.function(*map(bool, bits))) for bits in np.ndindex(*[2] * len(whole))])
             known[part] = corners.reshape([2] * len(whole))[tuple(whole)]
-        return known[part]
+        return known.get(part, np.ones((1, 1), dtype=bool))  # what is not known always holds
 
     # ---- functions --------------------------------------------------------------------------------------------------
 

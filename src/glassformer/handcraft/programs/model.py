@@ -111,8 +111,16 @@ class CompiledProgram(nn.Module):
         return torch.tensor([[places[typed(token)] for token in sequence]])
 
     def decode(self, numbers: Sequence[float]) -> list[Value]:
-        """The value that each number of :meth:`forward` stands for."""
+        """The value that each number of :meth:`forward` stands for.
+
+        Raises:
+            InputError: Numbers or codes that are not finite.
+        """
         self.require_codes()
+        fits = bool(np.isfinite(numbers).all())
+        require(
+            fits, "outputs that are not finite", "finite numbers", "Compile the program again, or in a wider dtype."
+        )
         if self.codes is None:
             return list(numbers)
         return [self.codes[place][1] for place in self.nearest(np.array(numbers)).tolist()]
