@@ -18,7 +18,7 @@ from glassformer.observe.sweep import ablation_sweep, attribution_sweep, patch_s
 from refusals import refused
 
 TOKENS = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
-OTHER = TOKENS.flip(0)
+OTHER = torch.cat([TOKENS[:, :3], torch.ones(2, 1, dtype=torch.int64), TOKENS[:, 4:]], 1)
 MODULES: dict[str, tuple[Any, dict[str, str]]] = {
     "decoder": (decoder, dict.fromkeys(("attention_input", "ffn_input", "neurons"), "")),
     "encoder": (encoder, {}),
@@ -82,18 +82,20 @@ def test_neurons_are_swept(kind: str) -> None:
         exact(model)
     with capture(model, what="neurons") as clean:
         logits_of(model, TOKENS)
-    found = patch_sweep(model, TOKENS, OTHER, metric, site="neurons", layers=1)
-    removed = ablation_sweep(model, OTHER, metric, site="neurons", layers=1)
+    last = {"decoder": 3, "llama": 1}[kind]  # whose network computes the positions that the metric reads alone
+    found = patch_sweep(model, TOKENS, OTHER, metric, site="neurons", layers=(0, last))
+    removed = ablation_sweep(model, OTHER, metric, site="neurons", layers=(0, last))
     with capture(model, what="neurons") as base:
         logits_of(model, OTHER)
     assert found.axes == ("layer", "neuron")
-    for neuron in (0, 5):
-        for sweep, theirs in ((found, clean[1, "neurons"]), (removed, torch.zeros_like(clean[1, "neurons"]))):
-            new = base[1, "neurons"].clone()
+    for row, layer, neuron in ((0, 0, 0), (0, 0, 5), (1, last, 0), (1, last, 5)):
+        nothing = torch.zeros_like(clean[layer, "neurons"])
+        for sweep, theirs in ((found, clean[layer, "neurons"]), (removed, nothing)):
+            new = base[layer, "neurons"].clone()
             new[..., neuron] = theirs[..., neuron]
-            with intervene(model, put("neurons", new, layers=1)):
+            with intervene(model, put("neurons", new, layers=layer)):
                 expected = metric(logits_of(model, OTHER))
-            torch.testing.assert_close(sweep.by_text[0, neuron], expected, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(sweep.by_text[row, neuron], expected, rtol=1e-10, atol=1e-10)
     for site in ("attention_input", "ffn_input"):
         sweep = patch_sweep(model, TOKENS, OTHER, metric, site=site)
         with capture(model, what=site) as clean:

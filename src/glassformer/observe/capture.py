@@ -78,8 +78,9 @@ def capture(
 
     Weights, scores and shares of sinks are computed next to the fused kernel, from the same queries and keys: only for
     the chosen heads and queries, in blocks of a few MiB, with the keys between the first and the last that causality
-    and window allow these queries. They are in float32 or wider. Outputs and random numbers stay the same to the last
-    bit. In cached generation each step is a call of one query, and positions continue to count.
+    and window allow these queries. They are in float32 or wider: those of a model in bfloat16 may differ by 0.01 from
+    what an eager attention returns, which rounds its scores. Outputs and random numbers stay the same to the last bit.
+    In cached generation each step is a call of one query, and positions continue to count.
 
     Captures may be nested. Hooks are removed when the ``with`` block ends, also by an error. Only forward passes of
     the thread that opened the block are captured. Within the block, modules compiled by ``torch.compile`` run

@@ -197,6 +197,9 @@ def choose_points(
         require(
             not unknown, f"heads of {unknown}", f"keys among {sorted(known, key=str)}", "Use layers or module names."
         )
+        left_out = [key for key in heads if all(key not in (point.layer, point.name) for point in chosen)]
+        got = f"heads of {left_out}, which layers or modules leave out"
+        require(not left_out, got, "heads of what is chosen", "Omit layers and modules.")
     _require_kinds(kinds, list(chosen), "a selection of no module")
     return chosen
 

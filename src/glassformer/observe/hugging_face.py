@@ -418,12 +418,15 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
 def _inputs(
     name: str, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> Attended:
+    got = f"{type(module).__name__} computed by {name}, whose mask is a {type(mask).__name__}"
+    fix = "Call model.set_attn_implementation('sdpa')."
+    require(mask is None or isinstance(mask, Tensor), got, "a mask of numbers or booleans", fix)
     bias, cap = options.get("position_bias"), options.get("softcap") if name != "sdpa" else None  # which ignores it
     require(
         options.get("cache") is None and (bias is None or name in ("eager", "sdpa")),
         f"an attention with a cache or a bias of positions in {type(module).__name__}, computed by {name}",
         "the softmax of scaled products, a bias and a mask",
-        "Call model.set_attn_implementation('sdpa').",
+        fix,
     )
     scale = options.get("scaling")
     causal = options.get("is_causal")

@@ -202,7 +202,7 @@ def direct_logits(
     first = _classes("targets", targets, count, total.shape[-1]).to(total.device)
     second = None if others is None else _classes("others", others, count, total.shape[-1]).to(total.device)
     wanted = first if second is None else torch.cat([first, second])
-    made = require_linear(output, "the output projection", stream.shape[-1], rows=wanted.tolist())
+    made = require_linear(output, "the output projection", stream.shape[-1], rows=wanted.tolist(), like=stream)
     direction, expected = made.matrix[:count], total[rows, first]
     bias = None if made.bias is None else made.bias[:count]
     if second is not None:

@@ -547,8 +547,16 @@ def _interpolated(leaves: list[Tensor], stop: Tensor, along: float, start: Tenso
 
 
 def prepared(*runs: Tensor | Mapping[str, Any]) -> list[Mapping[str, Tensor]]:
-    """The texts of each run as named tensors, of equal shapes."""
+    """The texts of each run as named tensors, of equal shapes.
+
+    Raises:
+        InputError: Something else: lists, strings, a cache, a single text without the axis of the batch.
+    """
     given = [texts if isinstance(texts, Mapping) else {"": texts} for texts in runs]
+    for name, each in (pair for texts in given for pair in texts.items()):
+        fits = isinstance(each, Tensor) and each.dim() >= 2
+        got = f"{name or 'texts'} of {list(each.shape) if isinstance(each, Tensor) else type(each).__name__}"
+        require(fits, got, "a tensor with a row for each text", "Pass token ids [batch, position], and masks.")
     shapes = [{name: tuple(each.shape) for name, each in texts.items()} for texts in given]
     same = all(shape == shapes[0] for shape in shapes)
     require(same, f"texts of {' and '.join(map(str, shapes))}", "equal shapes", "Use texts of equal length.")
