@@ -494,7 +494,7 @@ def test_every_broken_weight_has_a_bound_that_covers_it() -> None:
     entries = [entry for weight in model.parameters() for entry in weight.view(-1).split(1)]
     verdicts = set()
     for entry in entries:
-        for change in (1e-6, 0.1, -1.0, 30.0):
+        for change in (1e-6, -1.0, 30.0):
             with torch.no_grad():
                 kept = entry.clone()
                 entry += change

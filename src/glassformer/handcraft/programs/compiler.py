@@ -64,7 +64,7 @@ MOST_SHARES = 2048
 MOST_LABELS = 64
 """Range of numbers whose squared difference is a cost, so that its products are small beside float32's precision."""
 
-MOST_FEATURES = 1024
+MOST_FEATURES = 256
 """Of keys, for one selector."""
 
 FEW_CHANGES = 64
@@ -98,12 +98,26 @@ class Stored:
     """Of what is not free: the least and the largest number that is stored."""
     read: int = 0
     place: list[int] = field(default_factory=list)
+    directions: list[Float[np.ndarray, " value"]] = field(default_factory=list)
+    """Of the features, orthonormal."""
+
+    def lacks(self, wanted: Float[np.ndarray, " value"]) -> bool:
+        """Whether ``wanted`` is no sum of multiples of the features; as :meth:`solve`, but quick where it is far off."""
+        if len(self.directions) == len(self.features):
+            left = _without(wanted, self.directions)
+            if np.linalg.norm(left) > 1e-3 * np.ptp(wanted) > 0:
+                self.directions.append(left / np.linalg.norm(left))
+                return True
+        return self.solve(wanted) is None
 
     def solve(self, wanted: Float[np.ndarray, " value"]) -> tuple[Float[np.ndarray, " feature"], float] | None:
         """The factors of its features, and the constant, that give ``wanted``."""
         span = float(np.ptp(wanted))
         if span == 0:
             return np.zeros(len(self.features)), float(wanted[0])
+        for place, feature in enumerate(self.features):
+            if np.array_equal(feature, wanted):
+                return np.eye(1, len(self.features), place)[0], 0.0
         features = np.column_stack([*self.features, np.ones(len(wanted))])
         found = np.linalg.lstsq(features, wanted, rcond=None)[0]
         if np.abs(features @ found - wanted).max() > 1e-11 * span:  # numbers far from 0, or of different sizes
@@ -118,6 +132,16 @@ class Stored:
             found[-1] += far - found @ middle
         found[np.abs(found) * np.append(np.ptp(features, axis=0)[:-1], 1) < 1e-12 * span] = 0
         return found[:-1], float(found[-1])
+
+
+def _without(wanted: np.ndarray, directions: Sequence[np.ndarray]) -> np.ndarray:
+    """What is left of a vector around its mean without its shares of orthonormal directions."""
+    left = wanted - wanted.mean()
+    if directions:
+        known = np.array(directions)
+        for _ in range(2):  # the second time for what rounding left
+            left = left - known.T @ (known @ left)
+    return left
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +306,7 @@ class Plan:
     def _feature(self, stored: Stored, wanted: Function, part: Variable) -> Sum:
         assert stored.domain is not None
         vector = np.array([float(wanted(value)) for value in stored.domain])
-        if stored.solve(vector) is None:
+        if stored.lacks(vector):
             stored.features.append(vector)
             if isinstance(part, Aggregate):
                 sure = self.domains.reflexive(part.selector)
