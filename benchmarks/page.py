@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 FLAGS = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-sync")
 PEOPLE = ("Mary", "Tom", "Anna", "Paul", "Lucy", "Mark")
 FIRST = """
-import time, glassformer
+import time, glassformer, glassformer.generation.language_model
 start = time.perf_counter()
 next(glassformer.load({model!r}).stream("The capital of France is", 1))
 print(time.perf_counter() - start)

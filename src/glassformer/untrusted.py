@@ -7,7 +7,7 @@ import math
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ def parse_json(path: Path) -> Any:
         return json_value(text, parse_int=number, parse_float=number, parse_constant=number)
 
 
-def json_value(text: str, **parsers: Callable[[str], Any]) -> Any:
+def json_value(text: str, **parsers: Any) -> Any:
     """The JSON value that ``text`` is; ``parsers`` as for :func:`json.loads`.
 
     Raises:

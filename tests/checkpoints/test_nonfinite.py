@@ -100,5 +100,3 @@ def test_runs(tmp_path: Path) -> None:
     assert torch.equal(model.weight, before)
     load_weights(model, tmp_path, allow_nonfinite=True)
     assert int(model.weight.isnan().sum()) == 1
-
-

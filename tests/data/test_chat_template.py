@@ -209,5 +209,5 @@ def test_links_and_large_files_are_refused(tmp_path: Path) -> None:
         template_from_directory(tmp_path / "model")
     link.unlink()
     link.write_text("x" * (LARGEST_TEMPLATE + 1))
-    with refused("of more than 65536 bytes"):
+    with refused("bytes", expected="at most 65,536 bytes"):
         template_from_directory(tmp_path / "model")

@@ -197,7 +197,7 @@ def test_stored_padding_and_truncation_are_switched_off() -> None:
 def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) -> None:
     with refused("without a tokenizer"):
         load_subwords(tmp_path)
-    with refused(r"cannot be read.*nowhere"):
+    with refused(r"nowhere.*No such file"):
         load_subwords(tmp_path / "nowhere" / "vocab.txt")
     broken = tmp_path / "tokenizer.json"
     for content, message in (
@@ -210,7 +210,7 @@ def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) ->
         with refused(message):
             load_subwords(tmp_path)
     broken.write_bytes(b"\xff\xfe{}")
-    with refused("cannot be read"):
+    with refused("with the byte 0xff"):
         load_subwords(broken)
     with refused(r"without \['\[SEP\]'\]"):
         load_subwords(bert_directory(tmp_path / "short", "[PAD]\n[UNK]\n[CLS]\ngood\n"))

@@ -82,7 +82,7 @@ def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing.json", "cannot be read"),
+        ("missing.json", "No such file"),
         ("no such thing", "; expected a directory or file with tokenizer.json"),
         ("original", "without a tokenizer; expected tokenizer.json or o200k_base.tiktoken"),
     ],

@@ -170,7 +170,8 @@ def _texts(chance: Random, kind: str, rows: int, length: int, told: list[str]) -
         elif "encoder" in kind:
             both.append({"": tokens})
         elif not any(first) or kind == "gemma2":
-            both.append({"": tokens} if chance.random() < 0.5 or changing and "" in both[0] else {_name(kind): tokens})
+            alone = chance.random() < 0.5 or (changing and "" in both[0])
+            both.append({"": tokens} if alone else {_name(kind): tokens})
         else:
             told.append(f"padded {first}")
             mask = {"key_padding": real} if kind.startswith(OURS) else {"attention_mask": real.long()}
@@ -304,7 +305,11 @@ def _at(site: str, point: HookPoint, examples: Any, queries: Any, heads: Any, fu
     """``function`` of a part of a tensor [batch, position, dim]."""
 
     def several(given: Any, size: int) -> list[int]:
-        return list(range(size)) if given is None else [each % size for each in (given if isinstance(given, tuple) else (given,))]
+        return (
+            list(range(size))
+            if given is None
+            else [each % size for each in (given if isinstance(given, tuple) else (given,))]
+        )
 
     def changed(values: Tensor) -> Tensor:
         split = values.unflatten(-1, (point.heads, -1)).transpose(1, 2) if site == "heads" else values
@@ -382,8 +387,8 @@ def check(seed: int) -> tuple[str, str]:
 
 def _compare(chance: Random, case: Case) -> list[str]:
     rows, length = next(iter(case.clean.values())).shape[:2]
-    sites = ["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "q", "k", "v"]
-    site: Any = chance.choice(sites)
+    sites = ["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "heads", "q", "k", "v"]
+    site: Any = chance.choice([*sites, "attention_input", "ffn_input"])
     kind = chance.choice(["patch", "zero", "position", "all"])
     classes = torch.randint(0, 2, (2,), generator=torch.Generator().manual_seed(chance.randint(0, 99)))
     read = chance.choice([-1, -1, 0, (1, 0)])
@@ -434,7 +439,13 @@ def _compare(chance: Random, case: Case) -> list[str]:
 
 
 def _point(case: Case, site: str, layer: int) -> HookPoint:
-    role = {"ffn": "ffn", "residual": "block", "residual_before": "block", "residual_between": "block"}.get(site, "attention")
+    role = {
+        "ffn": "ffn",
+        "ffn_input": "ffn",
+        "residual": "block",
+        "residual_before": "block",
+        "residual_between": "block",
+    }.get(site, "attention")
     points = [each for each in find_hook_points(case.model) if each.role == role and each.layer == layer]
     return next(each for each in points if not each.source and not each.cross)
 

@@ -68,6 +68,32 @@ def test_a_forced_induction_head_is_found() -> None:
     assert math.isfinite(float(found.sink.sum()))
 
 
+@torch.no_grad()
+def test_scores_of_many_batches_are_those_of_all_texts() -> None:
+    model, tokens = decoder(sinks=True).double().eval(), torch.randint(2, 9, (5, 10))
+    whole = head_scores(model, tokens)
+    parts = head_scores(model, iter(tokens.split(2)))
+    for kind in ("previous", "duplicate", "induction", "sink"):
+        torch.testing.assert_close(getattr(parts, kind), getattr(whole, kind))
+    longer = torch.cat([torch.ones(5, 3, dtype=torch.int64), tokens], 1)
+    padded = head_scores(model, {"tokens": longer, "key_padding": longer != 1})
+    for kind in ("previous", "duplicate", "induction", "sink"):
+        torch.testing.assert_close(getattr(padded, kind), getattr(whole, kind))
+    with refused("kind = 'prev'"):
+        whole.top("prev")
+    for wrong, name in (([], "no texts"), ([[1, 2]], "texts of type list"), (tokens[0], "texts of type Tensor")):
+        with refused(name):
+            head_scores(model, wrong)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_a_capture_of_edited_weights_has_no_scores() -> None:
+    model = decoder().double().eval()
+    with intervene(model, put("weights", 0.2, layers=2, heads=1)), capture(model) as seen:
+        model(torch.randint(1, 9, (2, 5)))
+    assert [(each.what, each.layer) for each in seen.records] == [("weights", layer) for layer in range(4)]
+
+
 def test_a_text_without_repetition_has_no_score_of_induction() -> None:
     found = head_scores(decoder(), torch.arange(10)[None])
     assert bool(found.duplicate.isnan().all() & found.induction.isnan().all())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from small_models import decoder, encoder_decoder
 from torch import Tensor, nn
@@ -36,6 +35,15 @@ def test_a_number_is_the_number_in_the_dtype_of_the_model() -> None:
     assert (seen_with(network, "heads", put("heads", 0.37, layers=1)) == 0.37).all()
     assert (seen_with(network, "heads", change("heads", lambda values: 0.1, layers=1)) == 0.1).all()
     assert torch.equal(seen_with(network, "heads", add("heads", 0.1, layers=1)), plain + 0.1)
+
+
+@torch.no_grad()
+def test_a_number_for_all_keys_is_the_number() -> None:
+    network = model(sinks=True, num_kv_heads=2)  # torch's fused attention read expanded keys past their end
+    for site in ("q", "k", "v"):
+        found = [seen_with(network, "residual", put(site, 0.0, layers=1)) for _ in range(20)]
+        dense = seen_with(network, "residual", change(site, torch.zeros_like, layers=1))
+        assert all(torch.equal(each, dense) for each in found)
 
 
 def test_values_are_in_the_order_of_the_selection() -> None:

@@ -91,6 +91,7 @@ def test_impossible_choices_are_refused() -> None:
         ({"layers": "1"}, "layers = '1'"),
         ({"layers": slice(7, 9)}, "a selection of no module"),
         ({"heads": 2}, r"heads \[2\]"),
+        ({"heads": {0: 1, 1: 0}, "layers": [1]}, r"heads of \[0\], which layers or modules leave out"),
         ({"heads": slice(7, 9)}, r"heads = slice\(7, 9, None\), of which"),
         ({"heads": [0.5]}, r"heads = \[0.5\]"),
         ({"heads": True}, "heads = True"),

@@ -75,9 +75,9 @@ def test_chosen_heads_and_queries_are_those_of_the_whole(family: str) -> None:
     with capture(model) as whole, capture(model, layers=-1, heads=[-1, 1], queries=[-2, 4]) as some:
         model(tokens)
     (record,) = some.records
-    assert (record.layer, record.heads, record.queries) == (1, (1, 3), (4, 7))
+    assert (record.layer, record.heads, record.queries) == (1, (3, 1), (7, 4))
     assert record.keys is not None
-    expected = whole.weights[record.name][:, [1, 3]][:, :, [4, 7]][..., list(record.keys)]
+    expected = whole.weights[record.name][:, [3, 1]][:, :, [7, 4]][..., list(record.keys)]
     torch.testing.assert_close(record.values, expected, rtol=0, atol=1e-7)
 
 

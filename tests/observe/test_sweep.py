@@ -20,7 +20,7 @@ from glassformer.observe.sweep import SWEPT, Sweep, ablation_steps, ablation_swe
 from glassformer.quantized.packed_experts import PackedMixture
 from refusals import refused
 
-DENSE = [site for site in SWEPT if site != "experts"]
+DENSE = [site for site in SWEPT if site not in ("experts", "neurons")]
 EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
 
 
@@ -198,6 +198,14 @@ def test_what_cannot_be_swept_is_refused() -> None:
         patch_sweep(model, clean, corrupted, metric, site="neurons")  # type: ignore[arg-type]
     with refused("by = "):
         patch_sweep(model, clean, corrupted, metric, site="ffn", by=("layer", "head"))
+    for texts, name in (
+        ([[1, 2]], "texts of list"),
+        ("a text", "str"),
+        (clean[0], r"\[6\]"),
+        ({"tokens": clean, "cache": None}, "cache"),
+    ):
+        with refused(name, expected="a row for each text"):
+            ablation_sweep(model, texts, metric)  # type: ignore[arg-type]
     with refused(r"\(2, 6\).*\(2, 5\)"):
         patch_sweep(model, clean, corrupted[:, 1:], metric)
     for wrong in (lambda logits: logits[:, -1], lambda logits: 1.0, lambda logits: logits[:, -1].argmax(-1)):

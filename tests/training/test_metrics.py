@@ -35,7 +35,8 @@ def test_reading_stops_at_the_step_and_at_a_torn_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"null", b"[]", b'{"loss": 1}', b'{"step": "x"}', b"\xff", b'{"step": 1', b'{"step": 1}', b"", b"[" * 10**5]
+    "line",
+    [b"null", b"[]", b'{"loss": 1}', b'{"step": "x"}', b"\xff", b'{"step": 1', b'{"step": 1}', b"", b"[" * 10**5],
 )
 def test_a_damaged_line_is_named_and_nothing_is_dropped(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -210,6 +211,32 @@ def machine_memory() -> int | None:
         return None
     pages = os.sysconf("SC_PHYS_PAGES")
     return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
+
+
+def count_parameters(config: DecoderConfig) -> int:
+    """Of the decoder, of which no more than two layers are made: all have the same sizes.
+
+    Raises:
+        InputError: As :func:`empty_decoder`.
+    """
+    layers = "all" if isinstance(config.windowed_layers, tuple) else config.windowed_layers
+    one, two = (
+        sum(each.numel() for each in empty_decoder(small).parameters())
+        for small in (replace(config, num_layers=n, windowed_layers=layers, unrotated_layers=()) for n in (1, 2))
+    )
+    return one + (config.num_layers - 1) * (two - one)
+
+
+def require_room(directory: Path, size: int) -> None:
+    """Raise :class:`InputError` if the disk of a directory, which may be missing, lacks room for so many bytes."""
+    places = (directory.absolute(), *directory.absolute().parents)
+    free = shutil.disk_usage(next(place for place in places if place.is_dir())).free
+    require(
+        free >= size + 2**26,
+        f"{directory}, where {free / 1e9:.1f} GB are free",
+        f"room for {size / 1e9:.1f} GB",
+        "Free some, or choose a directory on another disk, or smaller sizes.",
+    )
 
 
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 
 import torch
 
 from glassformer.cli.flags import CompileFlags
 from glassformer.cli.terminal import say
 from glassformer.errors import InputError, require
+from glassformer.files import require_absent
 from glassformer.handcraft.programs.certificate import ProgramCertificate, verify_program
 from glassformer.handcraft.programs.language import typed
 from glassformer.handcraft.programs.library import Example
@@ -30,9 +30,7 @@ def run(flags: CompileFlags) -> ProgramCertificate | None:
     out = flags.out
     if out is not None:
         require_place(out)
-        free = flags.overwrite or not os.path.lexists(out)
-        got, fix = f"{shown(out)}, which is there already", "Choose another one, or pass --overwrite."
-        require(free, got, "a new name", fix)
+        require_absent(out, flags.overwrite)
     example = read_program(flags.program, flags.run_python)
     model = _model(flags, example)
     if flags.dtype is not None:

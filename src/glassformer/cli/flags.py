@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from glassformer.config import Count, Positive, Size, config
+from glassformer.config import Count, Positive, Seed, Size, config
 from glassformer.errors import require
+from glassformer.files import require_absent
 from glassformer.quantized import DenseFormat
 
 TaskName = Literal[
@@ -51,7 +52,7 @@ class LabFlags:
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Output directory; by default runs/NAME, or runs/NAME-quick."""
 
-    seed: Count = 0
+    seed: Seed = 0
     """Seed of the data, the initial weights and the sampling."""
 
     resume: FlagCreatePairsOff[bool] = False
@@ -339,12 +340,8 @@ class CaptureFlags:
             f"a file that ends with {' or '.join(kinds)}",
             "Choose such a name.",
         )
-        require(
-            self.save is None or self.overwrite or not self.save.exists(),
-            f"{self.save}, which exists",
-            "a new file",
-            "Pass --overwrite.",
-        )
+        if self.save is not None:
+            require_absent(self.save, self.overwrite)
 
 
 @config
@@ -575,7 +572,7 @@ class RandomModelFlags:
     vocab_size: int | None = None
     """Number of tokens, instead of the size's."""
 
-    seed: int = 0
+    seed: Seed = 0
     """The same seed gives the same model, in both layouts."""
 
     replace: FlagCreatePairsOff[bool] = False
@@ -643,6 +640,9 @@ class VerifyFlags:
 
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the certificate as JSON as well."""
+
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Replace the files of --json and --figure if they exist."""
 
     def __post_init__(self) -> None:
         tasks = [name for name in ("task", "task_file") if getattr(self, name) is not None]

@@ -205,7 +205,7 @@ def read_json(text: str, what: str) -> dict[str, Any]:
     try:
         content = json_value(text)
     except InputError as error:
-        raise InputError(f"{what} with {error.got}", "a JSON object", error.fix) from error
+        raise InputError(f"{what} that is not JSON: {error.got}", "a JSON object", error.fix) from error
     require(
         isinstance(content, dict), f"{what} that is a {type(content).__name__}", "a JSON object", "Pass another file."
     )

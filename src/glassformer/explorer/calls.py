@@ -96,7 +96,7 @@ abandoned: ContextVar[Callable[[], bool]] = ContextVar("abandoned", default=bool
 
 
 class Abandoned(Exception):
-    """Nobody waits for the answer any more."""
+    """The caller has stopped waiting for the answer."""
 
 
 def require_waiting() -> None:

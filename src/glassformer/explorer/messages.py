@@ -603,7 +603,7 @@ class Steering(Request):
     toward: OutcomeId
     away: OutcomeId | None
     strength: Strength
-    """Its length, as a multiple of the stream's own length at each position."""
+    """Its length, as a multiple of the stream's median length: some models' first token has a hundred times as much."""
 
 
 class ReplacedExpert(Request):
@@ -768,7 +768,7 @@ class Contribution(Message):
     """What one part adds."""
 
     name: str
-    kind: Literal["embedding", "head", "ffn", "expert", "bias"]
+    kind: Literal["embedding", "head", "ffn", "expert", "bias", "interventions"]
     part: Part | None
     """Of a head."""
     layer: int | None

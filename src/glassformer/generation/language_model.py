@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.checkpoints.decoders import load_decoder, read_decoder_config, require_device
 from glassformer.checkpoints.gguf import Hold, gguf_config, load_gguf
@@ -279,13 +279,8 @@ class LanguageModel:
 
     @property
     def num_weights(self) -> int:
-        """Weights; those of an output that is the embedding count once."""
-        counts: dict[int, int] = {}
-        for module in self.model.modules():
-            if isinstance(module, BlockLinear | BlockEmbedding):
-                counts[module.blocks.data_ptr()] = module.num_weights
-            counts |= {each.data_ptr(): each.numel() for each in module.parameters(recurse=False)}
-        return sum(counts.values())
+        """See :func:`count_weights`."""
+        return count_weights(self.model)
 
     @property
     def about(self) -> str:
@@ -295,6 +290,16 @@ class LanguageModel:
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.about})"
+
+
+def count_weights(model: nn.Module) -> int:
+    """Weights; those of an output that is the embedding count once."""
+    counts: dict[int, int] = {}
+    for module in model.modules():
+        if isinstance(module, BlockLinear | BlockEmbedding):
+            counts[module.blocks.data_ptr()] = module.num_weights
+        counts |= {each.data_ptr(): each.numel() for each in module.parameters(recurse=False)}
+    return sum(counts.values())
 
 
 def load(

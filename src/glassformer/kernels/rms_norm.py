@@ -61,7 +61,8 @@ def _normalise(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _narrow(weight: Tensor) -> Tensor:
-    return weight.to(torch.float32).contiguous()
+    ready = weight.dtype == torch.float32 and weight.is_contiguous()  # asking takes less time than converting
+    return weight if ready else weight.to(torch.float32).contiguous()
 
 
 def _backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:

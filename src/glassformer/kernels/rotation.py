@@ -38,7 +38,9 @@ def rotate(
     turned = 2 * rotation[0].shape[-1]
     if turned < x.shape[-1]:
         return torch.cat((rotate(x[..., :turned], rotation, layout), x[..., turned:]), dim=-1)
-    cos, sin = (part.to(x.dtype) for part in rotation)
+    cos, sin = (
+        rotation if rotation[0].dtype == rotation[1].dtype == x.dtype else (part.to(x.dtype) for part in rotation)
+    )
     if torch.compiler.is_compiling() or use_definition() or cos.requires_grad or sin.requires_grad:
         return definition(x, cos, sin, layout)
     return _Rotate.apply(x, cos, sin, layout) if torch.is_grad_enabled() else _turn(x, cos, sin, layout)

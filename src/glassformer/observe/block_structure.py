@@ -25,6 +25,8 @@ class Parts:
     """The module whose output is added to the stream."""
     network: str | None = None
     """The feed-forward network, or its last projection."""
+    reads: str | None = None
+    """The feed-forward network, or its first projection."""
     between: str | None = None
     norms: tuple[str, ...] = ()
     """Of a post-norm block: the norms of its sums."""
@@ -75,7 +77,7 @@ def parts_of(block: nn.Module) -> Parts:
     norms: tuple[str, ...] = ()
     if tail and _is_norm(modules[tail[-1]]) and not _is_norm(modules[runs[0][0]]):
         norms = (*(run[0] for run in runs[1:]), tail[-1])
-    return Parts(found, ffn, network[-1], between, norms)
+    return Parts(found, ffn, network[-1], network[0], between, norms)
 
 
 def _is_norm(module: nn.Module) -> bool:

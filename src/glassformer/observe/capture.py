@@ -17,6 +17,7 @@ from glassformer.layers.attention import Attended, watching
 from glassformer.observe import hugging_face
 from glassformer.observe.captured import Captured, as_texts
 from glassformer.observe.hook_points import (
+    ROLES,
     Heads,
     HookPoint,
     Modules,
@@ -58,8 +59,10 @@ def capture(
     k, v         keys and values that this call has computed, of the key-value heads that the chosen heads read; in
                  cross-attention those of the whole memory
     heads        the output of each head, before the output projection, [batch, head, query, dim]
-    attention    the output of each attention, [batch, query, dim]
-    ffn          the output of each feed-forward network or mixture of experts
+    attention    the output of each attention, [batch, query, dim]; ``attention_input`` what it reads, after the norm
+    ffn          the output of each feed-forward network or mixture of experts; ``ffn_input`` what it reads, after the
+                 norm
+    neurons      of a dense feed-forward network, the input of its last projection, [batch, query, neuron]
     embedding    the input of the first block
     residual     the output of each block; ``residual_before`` its input, ``residual_between`` the stream between its
                  attention and its feed-forward network
@@ -75,8 +78,9 @@ def capture(
 
     Weights, scores and shares of sinks are computed next to the fused kernel, from the same queries and keys: only for
     the chosen heads and queries, in blocks of a few MiB, with the keys between the first and the last that causality
-    and window allow these queries. They are in float32 or wider. Outputs and random numbers stay the same to the last
-    bit. In cached generation each step is a call of one query, and positions continue to count.
+    and window allow these queries. They are in float32 or wider: those of a model in bfloat16 may differ by 0.01 from
+    what an eager attention returns, which rounds its scores. Outputs and random numbers stay the same to the last bit.
+    In cached generation each step is a call of one query, and positions continue to count.
 
     Captures may be nested. Hooks are removed when the ``with`` block ends, also by an error. Only forward passes of
     the thread that opened the block are captured. Within the block, modules compiled by ``torch.compile`` run
@@ -131,7 +135,7 @@ def capture(
         _attach(attached, recorder, foreign, points)
         yield seen
     require(
-        recorder.calls == 0 or len(seen.records) > 0 or not kinds,
+        recorder.calls == 0 or recorder.made or not kinds,
         f"queries = {queries!r}, which no call had",
         "positions of the text",
         "Choose positions that the model computes.",
@@ -197,15 +201,19 @@ def _attach(attached: ExitStack, recorder: Recorder, foreign: bool, points: Sequ
         if recorder.retain_grad and point.mixed is not None and not foreign:
             listen(point.mixed, "input", lambda values, _: recorder.output(values))
     for point in recorder.chosen:
-        if point.role in ("ffn", "experts"):
-            listen(point.module, "output", lambda values, given, point=point: recorder.after(point, given[0], values))
+        if point.role == "experts" or (point.role == "ffn" and "ffn" in recorder.kinds):
+            listen(point.module, "output", partial(recorder.after, point))
         elif point.role == "logits":
-            listen(point.module, "output", lambda values, _, point=point: recorder.logits(point, values))
+            listen(point.module, "output", partial(recorder.logits, point))
             if point.owner is not None:
                 listen(point.owner, "input", lambda _, given: setattr(recorder, "asked", given))
         elif point.between is not None and "residual_between" in recorder.kinds:
             where = "first input" if point.pre_norm else "output"
             listen(point.between, where, partial(recorder.here, "residual_between", point))
+        inputs = {"attention_input": point.module, "ffn_input": point.reads, "neurons": point.neurons}
+        for kind, module in inputs.items():
+            if module is not None and kind in recorder.kinds and ROLES[kind] == point.role:
+                listen(module, "input", partial(recorder.here, kind, point))
         if point.merged is not None and "heads" in recorder.kinds:
             listen(point.merged, "input", partial(recorder.heads, point))
         if point.added not in (None, point.module) and "attention" in recorder.kinds:

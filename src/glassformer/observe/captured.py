@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
@@ -28,6 +29,9 @@ AXES = MappingProxyType(
         "residual": ("batch", "query", "dim"),
         "attention": ("batch", "query", "dim"),
         "heads": ("batch", "head", "query", "dim"),
+        "attention_input": ("batch", "query", "dim"),
+        "ffn_input": ("batch", "query", "dim"),
+        "neurons": ("batch", "query", "neuron"),
         "ffn": ("batch", "query", "dim"),
         "logits": ("batch", "query", "class"),
         "router": ("batch", "query", "expert"),
@@ -146,6 +150,49 @@ class Captured:
     def last(self, what: str) -> dict[str, Tensor]:
         """The values of each module's last record of one kind."""
         return {name: records[-1].values for name, records in self.of(what).items()}
+
+    def __getitem__(self, place: tuple[int, str]) -> Shaped[Tensor, "*axes"]:
+        """The values of a layer, as in ``seen[17, "heads"]``; negative layers count from the last one captured.
+
+        Raises:
+            InputError: A place that was not captured, or of which there are several: stacks, attentions or calls.
+        """
+        fits = isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], int)
+        require(fits, f"seen[{place!r}]", "a layer and what it gives", 'Write seen[17, "heads"].')
+        layer, what = place
+        found = [record for records in self.of(what).values() for record in records]
+        layers = sorted({record.layer for record in found})
+        layer = layer if layer >= 0 or not layers else layers[-1] + 1 + layer
+        there = [record for record in found if record.layer == layer]
+        require(bool(there), f"{what} of layer {layer}", f"what was captured: layers {layers}", "Capture it.")
+        several = f"{what} of layer {layer}, of which there are {len(there)}"
+        fix = f"Choose among the records of of({what!r}), or use cat({what!r})."
+        require(len(there) == 1, several, "one module and one call", fix)
+        return there[0].values
+
+    def stack(self, what: str) -> Shaped[Tensor, " layer *axes"]:
+        """The values of all layers, in their order.
+
+        Raises:
+            InputError: As for ``seen[layer, what]``; or layers whose values have other shapes.
+        """
+        layers = sorted({record.layer for records in self.of(what).values() for record in records})
+        require(bool(layers), f"stack({what!r})", "what was captured", "Capture it.")
+        values = [self[layer, what] for layer in layers]
+        same = all(each.shape == values[0].shape for each in values)
+        require(same, f"stack({what!r}) of layers of other shapes", "equal shapes", "Read each layer alone.")
+        return torch.stack(values)
+
+    def cat(self, what: str) -> dict[str, Shaped[Tensor, "*axes"]]:
+        """The values of all calls of each module, one batch after another, as of many prompts.
+
+        Raises:
+            InputError: Calls of other shapes: texts of other lengths.
+        """
+        for name, records in self.of(what).items():
+            shapes = {tuple(record.values.shape[1:]) for record in records}
+            require(len(shapes) == 1, f"cat({what!r}) of {name} with {sorted(shapes)}", "equal shapes", "Use of().")
+        return {name: torch.cat([each.values for each in records]) for name, records in self.of(what).items()}
 
     def numpy(self, what: str) -> dict[str, np.ndarray]:
         """As :meth:`last`, as NumPy arrays."""

@@ -259,7 +259,7 @@ class _Reader:
     def _projections(self, point: HookPoint) -> tuple[Tensor, Tensor, Tensor]:
         attention: Any = point.module
         ours = isinstance(attention, GroupedQueryAttention)
-        names = ("query", "key", "value") if ours else ("q_proj", "k_proj", "v_proj")
+        names: tuple[str, ...] = ("query", "key", "value") if ours else ("q_proj", "k_proj", "v_proj")
         names = ("c_attn",) if hasattr(attention, "c_attn") else names
         width = self._norm(point).weight.shape[0]
         found = [require_linear(getattr(attention, name), f"{name} of {point.name}", width).matrix for name in names]

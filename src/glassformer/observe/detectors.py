@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer.errors import require, require_positive
-from glassformer.observe.capture import capture
+from glassformer.modes import evaluating
+from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.edits import Edit, change, put
-from glassformer.observe.hook_points import Selection, select
-from glassformer.observe.intervene import intervene
+from glassformer.observe.hook_points import HookPoint, Selection, select
+from glassformer.observe.intervene import intervene, repeating
+from glassformer.observe.seams import insert, scope
 from glassformer.observe.sweep import Metric, Runner
 
 Removal = Literal["edges", "values"]
@@ -37,7 +41,13 @@ class HeadScores:
     sink: Float[Tensor, "layer head"]
 
     def top(self, kind: str, count: int = 5) -> list[tuple[int, int, float]]:
-        """The heads with the highest score: layer, head, score."""
+        """The heads with the highest score: layer, head, score.
+
+        Raises:
+            InputError: A kind that is none of the fields.
+        """
+        known = tuple(self.__dataclass_fields__)
+        require(kind in known, f"kind = {kind!r}", f"one of {', '.join(known)}", "Choose one of these.")
         scores: Tensor = getattr(self, kind).nan_to_num(-1.0)
         best = scores.flatten().argsort(descending=True)[:count].tolist()
         return [(*divmod(place, scores.shape[1]), float(scores.flatten()[place])) for place in best]
@@ -59,39 +69,74 @@ def repeated_tokens(
     return both if first is None else torch.cat([torch.full((rows, 1), first), both], 1)
 
 
+Texts = Int[Tensor, "row position"] | Mapping[str, Tensor]
+
+
 @torch.no_grad()
-def head_scores(model: nn.Module, tokens: Int[Tensor, "row position"]) -> HeadScores:
+def head_scores(model: nn.Module, texts: Texts | Iterable[Texts]) -> HeadScores:
     """The scores of every self-attention head of a model on texts in which tokens return.
 
     A query counts for ``duplicate`` and ``induction`` if its token stands once before it, and for ``induction`` if the
-    token after that stands before it too.
+    token after that stands before it too. The weights of one attention are in memory at a time. The model runs in
+    evaluation mode.
 
     Args:
         model: A decoder, of glassformer or of ``transformers``.
-        tokens: Such as :func:`repeated_tokens` gives, or any texts of equal length.
+        texts: Such as :func:`repeated_tokens` gives, or any texts of equal length; or the arguments of the model by
+            name, whose mask says which tokens are real; or many batches of these, of any lengths.
+
+    Raises:
+        InputError: Something else, or no batch.
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895, appendix.
     """
-    length = tokens.shape[1]
-    same = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
+    points = [point for point in find_hook_points(model) if point.role == "attention" and not point.cross]
+    sums: dict[str, dict[str, Tensor]] = {name: {} for name in ("previous", "duplicate", "induction", "sink")}
+    counts = dict.fromkeys(sums, 0)
+    batches = [texts] if isinstance(texts, Tensor | Mapping) else texts
+    for batch in batches:
+        named = dict(batch) if isinstance(batch, Mapping) else {"": batch}
+        tokens = next((named[name] for name in ("", "input_ids", "tokens") if name in named), None)
+        known = isinstance(tokens, Tensor) and tokens.dim() == 2
+        got = f"texts of type {type(batch).__name__}"
+        require(known, got, "token ids [row, position], or the model's arguments", "Pass a batch of texts.")
+        assert tokens is not None
+        given = (named.get(name) for name in ("attention_mask", "key_padding"))
+        real = next((each.bool() for each in given if each is not None), torch.ones_like(tokens, dtype=torch.bool))
+        masks = _kinds_of_keys(tokens, real)
+        for name, mask in masks.items():
+            counts[name] += int(mask.any(-1).sum())
+        with evaluating(model), scope() as here, capture(model) as seen, ExitStack() as attached:
+            for point in points:
+
+                def reduce(_: Tensor, __: Any, point: HookPoint = point, masks: Any = masks) -> None:
+                    weights = seen.records.pop().values
+                    for name, mask in masks.items():
+                        part = (weights * mask[:, None]).sum(-1)
+                        if name == "sink":
+                            part = part + (1 - weights.sum(-1)) * mask.any(-1)[:, None]
+                        sums[name][point.name] = sums[name].get(point.name, 0) + part.sum((0, 2))
+
+                attached.callback(insert(point.module, "output", reduce, 9, here))
+            model(*([named.pop("")] if "" in named else ()), **named)
+    require(bool(sums["sink"]), "no texts", "one batch or more", "Pass token ids.")
+    rows = {
+        name: torch.stack([found[point.name] for point in points]) / (counts[name] or math.nan)
+        for name, found in sums.items()
+    }
+    return HeadScores(**rows)
+
+
+def _kinds_of_keys(tokens: Tensor, real: Tensor) -> dict[str, Bool[Tensor, "row query key"]]:
+    """For each score, the keys that it counts for each query."""
+    length, seen = tokens.shape[1], (real[:, :, None] & real[:, None, :]).tril(-1)
+    same = (tokens[:, :, None] == tokens[:, None, :]) & seen
     once = same & (same.sum(-1, keepdim=True) == 1)
     after = once.roll(1, dims=2).tril(-1)
     after[..., 0] = False
-    before = torch.eye(length, dtype=torch.bool).roll(-1, dims=1).tril(-1).expand(len(tokens), -1, -1)
-    with capture(model) as seen:
-        model(tokens)
-    weights = [values for values in seen.weights.values() if values.shape[2:] == (length, length)]
-
-    def score(values: Tensor, keys: Tensor) -> Tensor:
-        queries = keys.any(-1)
-        return (values * keys[:, None]).sum(-1).transpose(0, 1)[:, queries].mean(-1)
-
-    rows = {
-        name: torch.stack([score(values, keys) for values in weights])
-        for name, keys in (("previous", before), ("duplicate", once), ("induction", after))
-    }
-    first = torch.stack([(1 - values.sum(-1) + values[..., 0])[..., 1:].mean((0, 2)) for values in weights])
-    return HeadScores(**rows, sink=first)
+    before = torch.eye(length, dtype=torch.bool, device=tokens.device).roll(-1, dims=1).tril(-1) & seen
+    first = torch.arange(length, device=tokens.device) == real.int().argmax(1, keepdim=True)
+    return {"previous": before, "duplicate": once, "induction": after, "sink": first[:, None] & seen}
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,12 +229,12 @@ def attention_faithfulness(
             clean = runner.run(given)
         fits = clean.shape == (1, count)
         require(fits, f"a metric of shape {list(clean.shape[1:])}", f"[{count}]", "Give one number for each text.")
-        parts = torch.tensor(ranked).split(max(1, batch_size // count))
+        parts = torch.tensor(ranked).split(1 if runner.alone else max(1, batch_size // count))
         removed = []
         for layer, head in places:
             for part in parts:
                 edit = _without(part.repeat_interleave(count), removal, layers=layer, heads=head, queries=queries)
-                with intervene(model, edit):
+                with repeating(len(part)), intervene(model, edit):
                     removed.append(runner.run(given, len(part)))
     shape = (len(points), -1) if by_head else (1, 1)
     effects = clean - torch.cat(removed).view(*shape, len(ranked), count)

@@ -223,7 +223,7 @@ def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) ->
     return Edit(site, averaged, run=run, **where)
 
 
-def averages(records: Sequence[Record], axis: str, length: int, got: str) -> Float[Tensor, "1 *place"]:
+def averages(records: Sequence[Record], axis: str, length: int, got: str) -> Float[Tensor, " one *place"]:
     """The mean over all texts at each position of texts of ``length`` positions.
 
     Raises:
@@ -232,12 +232,15 @@ def averages(records: Sequence[Record], axis: str, length: int, got: str) -> Flo
     for record in records:
         whole = record.length == length and tuple(_places(record, axis)) == tuple(range(length))
         was = f"{got} for each of {length} positions, from a text of {record.length}"
-        require(whole, was, "a reference of the same length, captured whole", "Use texts of equal length, or over='all'.")
+        require(
+            whole, was, "a reference of the same length, captured whole", "Use texts of equal length, or over='all'."
+        )
     return torch.cat([record.values for record in records]).mean(0, keepdim=True)
 
 
 def _check_first(records: Sequence[Record], axis: str, got: str) -> None:
-    first, others = [], []
+    first: list[Tensor] = []
+    others: list[Tensor] = []
     for record in records:
         for place, values in zip(_places(record, axis), record.values.unbind(record.axes.index(axis)), strict=True):
             (others if place else first).append(values.detach().double().square().mean())

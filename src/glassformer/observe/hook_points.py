@@ -23,16 +23,18 @@ from glassformer.quantized.packed_experts import PackedMixture
 Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
 ROLES: Mapping[str, Role] = MappingProxyType(
     {
-        **dict.fromkeys(("weights", "scores", "sinks", "q", "k", "v", "heads", "attention"), "attention"),
+        **dict.fromkeys(("weights", "scores", "sinks", "q", "k", "v", "heads"), "attention"),
+        **dict.fromkeys(("attention_input", "attention"), "attention"),
+        **dict.fromkeys(("ffn_input", "neurons", "ffn"), "ffn"),
         **dict.fromkeys(("router", "choices", "shares", "experts"), "experts"),
         **dict.fromkeys(("residual_before", "residual_between", "residual"), "block"),
-        **{role: role for role in ("ffn", "embedding", "logits")},
+        **{role: role for role in ("embedding", "logits")},
     }
 )
 """The role of the hook points at which each kind of record is captured."""
 
 Selection = int | slice | Sequence[int]
-"""Indices; negative ones count from the end. Values are in the order of the indices; one that is repeated counts once."""
+"""Indices; negative ones count from the end. Values are in the order of the indices; a repeated one counts once."""
 Heads = Selection | Mapping[int, Selection] | Mapping[str, Selection]
 """Heads of every attention, or of each layer, or of each module."""
 Modules = Sequence[str] | Callable[[str, nn.Module], bool]
@@ -77,6 +79,10 @@ class HookPoint:
     pre_norm: bool = True
     norms: tuple[nn.Module, ...] = ()
     """Of a post-norm block of transformers: the norms of its sums."""
+    reads: nn.Module | None = None
+    """Of an ffn: the module whose input is what it reads."""
+    neurons: nn.Module | None = None
+    """Of a dense ffn: its last projection, whose input is the neurons after their activation."""
     owner: nn.Module | None = None
     """Of logits of transformers: the module whose argument ``logits_to_keep`` chooses their positions."""
     experts: int = 0
@@ -108,7 +114,9 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             yield HookPoint("block", name, module, **place, between=between, pre_norm=pre_norm)
             ffn, at = module.ffn, f"{name}.ffn".removeprefix(".")
             post_norm = module.ffn_post_norm if isinstance(module, Block) else None
-            yield HookPoint("ffn", at, ffn if post_norm is None else post_norm, **place)
+            inner: dict[str, Any] = {"reads": ffn, "neurons": getattr(ffn, "down", None)}
+            inner["neurons"] = inner["neurons"] if isinstance(inner["neurons"], nn.Module) else None  # not of experts
+            yield HookPoint("ffn", at, ffn if post_norm is None else post_norm, **place, **inner)
             if isinstance(ffn, MixtureOfExperts | PackedMixture):
                 place |= {"route": partial(_route, ffn), "expert_outputs": partial(_expert_outputs, ffn)}
                 place["post_norm"] = post_norm is not None
@@ -189,6 +197,9 @@ def choose_points(
         require(
             not unknown, f"heads of {unknown}", f"keys among {sorted(known, key=str)}", "Use layers or module names."
         )
+        left_out = [key for key in heads if all(key not in (point.layer, point.name) for point in chosen)]
+        got = f"heads of {left_out}, which layers or modules leave out"
+        require(not left_out, got, "heads of what is chosen", "Omit layers and modules.")
     _require_kinds(kinds, list(chosen), "a selection of no module")
     return chosen
 
@@ -218,10 +229,17 @@ def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) 
     for kind in kinds:
         there = [point for point in points if point.role == ROLES[kind]]
         lacking = {"sinks": lambda point: not point.sinks, "residual_between": lambda point: point.between is None}
+        lacking |= {"neurons": lambda point: point.neurons is None, "ffn_input": lambda point: point.reads is None}
         lacking |= {"attention": lambda point: point.added is None, "heads": lambda point: point.merged is None}
         fits = any(kind not in lacking or not lacking[kind](point) for point in there)
         have = ", ".join(dict.fromkeys(point.role for point in points)) or "none"
         expected = f"a hook point for each kind; found of these: {have}"
+        if there and not fits:
+            lacks = {
+                "neurons": "networks whose last projection is not found",
+                "residual_between": "blocks whose attention and ffn are parallel or not found",
+            }
+            got = f"{got}: {lacks.get(kind, 'blocks whose parts are not found')}"
         require(fits, f"what = {kind!r} and {got}", expected, "Choose other kinds or modules.")
 
 

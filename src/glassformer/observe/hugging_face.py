@@ -91,8 +91,6 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         for each in attentions:
             merged, added, post_norm = parts.attentions.get(each.removeprefix(at), (None, None, False))
             module, sizes = modules[each], _sizes(modules[each])
-            if added == each.removeprefix(at):  # as its own projection gives it
-                added = merged or added
             yield HookPoint(
                 "attention",
                 each,
@@ -110,8 +108,10 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
         if parts.ffn is not None:
             ffn = part(parts.ffn)
             assert ffn is not None
-            yield HookPoint("ffn", at + parts.ffn, ffn, **place)
             mixture: Any = part(parts.network)
+            last = [getattr(mixture, each, None) for each in _LAST] if parts.network == parts.reads else [mixture]
+            neurons = next((each for each in last if isinstance(each, nn.Module)), None)
+            yield HookPoint("ffn", at + parts.ffn, ffn, **place, reads=part(parts.reads), neurons=neurons)
             gate: Any = getattr(mixture, "gate", getattr(mixture, "router", None))
             if type(block).__name__ in _ROUTED:
                 routes: dict[str, Any] = {
@@ -125,11 +125,15 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
     heads_of = ("lm_head", "classifier", "score", "cls.predictions.decoder", "lm_head.decoder", "embed_out")
     for name, module in modules.items():
         inner = name in heads_of and any(f"{name}.{each}" in heads_of for each, _ in module.named_children())
-        wrapped = "head" in name or "embed" in name or "decoder" in name  # any module: a classifier's may read positions
+        wrapped = (
+            "head" in name or "embed" in name or "decoder" in name
+        )  # any module: a classifier's may read positions
         if blocks and name in heads_of and not inner and (wrapped or isinstance(module, nn.Linear)):
             yield HookPoint("logits", name, module, 0, owner=modules[name.rpartition(".")[0]])
 
 
+_LAST = ("down_proj", "c_proj", "dense_4h_to_h", "fc2")
+"""Names of the last projection of a dense feed-forward network."""
 _ROUTED = ("MixtralDecoderLayer", "GptOssDecoderLayer")
 """Blocks whose routers give scores, routing weights and choices, with a softmax over the chosen experts."""
 
@@ -225,7 +229,12 @@ def proving(points: Sequence[HookPoint], kinds: Collection[str]) -> Iterator[Non
                 elif point.role == "ffn":
                     on(point.module, "output", 3, partial(seen.add, block.module, "ffn"))
             if block.between is not None and block.pre_norm:
-                on(block.between, "first input", 0, partial(seen.compare, block, f"the input of {_kind(block.between)}"))
+                on(
+                    block.between,
+                    "first input",
+                    0,
+                    partial(seen.compare, block, f"the input of {_kind(block.between)}"),
+                )
             for norm in block.norms:
                 on(norm, "first input", 0, partial(seen.compare, block, f"the input of {_kind(norm)}"))
                 on(norm, "output", 3, partial(seen.start, block.module))
@@ -409,12 +418,15 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
 def _inputs(
     name: str, module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> Attended:
+    got = f"{type(module).__name__} computed by {name}, whose mask is a {type(mask).__name__}"
+    fix = "Call model.set_attn_implementation('sdpa')."
+    require(mask is None or isinstance(mask, Tensor), got, "a mask of numbers or booleans", fix)
     bias, cap = options.get("position_bias"), options.get("softcap") if name != "sdpa" else None  # which ignores it
     require(
         options.get("cache") is None and (bias is None or name in ("eager", "sdpa")),
         f"an attention with a cache or a bias of positions in {type(module).__name__}, computed by {name}",
         "the softmax of scaled products, a bias and a mask",
-        "Call model.set_attn_implementation('sdpa').",
+        fix,
     )
     scale = options.get("scaling")
     causal = options.get("is_causal")

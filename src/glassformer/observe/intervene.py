@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from glassformer.observe.captured import AXES
 from glassformer.observe.edits import Edit, Labels
 from glassformer.observe.hook_points import HookPoint, choose_points, select, whole_numbers
 from glassformer.observe.recorder import cache_of, kept_logits, key_order, rows_of, start_of
-from glassformer.observe.seams import Change, insert, scope
+from glassformer.observe.seams import Change, Given, insert, scope
 
 
 @contextmanager
@@ -120,17 +120,17 @@ class _Plan:
         lost = {axis: sorted({*whole_numbers(axis, each)} - self.found[axis]) for axis, each in given.items()}
         return ", ".join(f"{self.edit.site} at {axis} {each}" for axis, each in lost.items() if each)
 
-    def apply(self, values: Tensor, point: HookPoint, places: dict[str, Sequence[int]], labels: Labels) -> Tensor:
+    def apply(self, values: Tensor, point: HookPoint, places: Mapping[str, Sequence[int]], labels: Labels) -> Tensor:
         """``values`` with the change made at ``places``, indices on the site's axes; others are whole.
 
-        ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed as if it were alone.
+        ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed as if alone.
         """
         copies = _copies.get() // self.copies
         if copies > 1:
             return torch.cat([self._applied(each, point, places, labels) for each in values.chunk(copies)])
         return self._applied(values, point, places, labels)
 
-    def _applied(self, values: Tensor, point: HookPoint, places: dict[str, Sequence[int]], labels: Labels) -> Tensor:
+    def _applied(self, values: Tensor, point: HookPoint, places: Mapping[str, Sequence[int]], labels: Labels) -> Tensor:
         edit, axes = self.edit, AXES[self.edit.site]
         examples = select("examples", edit.examples, len(values))
         given = {axes.index(axis): chosen for axis, chosen in {"batch": examples, **places}.items()}
@@ -225,6 +225,11 @@ class _Attachment:
                 self._seam(point.owner, "input", lambda _, given: setattr(self, "_asked", given), 0)
         elif site == "residual_between":
             self._attach_between(point, change)
+        elif site in ("attention_input", "ffn_input", "neurons"):
+            module = {"attention_input": point.module, "ffn_input": point.reads, "neurons": point.neurons}[site]
+            require(module is not None, f"{site} of {point.name}", "a module that reads it", "Edit another site.")
+            assert module is not None
+            self._seam(module, "input", change)
         elif site == "attention":
             assert point.added is not None
             self._seam(point.added, "output", change)
@@ -278,7 +283,7 @@ class _Attachment:
         plan.note("queries", start + length, positions)
         return rows, positions
 
-    def _stream(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
+    def _stream(self, plan: _Plan, point: HookPoint, values: Tensor, given: Given) -> Tensor:
         """An edit of [batch, position, ...]; a classifier's logits have one position."""
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             return self._stream(plan, point, values[:, None], given)[:, 0]
@@ -287,7 +292,8 @@ class _Attachment:
             return plan.apply(values[:, None], point, {"query": rows}, {"query": names})[:, 0]
         if values.dim() == 2:  # one text of a single head
             return self._stream(plan, point, values[None], given)[0]
-        length, kept = values.shape[1], None
+        length: int = values.shape[1]
+        kept: Sequence[int] | None = None
         if plan.edit.site == "logits":  # of the last positions or of some, where only their logits are asked for
             length = self._shape[1]
             kept = None if self._asked is None else kept_logits(self._asked, length)
@@ -306,7 +312,7 @@ class _Attachment:
         ffn = next(each.module for each in self._points if each.role == "ffn" and each.block is point.module)
         kept: dict[str, Tensor] = {}
 
-        def before(values: Tensor, given: tuple[Any, ...]) -> Tensor:
+        def before(values: Tensor, given: Given) -> Tensor:
             new = change(values, given)
             kept["new"] = values if new is None else new
             return kept["new"]
@@ -315,11 +321,11 @@ class _Attachment:
             kept["ffn"] = values
 
         def again(values: Tensor, given: tuple[Any, ...]) -> Tensor | None:
+            dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
+            require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
             # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
             return kept.pop("new") + kept.pop("ffn") if kept else None
 
-        dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
-        require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
         self._seam(point.between, "first input", before)
         self._seam(ffn, "output", after, 3)
         self._seam(block, "first output", again, 0)
@@ -351,13 +357,13 @@ class _Attachment:
 
     def _experts(self, plan: _Plan, point: HookPoint, values: Tensor, given: tuple[Any, ...]) -> Tensor:
         """An edit of what chosen experts give: its change, weighted, is added to the mixture's output."""
+        copies = _copies.get() // plan.copies
+        each = zip(values.chunk(copies), given[0].chunk(copies), strict=True)
+        return torch.cat([self._experts_of(plan, point, some, of) for some, of in each])
+
+    def _experts_of(self, plan: _Plan, point: HookPoint, values: Tensor, x: Tensor) -> Tensor:
         assert point.route is not None
         assert point.expert_outputs is not None
-        x, copies = given[0], _copies.get() // plan.copies
-        if copies > 1:
-            each = zip(values.chunk(copies), x.chunk(copies), strict=True)
-            with repeating(plan.copies):
-                return torch.cat([self._experts(plan, point, some, (of,)) for some, of in each])
         _, choices, shares = point.route(x)
         rows, names = self._rows(plan, x.shape[1])
         wanted = torch.zeros_like(choices, dtype=torch.bool)

@@ -24,7 +24,11 @@ from glassformer.observe.hook_points import HookPoint, Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.seams import has_other_hooks, insert, is_changed, scope
 
-_NORMS = ("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm")
+_NORMS = (
+    *("final_norm", "decoder_norm", "transformer.ln_f", "model.norm", "ln_f", "norm"),
+    *("gpt_neox.final_layer_norm", "model.final_layernorm", "model.final_layer_norm"),
+)
+"""Names of final norms; of a model of transformers that is not known, a run shows whether it is the one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +202,7 @@ def direct_logits(
     first = _classes("targets", targets, count, total.shape[-1]).to(total.device)
     second = None if others is None else _classes("others", others, count, total.shape[-1]).to(total.device)
     wanted = first if second is None else torch.cat([first, second])
-    made = require_linear(output, "the output projection", stream.shape[-1], rows=wanted.tolist())
+    made = require_linear(output, "the output projection", stream.shape[-1], rows=wanted.tolist(), like=stream)
     direction, expected = made.matrix[:count], total[rows, first]
     bias = None if made.bias is None else made.bias[:count]
     if second is not None:
@@ -364,7 +368,8 @@ def readout_of(model: nn.Module) -> Readout:
     norm = next((modules[name] for name in _NORMS if name in modules), None)
     own = isinstance(model, EncoderDecoder) or (isinstance(model, Encoder) and model.config.pooling != "max")
     if output is None or isinstance(model, Encoder) > own or not (own or (norm and not hasattr(model, "classifier"))):
-        got = f"{type(model).__name__}, which has no norm and projection to logits that can be found"
+        lacks = "projection to logits" if output is None else "readout that can be found, of its norm and projection"
+        got = f"{type(model).__name__}, which has no {lacks}"
         raise InputError(got, _READ, "Pass the language model or the classifier with its head.")
     mine = tuple(point for point in points if not point.source and point.role != "logits")
     return Readout(model, norm, output, mine, hugging_face.unknown_block(model, blocks) is None)

@@ -1,4 +1,4 @@
-"""The matrix that a module multiplies by: read from its weights where they are all it does, else found by running it."""
+"""The matrix that a module multiplies by: its weights where they are all that it does, else found by running it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError
 from glassformer.layers.linear import Linear
 from glassformer.modes import evaluating
-from glassformer.observe.seams import has_other_hooks
+from glassformer.observe.seams import has_other_hooks, suspended
 from glassformer.quantized.block_layers import BlockLinear
 from glassformer.quantized.lossless import LosslessLinear
 
@@ -31,7 +31,8 @@ class LinearMap(NamedTuple):
 def linear_map(
     module: Any, width: int, rows: Sequence[int] | None = None, like: Tensor | None = None
 ) -> LinearMap | None:
-    """What ``module`` does, with its hooks, adapters and wrappers; None if that is no linear map with a bias.
+    """What ``module`` does, with its hooks, adapters and wrappers but without edits; None if that is no linear map with
+    a bias.
 
     A module other than a plain linear layer is run on the rows of the identity, and its map is compared with what it
     makes of other vectors.
@@ -53,7 +54,7 @@ def linear_map(
     random = torch.Generator().manual_seed(0)
     drawn = torch.randn(8, width, generator=random).to(example) if like is None else like.reshape(-1, width)[:64]
     found, made, bias = [], [], None
-    with evaluating(module):
+    with evaluating(module), suspended():
         for start in range(0, width, _ROWS_AT_ONCE):
             some = torch.eye(width, dtype=example.dtype, device=example.device)[start : start + _ROWS_AT_ONCE]
             nothing, drawn_here = torch.zeros_like(some), torch.zeros_like(some)

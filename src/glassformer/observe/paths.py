@@ -16,7 +16,7 @@ from glassformer.errors import InputError, require, require_positive
 from glassformer.layers.attention import is_edited
 from glassformer.observe.capture import capture
 from glassformer.observe.edits import Edit, change, put
-from glassformer.observe.hook_points import HookPoint, Selection, select
+from glassformer.observe.hook_points import Selection, select
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from glassformer.observe.resume import Metric, Runner
 from glassformer.observe.seams import insert, scope
@@ -89,7 +89,12 @@ def path_patch(
     paths = _Paths(model, clean, corrupted, metric, receiver, logits)
     (start,) = select("sender layer", sender.layer, paths.last)
     late = [layer for layer in paths.layers if layer <= start]
-    require(not late, f"a sender in layer {start} and a receiver in {late[0] if late else None}", "an earlier sender", "Swap them.")
+    require(
+        not late,
+        f"a sender in layer {start} and a receiver in {late[0] if late else None}",
+        "an earlier sender",
+        "Swap them.",
+    )
     written = paths.written(start, sender.head is None)
     head = 0 if sender.head is None else select("sender head", sender.head, len(written))[0]
     return paths.sweep(paths.measured(start, written[[head]]).mean(1), ("layer",), (start,))
@@ -135,7 +140,7 @@ def path_sweep(
     embedding = paths.measured(-1, paths.embedding[None])
     axes: Any = ("layer", "head") if senders == "heads" else ("layer",)
     found = paths.sweep(values if senders == "heads" else values[:, 0], axes, tuple(range(len(rows))))
-    return PathSweep(*(getattr(found, name) for name in Sweep.__dataclass_fields__), float(embedding.mean()))
+    return PathSweep(**vars(found), embedding=float(embedding.mean()))
 
 
 class _Paths:

@@ -111,7 +111,7 @@ class Recorder:
             if found.sinks is not None:
                 self._add("sinks", point, found.sinks, heads=heads, **labels)
             for kind, values in (("weights", found.weights), ("scores", found.scores)):
-                if values is not None:
+                if values is not None and kind in asked:
                     values = values if order is None else values[..., order]
                     start = first + found.first
                     # Empty slots of a cache come after the last query.
@@ -171,7 +171,7 @@ class Recorder:
             labels["gradient"] = lambda: None if merged.grad is None else split(merged.grad)
         self._add("heads", point, split(merged.detach()), **labels)
 
-    def logits(self, point: HookPoint, values: Tensor) -> None:
+    def logits(self, point: HookPoint, values: Tensor, _: Any = None) -> None:
         """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
         if values.dim() == 2 and point.name == "output":  # of the last position, as in generate()
             values = values[:, None]
@@ -186,8 +186,9 @@ class Recorder:
             if len(rows) > 0:
                 self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
-    def after(self, point: HookPoint, x: Tensor, output: Tensor) -> None:
+    def after(self, point: HookPoint, output: Tensor, given: Sequence[Any]) -> None:
         """Record one call of a feed-forward network or a mixture of experts."""
+        x = given[0]
         if not self.frames:
             return
         frame = self.frames[-1]
@@ -234,6 +235,11 @@ class Recorder:
             tensor.retain_grad()
             labels["gradient"] = lambda: None if tensor.grad is None else _taken(tensor.grad, picks)
         self._add(kind, point, _taken(tensor.detach(), picks), **labels)
+
+    @property
+    def made(self) -> bool:
+        """Whether there was a record."""
+        return bool(self._counts)
 
     def _add(self, kind: str, point: HookPoint, values: Tensor, **labels: Any) -> None:
         call = self._counts[kind, point.name]

@@ -242,7 +242,8 @@ class Runner:
             if before:
                 read = [each - start for each in select("logits", self._logits, length)]
                 last = [point for point in self.points if point.block is self.blocks[-1].module]
-                if not any(point.role == "experts" for point in last):
+                inside = any(edit.site == "neurons" for edit in edits)  # which names positions of the network
+                if not inside and not any(point.role == "experts" for point in last):
                     ffn = next(point.module for point in last if point.role == "ffn")
                     attached.enter_context(standing_in(ffn, partial(_at_positions, read)))
             if added is not None:
@@ -255,7 +256,9 @@ class Runner:
             if before:
                 assert stream is not None
                 nothing = stream.new_zeros(1, 1, length, 1)
-                options["before"] = {each: known if each >= layer else (nothing, nothing) for each, known in before.items()}
+                options["before"] = {
+                    each: known if each >= layer else (nothing, nothing) for each, known in before.items()
+                }
             return self.logits(texts, copies, start, **options)
 
     def _continued(

@@ -15,6 +15,7 @@ from torch.nn.modules import module as torch_module
 
 from glassformer.errors import require
 
+
 class Given(tuple[Any, ...]):
     """The arguments of a module's call, and those by name once more."""
 
@@ -56,6 +57,16 @@ def scope() -> Iterator[Scope]:
         _scopes.set(tuple(each for each in _scopes.get() if each is not made))
 
 
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Within the block no scope's changes are made: a module that is run does what it does by itself."""
+    token = _scopes.set(())
+    try:
+        yield
+    finally:
+        _scopes.reset(token)
+
+
 _lock = threading.Lock()
 _Entry = tuple[int, Change, Scope]
 """The order of a change, the change, and whose it is."""
@@ -65,9 +76,9 @@ _seams: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
 def insert(module: nn.Module, where: str, change: Change, order: int, scope: Scope) -> Callable[[], None]:
     """Add a change to those at a place of a module, after those of a lower or equal ``order`` there.
 
-    One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then, which
-    are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1 and 2 edits,
-    3 bookkeeping, 4 captures.
+    One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
+    which are part of the model; of ``first input`` and ``first output`` before them. The order: 0 bookkeeping, 1 and 2
+    edits, 3 bookkeeping, 4 captures.
     """
     key = id(module), where
     entry = order, change, scope
@@ -120,7 +131,9 @@ def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], 
         got = "a model that is exported or traced within a capture or an intervention"
         require(not torch.compiler.is_compiling(), got, "a run of it", "Trace it before or after.")
         batched = torch._C._functorch.is_batchedtensor(values)
-        require(not batched, "a capture or an intervention under vmap", "a run of a batch", "Pass the texts as a batch.")
+        require(
+            not batched, "a capture or an intervention under vmap", "a run of a batch", "Pass the texts as a batch."
+        )
         new = change(values, given)
         values = values if new is None else new
     return values

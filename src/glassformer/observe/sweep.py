@@ -26,9 +26,10 @@ from glassformer.observe.resume import Metric, Part, Runner, Stage
 from glassformer.observe.seams import is_changed
 
 Site = Literal["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "experts", "q", "k", "v"]
-SWEPT: tuple[Site, ...] = get_args(Site)
+Inner = Literal["attention_input", "ffn_input", "neurons"]
+SWEPT: tuple[Site | Inner, ...] = (*get_args(Site), *get_args(Inner))
 
-Axis = Literal["layer", "head", "expert", "position"]
+Axis = Literal["layer", "head", "expert", "neuron", "position"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,7 @@ def patch_sweep(
     corrupted: Tensor | Mapping[str, Any],
     metric: Metric,
     *,
-    site: Site = "heads",
+    site: Site | Inner = "heads",
     by: Sequence[Axis] | None = None,
     layers: Selection | None = None,
     logits: Selection = -1,
@@ -131,8 +132,8 @@ def patch_sweep(
         site: What is patched; see :func:`~glassformer.observe.capture.capture`. Of ``experts`` the output of an expert
             times its routing weight, which is 0 for tokens that did not choose it.
         by: The axes of places: ("layer", "head") for ``heads`` and ``q`` (of ``k`` and ``v``, key-value heads),
-            ("layer", "expert") for ``experts``, ("layer", "position") for the others by default; ("layer",), or
-            all three.
+            ("layer", "expert") for ``experts``, ("layer", "neuron") for ``neurons``, ("layer", "position") for the
+            others by default; ("layer",), or all three.
         layers: Which layers; all that have the site when None.
         logits: Positions of the logits that the metric reads.
         batch_size: Most texts in one forward pass, which bounds the memory.
@@ -154,7 +155,7 @@ def ablation_sweep(
     texts: Tensor | Mapping[str, Any],
     metric: Metric,
     *,
-    site: Site = "heads",
+    site: Site | Inner = "heads",
     by: Sequence[Axis] | None = None,
     layers: Selection | None = None,
     logits: Selection = -1,
@@ -218,7 +219,7 @@ Average = tuple[Mapping[str, Tensor], Over]
 def _swept(
     runner: Runner,
     given: Sequence[Mapping[str, Tensor]],
-    site: Site,
+    site: Site | Inner,
     by: Sequence[Axis] | None,
     layers: Selection | None,
     batch_size: int,
@@ -254,7 +255,7 @@ def _stepwise(*given: Any, **options: Any) -> Iterator[Sweep]:
 def _steps(
     runner: Runner,
     given: Sequence[Mapping[str, Tensor]],
-    site: Site,
+    site: Site | Inner,
     by: Sequence[Axis] | None,
     layers: Selection | None,
     batch_size: int,
@@ -313,7 +314,7 @@ def _steps(
 def _resumed(
     runner: Runner,
     texts: Mapping[str, Tensor],
-    site: Site,
+    site: Site | Inner,
     point: HookPoint,
     base: Captured,
     flows: Tensor,
@@ -334,6 +335,7 @@ def _resumed(
     flows = flows[..., start:, :]
     if stage is not None:
         return runner.resumed(texts, point.layer, stage, stream + flows, **options)
+    flows = flows[..., 0].transpose(1, 2) if site == "neurons" else flows
     if site == "experts":
         options["added"] = point.module, flows
     else:
@@ -343,14 +345,15 @@ def _resumed(
     return runner.resumed(texts, point.layer, "residual_before", stream, **options)
 
 
-def _stage(runner: Runner, point: HookPoint, site: Site, base: Captured) -> tuple[Stage | None, Tensor | None]:
+def _stage(runner: Runner, point: HookPoint, site: Site | Inner, base: Captured) -> tuple[Stage | None, Tensor | None]:
     """Where the residual stream of a block holds what a site adds to it, and the matrix through which heads add to it;
     None if the site itself must be edited: then the block runs with whatever changes what the site adds."""
     block = runner.blocks[point.layer]
     if site in ("residual_before", "residual"):
         return site, None
     no_stage: tuple[None, None] = None, None
-    if not block.pre_norm or block.between is None or site in ("q", "k", "v"):
+    inside = ("q", "k", "v", "attention_input", "ffn_input", "neurons")
+    if not block.pre_norm or block.between is None or site in inside:
         return no_stage
     if site == "residual_between":
         return (site if runner.known and not runner.alone else None), None
@@ -375,7 +378,7 @@ Cell = tuple[int, ...]
 """A place within a layer: an index on each further axis."""
 
 
-def _starts(difference: Tensor, axes: Sequence[Axis], site: Site) -> dict[Cell, int]:
+def _starts(difference: Tensor, axes: Sequence[Axis], site: Site | Inner) -> dict[Cell, int]:
     """The first position that differs, for each place at which anything differs."""
     differs = (difference != 0).any(-1).any(0)
     wanted = [_names(site).index(axis) - 1 for axis in axes[1:]]
@@ -392,13 +395,13 @@ def _batches(starts: Mapping[Cell, int], most: int, length: int) -> Iterator[lis
         yield from (cells[at : at + most] for at in range(0, len(cells), most))
 
 
-def _kinds(site: Site) -> tuple[str, ...]:
+def _kinds(site: Site | Inner) -> tuple[str, ...]:
     """What must be captured of a site."""
     return ("choices", "shares", "experts") if site == "experts" else (site,)
 
 
 def _difference(
-    site: Site, point: HookPoint, base: Captured, ours: Captured | None, over: Over | None = None
+    site: Site | Inner, point: HookPoint, base: Captured, ours: Captured | None, over: Over | None = None
 ) -> Tensor:
     """The clean values of a site, their mean, or zeros, minus those of the base run; with the axes of :func:`_names`.
 
@@ -417,7 +420,9 @@ def _difference(
     return theirs - values
 
 
-def _values(site: Site, point: HookPoint, seen: Captured) -> Tensor:
+def _values(site: Site | Inner, point: HookPoint, seen: Captured) -> Tensor:
+    if site == "neurons":
+        return seen.last(site)[point.name].transpose(1, 2)[..., None]
     if site != "experts":
         return seen.last(site)[point.name]
     choices, shares, made = (seen.last(kind)[point.name] for kind in _kinds(site))
@@ -425,7 +430,7 @@ def _values(site: Site, point: HookPoint, seen: Captured) -> Tensor:
     return torch.stack([mixed.sum(2) for mixed in each], 1).to(made.dtype)
 
 
-def _at(difference: Tensor, axes: Sequence[Axis], site: Site, cell: Cell) -> Tensor:
+def _at(difference: Tensor, axes: Sequence[Axis], site: Site | Inner, cell: Cell) -> Tensor:
     """The difference at one place, 0 elsewhere; of experts what they add to the residual stream."""
     index: list[Any] = [slice(None)] * difference.dim()
     for axis, place in zip(axes[1:], cell, strict=True):
@@ -435,22 +440,24 @@ def _at(difference: Tensor, axes: Sequence[Axis], site: Site, cell: Cell) -> Ten
     return there.sum(1) if site == "experts" else there
 
 
-def _names(site: Site) -> tuple[str, ...]:
+def _names(site: Site | Inner) -> tuple[str, ...]:
     """The names of the axes of :func:`_difference`."""
     if site == "experts":
         return ("batch", "expert", "position", "dim")
+    if site == "neurons":
+        return ("batch", "neuron", "position", "dim")
     return tuple("position" if name in ("query", "key") else name for name in AXES[site])
 
 
-def _places(axes: Sequence[Axis], site: Site, point: HookPoint, seen: Captured) -> tuple[int, ...]:
+def _places(axes: Sequence[Axis], site: Site | Inner, point: HookPoint, seen: Captured) -> tuple[int, ...]:
     """The number of places on each axis after the layer."""
     shape = dict(zip(_names(site), _values(site, point, seen).shape, strict=True))
     return tuple(shape[axis] for axis in axes[1:])
 
 
-def _axes(site: Site, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
+def _axes(site: Site | Inner, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
     require(site in SWEPT, f"site = {site!r}", f"one of {', '.join(SWEPT)}", "Choose one of these.")
-    known = ("layer", *(name for name in _names(site) if name in ("head", "expert", "position")))
+    known = ("layer", *(name for name in _names(site) if name in ("head", "expert", "neuron", "position")))
     axes = tuple(by) if by is not None else known[:2]
     fits = axes[:1] == ("layer",) and list(axes) == [axis for axis in known if axis in axes]
     require(fits, f"by = {axes} for {site}", f"layer first, then some of {known[1:]}", "Choose among these.")
@@ -463,7 +470,7 @@ def attribution_sweep(
     corrupted: Tensor | Mapping[str, Any],
     metric: Metric,
     *,
-    site: Site = "heads",
+    site: Site | Inner = "heads",
     by: Sequence[Axis] | None = None,
     logits: Selection = -1,
     steps: int = 1,
@@ -526,6 +533,7 @@ def attribution_sweep(
     rows = []
     for _, point in sorted(points.items()):
         gradient = means[point.name][:, None] if site == "experts" else means[point.name]
+        gradient = gradient.transpose(1, 2)[..., None] if site == "neurons" else gradient
         flow = _difference(site, point, theirs, ours) * gradient
         rows.append(flow.sum([at for at, name in enumerate(_names(site)) if name not in axes]))
     expected = float(worst.double().mean())
@@ -539,8 +547,16 @@ def _interpolated(leaves: list[Tensor], stop: Tensor, along: float, start: Tenso
 
 
 def prepared(*runs: Tensor | Mapping[str, Any]) -> list[Mapping[str, Tensor]]:
-    """The texts of each run as named tensors, of equal shapes."""
+    """The texts of each run as named tensors, of equal shapes.
+
+    Raises:
+        InputError: Something else: lists, strings, a cache, a single text without the axis of the batch.
+    """
     given = [texts if isinstance(texts, Mapping) else {"": texts} for texts in runs]
+    for name, each in (pair for texts in given for pair in texts.items()):
+        fits = isinstance(each, Tensor) and each.dim() >= 2
+        got = f"{name or 'texts'} of {list(each.shape) if isinstance(each, Tensor) else type(each).__name__}"
+        require(fits, got, "a tensor with a row for each text", "Pass token ids [batch, position], and masks.")
     shapes = [{name: tuple(each.shape) for name, each in texts.items()} for texts in given]
     same = all(shape == shapes[0] for shape in shapes)
     require(same, f"texts of {' and '.join(map(str, shapes))}", "equal shapes", "Use texts of equal length.")

@@ -22,7 +22,9 @@ MOST_POSITIONS = 64
 MOST_LOGITS = 1 << 23
 """Largest number of logits that a lens holds at once."""
 
-_PART = re.compile(r"(?:layer (\d+) )?(cross-attention )?(?:(head|expert) (\d+)|(?:[\w-]+ )?(embedding|ffn|bias))")
+_PART = re.compile(
+    r"(?:layer (\d+) )?(cross-attention )?(?:(head|expert) (\d+)|(?:[\w-]+ )?(embedding|ffn|bias|interventions))"
+)
 
 
 def lens(runs: Runs, loaded: LoadedModel, ask: m.AskLens) -> m.Lens:

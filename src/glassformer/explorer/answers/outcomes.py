@@ -32,6 +32,7 @@ from glassformer.observe.edits import Edit
 from glassformer.observe.hook_points import HookPoint
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import Readout, readout_of
+from glassformer.observe.seams import insert, scope
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +117,7 @@ class Outcomes:
         They find the model as it is: captures and interventions concern one thread.
 
         Args:
-            abandonable: Whether it ends there if nobody waits for its answer any more.
+            abandonable: Whether it ends there once its caller has stopped waiting.
         """
         lock, thread = self.loaded.lock, threading.get_ident()
 
@@ -126,16 +127,15 @@ class Outcomes:
                 if abandonable:
                     require_waiting()
 
-        def after(block: nn.Module, given: Any, output: Any) -> None:
+        def after(stream: Tensor, _: Any) -> None:
             pause()
-            stream = output[0] if isinstance(output, tuple) else output
             if stream.requires_grad:
                 stream.register_hook(pause)
 
-        with ExitStack() as hooks, lock, evaluating(self.model):
+        with ExitStack() as seams, lock.at_leisure(), evaluating(self.model), scope() as here:
             for point in self.points:
                 if point.role == "block":
-                    hooks.callback(point.module.register_forward_hook(after).remove)
+                    seams.callback(insert(point.module, "output", after, 0, here))
             pause()
             yield
 

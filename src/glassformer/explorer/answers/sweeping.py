@@ -20,12 +20,13 @@ from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.calls import require_waiting
 from glassformer.explorer.loading.loaded_model import LoadedModel
+from glassformer.generation.language_model import count_weights
 from glassformer.observe.sweep import ablation_steps, attribution_sweep
 
-SLICE = 0.1
+SLICE = 1.0
 """Seconds after which a call returns what there is; it ends the forward pass that is under way."""
 MOST_SWEPT = 1.6e13
-"""Largest product of weights, tokens and heads that are removed exactly: a few minutes on two cores."""
+"""Largest product of weights of blocks, tokens and heads that are removed exactly: a few minutes on two cores."""
 MOST_HELD = 2e9
 """Largest size of what a backward pass holds, in bytes; without an estimate the last layers are swept first."""
 
@@ -62,8 +63,7 @@ class Sweeping:
             self.stacks.append(_Stack(told, torch.full(shape, torch.nan), torch.zeros(shape, dtype=torch.bool)))
         heads = sum(stack.exact.numel() for stack in self.stacks)
         self.tokens = max(each.shape[1] for each in run.inputs)
-        tensors = self.outcomes.model.state_dict(keep_vars=True).values()  # packed weights are buffers
-        weights = sum({each.data_ptr(): each.numel() for each in tensors}.values())  # tied ones once
+        weights = sum(count_weights(point.module) for point in self.outcomes.points if point.role == "block")
         share = min(1.0, MOST_SWEPT / (weights * self.tokens * heads))
         self.layers = [max(1, int(share * stack.told.layers)) for stack in self.stacks]
         self.total = sum(most * stack.told.heads for most, stack in zip(self.layers, self.stacks, strict=True))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import signature
 from types import MappingProxyType
@@ -42,8 +43,7 @@ class Turn:
         with self._counting:
             self._waiting += 1
         try:
-            self._lock.acquire()
-            self._depth += 1
+            self._take()
         finally:
             with self._counting:
                 self._waiting -= 1
@@ -52,13 +52,25 @@ class Turn:
         self._depth -= 1
         self._lock.release()
 
+    @contextmanager
+    def at_leisure(self) -> Iterator[None]:
+        """Hold it for a long computation, to which no other one gives way."""
+        self._take()
+        try:
+            yield
+        finally:
+            self.__exit__()
+
     def give_way(self) -> None:
-        """Let every waiting thread have the lock first, unless this thread has entered it more than once."""
+        """Let the threads that wait to enter have the lock first, unless this one holds it more than once."""
         while self._waiting > 0 and self._depth == 1:
             self.__exit__()
             time.sleep(0.001)  # without it this thread would nearly always be the first to take the lock again
-            self._lock.acquire()
-            self._depth = 1
+            self._take()
+
+    def _take(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
 
 
 @dataclass(frozen=True, eq=False)
