@@ -102,7 +102,7 @@ class Stored:
     """Of the features, orthonormal."""
 
     def lacks(self, wanted: Float[np.ndarray, " value"]) -> bool:
-        """Whether ``wanted`` is no sum of multiples of the features; as :meth:`solve`, but quick where it is far off."""
+        """Whether ``wanted`` is no sum of multiples of the features: :meth:`solve`, but quick where it is far off."""
         if len(self.directions) == len(self.features):
             left = _without(wanted, self.directions)
             if np.linalg.norm(left) > 1e-3 * np.ptp(wanted) > 0:
