@@ -42,6 +42,8 @@ from glassformer.handcraft.programs.enumeration import Batch
 from glassformer.handcraft.programs.language import typed
 from glassformer.handcraft.programs.saved import load_program, save_program
 from glassformer.layers.feedforward import MLP
+from glassformer.observe.edits import put
+from glassformer.observe.intervene import intervene
 from refusals import refused
 
 CAMPAIGN = Path(__file__).resolve().parents[2] / "benchmarks" / "program_proofs.py"
@@ -455,6 +457,19 @@ def test_models_without_claims_are_given_those_of_a_compiler(tmp_path: Path) -> 
     model = load_program(tmp_path / "t.json")
     model.program = lib.sort()
     assert (model.claims, verify_program(model, limit=1).rests_on) == (None, "the bound")
+
+
+def test_models_with_hooks_or_within_edits_are_refused() -> None:
+    model = compile_program(lib.histogram(), "ab", 4)
+    handle = model.layers[0].register_forward_hook(lambda *_: None)
+    with refused("hooks"):
+        verify_program(model)
+    handle.remove()
+    with intervene(model, put("weights", 0.0)):
+        with refused("within edits"):
+            verify_program(model)
+        model(torch.zeros(1, 2, dtype=torch.long))  # the edit reaches something
+    assert verify_program(model).verdict == "holds"
 
 
 def test_units_that_nothing_is_claimed_of_are_all_counted() -> None:

@@ -31,6 +31,7 @@ from glassformer.handcraft.programs.language import (
     typed,
 )
 from glassformer.handcraft.programs.model import CompiledProgram, compile_program
+from glassformer.layers.blocks import is_watched
 from glassformer.layers.feedforward import MLP, NoFeedForward
 
 _NUMBERS_AT_ONCE = 1 << 21
@@ -332,7 +333,10 @@ def network_of(model: CompiledProgram) -> Network:
         up, down = (_affine(ffn.up), _affine(ffn.down)) if isinstance(ffn, MLP) else (None, None)
         q, k, v, out = map(_affine, (attention.query, attention.key, attention.value, attention.output))
         layers.append(LayerWeights(attention.num_heads, q, k, v, out, sinks, up, down))
-    dtype = torch.finfo(model.output.weight.dtype)
+    require(
+        not is_watched(model), "a model with hooks, or within edits", "the model alone", "Verify it outside of them."
+    )
+    dtype = max((torch.finfo(each.dtype) for each in model.parameters()), key=lambda each: each.eps)
     tables = _array(model.embedding.weight), _array(model.positions.weight)
     return Network(*tables, layers, _affine(model.output), dtype.eps / 2, dtype.tiny, dtype.max)
 
